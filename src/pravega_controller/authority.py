@@ -15,12 +15,12 @@ WILDCARDS = frozenset({"", "0.0.0.0", "::", "[::]"})
 
 
 def is_local(host: str) -> bool:
-    """Whether a host means another machine to everybody, or none at all."""
+    """Return whether a host name means the caller's own machine, or no machine at all."""
     return host in WILDCARDS or host == "localhost" or host == "::1" or host.startswith("127.")
 
 
 def dialled_host(authority: str) -> str | None:
-    """The host in an authority, or None when it names no single host.
+    """Return the host in an authority, or None when it names no single host.
 
     Clients send their whole controller URI's authority, which may be a list ``h1:p1,h2:p2``.
     """
@@ -32,7 +32,8 @@ def dialled_host(authority: str) -> str | None:
 
 
 def local_host_towards(peer: str, listening: str) -> str:
-    """The local address that the peer of a call can reach: where we listen, else by our routes.
+    """Return the local address that the peer of a call can reach: where we listen, else by our
+    routes.
 
     ``peer`` is as gRPC gives it: ``ipv4:127.0.0.1:1234`` or ``ipv6:[::1]:1234``.
     """

@@ -47,9 +47,9 @@ class IdleSegmentRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
     """A segment was reported idle."""
 
     until_ms: int | None
-    """When the mark ends; None for a silent segment."""
+    """Time at which the mark ends; None for a silent segment."""
     length: int = 0
-    """How long a silent segment was: longer, it is not silent any more."""
+    """Length of a silent segment, in bytes: a longer one is not silent any more."""
 
 
 class AutoScaling:
@@ -81,7 +81,7 @@ class AutoScaling:
         await self._tables.create(IDLE_SEGMENTS)
 
     async def handle(self, event: AutoScaleEvent) -> None:
-        """Do what an event asks for, if it still makes sense."""
+        """Scale the stream as an event asks, unless the event is too old or no longer applies."""
         bound = log.bind(scope=event.scope, stream=event.stream, segment=event.segment_id)
         if self._now_ms() - event.time_ms > 1000 * self._event_seconds_max:
             bound.info("request for scaling is too old", time_ms=event.time_ms)
@@ -93,7 +93,7 @@ class AutoScaling:
             elif event.direction is ScaleDirection.UP:
                 await self._split(stream, event)
             else:
-                await self._note_idle(stream, event)
+                await self._record_idle(stream, event)
         except (
             NotFoundError,
             InvalidRequestError,
@@ -131,7 +131,7 @@ class AutoScaling:
             raise InvalidRequestError(f"the range of segment {event.segment_id} cannot be split")
         await self._scale(stream, [segment], ranges)
 
-    async def _note_idle(self, stream: Stream, event: AutoScaleEvent) -> None:
+    async def _record_idle(self, stream: Stream, event: AutoScaleEvent) -> None:
         await self._write_mark(stream, event)
         minimum = stream.configuration.scaling.segment_count_min
         idle = {segment.segment_id for segment in stream.active}
@@ -162,7 +162,7 @@ class AutoScaling:
         await self._tables.put(IDLE_SEGMENTS, _key(stream, event.segment_id), encode(mark))
 
     async def _idle_of(self, stream: Stream, identifiers: Sequence[int]) -> set[int]:
-        """Which of the segments have marks that still say the truth."""
+        """Return the segments whose marks still say that they are idle."""
         keys = [_key(stream, identifier) for identifier in identifiers]
         idle = set()
         for identifier, entry in zip(
@@ -186,7 +186,7 @@ class AutoScaling:
 
 
 def _why_not(stream: Stream, segment_id: int) -> str | None:
-    """Why no event about the segment can change the stream, or None."""
+    """Return why no event about the segment can change the stream, or None."""
     record = stream.record
     if isinstance(record.pending, Create):
         return "the stream is being created"

@@ -1,4 +1,5 @@
-"""Work that goes on when nobody waits for it: unfinished workflows, retried until they are done.
+"""Work in the background, for which no caller waits: unfinished workflows, retried until they are
+done.
 
 Owns: one task per intent at most, and the pauses between attempts.
 
@@ -28,10 +29,10 @@ PAUSE_SECONDS_MAX = 20.0
 TASKS_MAX = 32
 
 RETRIED_ERRORS = (StoreUnavailableError, StoreAnswerError, VersionConflictError)
-"""What may be better the next time; any other error ends the work, and the log says so."""
+"""Errors after which the work is tried again; any other error ends it and is logged."""
 
 Finish: TypeAlias = Callable[[str, str], Awaitable[None]]
-"""Finishes whatever is pending on a scope and name."""
+"""Finishes the pending workflow of a scope and name."""
 
 log = structlog.get_logger(__name__)
 
@@ -47,12 +48,12 @@ class Background:
         self._places = trio.CapacityLimiter(TASKS_MAX)
 
     def register(self, kind: str, finish: Finish) -> None:
-        """Say who finishes the workflows of a kind of thing."""
+        """Register the function that finishes the workflows of a kind of thing."""
         assert kind not in self._finishers
         self._finishers[kind] = finish
 
     def finish_later(self, intent: IntentRecord) -> None:
-        """Finish a workflow some time soon; does nothing if that is under way."""
+        """Finish a workflow in the background, unless that is already under way."""
         if intent not in self._running:
             self._running.add(intent)
             self._nursery.start_soon(self._run, intent)

@@ -1,13 +1,13 @@
 """A controller in a cluster: what it does in ZooKeeper as long as it lives.
 
-Owns: ``take_part``: the controller's registration, its placement by the map of containers, and its
-turns as the leader that keeps the map.
+Owns: ``run_membership``: the controller's registration, its placement by the map of containers, and
+its turns as the leader that keeps the map.
 
-All of it is done anew in each session. That a session is lost changes nothing for requests: the
+All of it is done again in each session. That a session is lost changes nothing for requests: the
 placement keeps the last map, and where that is wrong by then, stores say so. Who lives of the
 controllers is decided by their heartbeats, see ``members``; the registration is for others.
 
-Stores note once for all how many containers the cluster has. A controller that was told another
+Stores record once for all how many containers the cluster has. A controller that was given another
 number ends: it would look for segments in the wrong containers.
 """
 
@@ -34,7 +34,7 @@ from zookeeper_client.api import OnChange, ZooKeeper
 log = structlog.get_logger(__name__)
 
 
-async def take_part(
+async def run_membership(
     config: ControllerConfig,
     placement: MapPlacement,
     segments: SegmentClient,
@@ -43,7 +43,7 @@ async def take_part(
     open_session: OpenSession | None,
     random: Random,
 ) -> None:
-    """Take part in the cluster for ever; registered once the controller ``serves``."""
+    """Run this controller as a member of the cluster, forever; register it once it ``serves``."""
     paths = find_paths(config.cluster)
     # The endpoint is of this process: what a controller left is told from what the next one does.
     endpoint = f"{random.getrandbits(128):032x}"

@@ -1,24 +1,26 @@
 """The line of each stream's commits: one order for all controllers, and one of them that merges.
 
-Owns: the stored line (``CommitLineRecord``), what is known of it in memory, and who leads it.
+Owns: the stored line (``CommitLineRecord``), what is known of it in memory, and which controller
+leads it.
 
     commit recorded by any controller  ->  end of the line  ->  merged by the leader  ->  out of it
 
 A transaction's commit is recorded by one update that also puts the transaction at the end of its
 stream's line, on condition of the line's version. So all commits of a stream have one order,
-through however many controllers they come, and who reads the line knows all that was answered.
+through however many controllers they come, and a controller that reads the line knows all that was
+answered.
 
-The controller that records a commit while nobody leads becomes the leader by the same update, and
+The controller that records a commit while none leads becomes the leader by the same update, and
 carries out what waits. It stops to lead by the update that takes the last transaction out: if
-somebody has put one in meanwhile, this update fails, and the leader goes on. So nobody has to be
-told of a commit, and nobody has to look for one while the leader lives.
+another controller has added one meanwhile, this update fails, and the leader continues. So none has
+to be told of a commit, and none has to look for one while the leader lives.
 
 Invariants:
 1. The line changes only by a conditional update on the version that was read, and no two writes of
    it are equal.
-2. While transactions wait, somebody leads, unless the leader gave up for an error. A dead leader's
-   place is taken by the controller that writes the line next; the end of a stream takes it from
-   a living one.
+2. While transactions wait, one controller leads, unless the leader gave up for an error. A dead
+   leader's place is taken by the controller that writes the line next; the end of a stream takes it
+   from a living one.
 3. What a leader merges are the first transactions of one epoch in the line, and the line says which
    epoch. Two that lead, because one is slow to learn that it does not any more, therefore merge the
    same transactions in the same order: what one has merged, the other finds merged.
@@ -35,20 +37,21 @@ import trio
 from msgspec import structs
 
 from pravega_controller.errors import StoreUnavailableError, VersionConflictError
-from pravega_controller.grouped_writes import Groups, Waiting
+from pravega_controller.grouped_writes import Groups, PendingWrite
 from pravega_controller.members import Members
-from pravega_controller.segment_client import run_together
+from pravega_controller.segment_client import run_all
 from pravega_controller.table_client import NOT_EXISTS
 from pravega_controller.transaction_records import CommitLineRecord, TransactionRecord
 from pravega_controller.transaction_store import Stored, TransactionStore
 from pravega_controller.transactions import Commit
 
 CONFLICTS_MAX = 50
-"""How often a group of changes is tried again that met another controller's."""
+"""Maximum number of attempts to store a group of changes that meets another controller's."""
 WAITING_MAX = 10_000
-"""Commits that wait for one stream: their ids fit one value of a table."""
+"""Maximum number of commits that wait for one stream: their ids fit one value of a table."""
 GIVING_WAY_WRITES = 3
-"""A controller among others leaves a line alone for as long as so many writes took, after each."""
+"""Pause after a write, as a multiple of the write's duration, in which other controllers may
+write."""
 GIVING_WAY_SECONDS_MAX = 0.1
 
 RecordChange: TypeAlias = tuple[bytes, TransactionRecord, int]
@@ -60,33 +63,33 @@ class LineChange:
     """A change of the line, and the transactions that change with it."""
 
     apply: Callable[[CommitLineRecord], CommitLineRecord]
-    """Make the change; may raise ``StoreUnavailableError``, which is the answer then."""
+    """Makes the change; if it raises ``StoreUnavailableError``, that is the answer."""
     records: Sequence[RecordChange] = ()
     takes_over: bool = False
-    """Whether to lead from now on, also if somebody lives that leads."""
+    """Whether to lead from now on, even if the present leader lives."""
     gives_up: bool = False
-    """Whether to lead no more, although transactions wait."""
+    """Whether to stop leading, although transactions wait."""
 
 
-_Change = Waiting[LineChange, list[int]]
+_Change = PendingWrite[LineChange, list[int]]
 
 
 @dataclass(slots=True, eq=False)
 class KnownLine:
-    """What one controller knows of a stream's line: it may have changed since."""
+    """A stream's line as one controller knows it: it may have changed since."""
 
     record: CommitLineRecord = field(default_factory=CommitLineRecord)
     version: int = NOT_EXISTS
     groups: Groups[LineChange, list[int]] | None = None
     gives_way_until: float = -1.0
-    """By trio's clock: another controller may want to write before."""
+    """Time, by trio's clock, until which another controller may want to write first."""
 
     def commits(self) -> list[Commit]:
-        """The transactions that wait, by their places."""
+        """Return the waiting transactions, each with its place in the line."""
         return [Commit(bytes.fromhex(one), at) for at, one in enumerate(self.record.waiting)]
 
     def is_led_by(self, instance_id: str) -> bool:
-        """Whether that controller has something to carry out."""
+        """Return whether that controller has commits to carry out."""
         return bool(self.record.waiting) and self.record.leader == instance_id
 
 
@@ -109,7 +112,9 @@ class CommitLines:
         self._writes = 0
 
     def leads(self, owner: LineOwner) -> bool:
-        """Whether this controller has commits of the stream to carry out, as far as it knows."""
+        """Return whether, as far as it knows, this controller has commits of the stream to carry
+        out.
+        """
         return owner.line.is_led_by(self._me)
 
     # ---- Changes ---------------------------------------------------------------------------------
@@ -145,8 +150,8 @@ class CommitLines:
     ) -> None:
         """Record that transactions are committed, and take them out of the line.
 
-        ``absent`` are such as were committed before. ``VersionConflictError`` if a transaction has
-        changed, which only another controller that committed it does.
+        ``absent`` are such as were committed before. Raises ``VersionConflictError`` if a
+        transaction has changed, which only another controller that committed it does.
         """
         gone = {one.hex() for one in (*(r[0] for r in records), *absent)}
 
@@ -167,22 +172,23 @@ class CommitLines:
         return self.leads(owner)
 
     async def lead(self, owner: LineOwner, *, takes_over: bool = False) -> bool:
-        """Lead the line if transactions wait and nobody leads that lives; returns whether it is so.
+        """Lead the line if transactions wait and no living controller leads; return whether this
+        one leads now.
 
-        With ``takes_over`` also if somebody lives that leads: for who ends the stream.
+        With ``takes_over`` also if a living controller leads: for the one that ends the stream.
         """
-        await self.look(owner)
+        await self.refresh(owner)
         line = owner.line.record
         if line.waiting and line.leader != self._me and (takes_over or await self._is_free(line)):
             await self._change(owner, LineChange(lambda same: same, takes_over=takes_over))
         return self.leads(owner)
 
     async def give_up(self, owner: LineOwner) -> None:
-        """Lead no more, although transactions wait: this controller cannot carry them out."""
+        """Stop leading, although transactions wait: this controller cannot carry them out."""
         await self._change(owner, LineChange(lambda same: same, gives_up=True))
 
-    async def look(self, owner: LineOwner) -> None:
-        """Learn what the line is now."""
+    async def refresh(self, owner: LineOwner) -> None:
+        """Read the line as it is stored now."""
         owner.line.record, owner.line.version = await self._transactions.read_line(
             owner.scope, owner.stream, owner.stream_id
         )
@@ -198,10 +204,10 @@ class CommitLines:
                 await self._store(owner, group)
 
             line.groups = Groups(store)
-        return await line.groups.hand_in(change, size=1 + len(change.records))
+        return await line.groups.submit(change, size=1 + len(change.records))
 
     async def _store(self, owner: LineOwner, group: list[_Change]) -> None:
-        await self._give_way(owner.line)
+        await self._pause_for_others(owner.line)
         try:
             for _ in range(CONFLICTS_MAX):
                 left = [waiting for waiting in group if not waiting.is_answered]
@@ -211,7 +217,7 @@ class CommitLines:
         except Exception as error:
             for waiting in group:
                 if not waiting.is_answered:
-                    waiting.refuse(error)
+                    waiting.fail(error)
 
     async def _try(self, owner: LineOwner, group: list[_Change]) -> bool:
         """Write what a group makes of the line as it is known; False if it is to be tried again."""
@@ -222,7 +228,7 @@ class CommitLines:
             try:
                 record = waiting.write.apply(record)
             except StoreUnavailableError as error:
-                waiting.refuse(error)
+                waiting.fail(error)
             else:
                 made.append(waiting)
         if not made:
@@ -231,9 +237,9 @@ class CommitLines:
         leader = await self._choose_leader(record, [waiting.write for waiting in made])
         record = structs.replace(record, leader=leader)
         if record == line.record and not changes:
-            # The line may have gone with its stream: nothing may make it anew then.
+            # The line may have gone with its stream: it must not be created again then.
             for waiting in made:
-                waiting.give([])
+                waiting.complete([])
             return True
         self._writes += 1
         record = structs.replace(record, write=f"{self._me}-{self._writes:x}")
@@ -256,7 +262,7 @@ class CommitLines:
         position = 1
         for waiting in made:
             end = position + len(waiting.write.records)
-            waiting.give(versions[position:end])
+            waiting.complete(versions[position:end])
             position = end
         return True
 
@@ -272,7 +278,7 @@ class CommitLines:
                     await self._transactions.read_all(owner.scope, owner.stream, identifiers)
                 )
 
-        await run_together(read, partial(self.look, owner))
+        await run_all(read, partial(self.refresh, owner))
         current = {
             identifier: one.version if one is not None else NOT_EXISTS
             for (identifier, _, _), one in zip(known, stored, strict=True)
@@ -281,7 +287,7 @@ class CommitLines:
             for identifier, _, version in waiting.write.records:
                 if current[identifier] != version and not waiting.is_answered:
                     digits = identifier.hex()
-                    waiting.refuse(VersionConflictError(f"transaction {digits} has changed"))
+                    waiting.fail(VersionConflictError(f"transaction {digits} has changed"))
 
     async def _choose_leader(self, line: CommitLineRecord, changes: Sequence[LineChange]) -> str:
         if not line.waiting or any(change.gives_up for change in changes):
@@ -291,12 +297,12 @@ class CommitLines:
         return line.leader
 
     async def _is_free(self, line: CommitLineRecord) -> bool:
-        """Whether nobody leads that lives."""
+        """Return whether the line has no leader, or a dead one."""
         return not line.leader or await self._members.is_dead(line.leader)
 
-    async def _give_way(self, line: KnownLine) -> None:
-        """Let others write that met this controller's writes: they have to read before they can,
-        so that without a pause the one that writes all the time would always win.
+    async def _pause_for_others(self, line: KnownLine) -> None:
+        """Pause until controllers whose writes met this one's can write. They read before they
+        write, so without a pause the controller that writes all the time would always win.
         """
         if self._members.solitude is None and trio.current_time() < line.gives_way_until:
             await trio.sleep_until(line.gives_way_until)

@@ -51,30 +51,32 @@ class ControllerConfig:
     session_seconds: float = 10.0
     """The time-out of the session with ZooKeeper. The servers bound it: by default 4 to 40."""
     rebalance_seconds_min: float = 10.0
-    """The time between two changes of who has which container, at least."""
+    """Minimum time, in seconds, between two changes of the map of containers."""
     startup_seconds_max: float = 60.0
-    """How long to wait at the start for the segment stores to answer."""
+    """Maximum time, in seconds, that the start waits for the segment stores to answer."""
     reply_seconds_max: float = 20.0
-    """How long one request to a segment store may take."""
+    """Maximum time, in seconds, of one request to a segment store."""
     retry_seconds_max: float = 30.0
-    """How long a request is retried while its segment store is away."""
+    """Maximum time, in seconds, for which a request is tried again while its segment store is
+    away."""
     drain_seconds: float = 5.0
-    """How long calls under way may go on once the controller is told to stop."""
+    """Maximum time, in seconds, for calls under way once the controller stops."""
     heartbeat_seconds: float = 1.0
-    """So often a controller shows that it lives; one silent for six times as long counts as dead.
-    The same for all controllers of a store."""
+    """Interval, in seconds, at which a controller shows that it lives; one that is silent for
+    six intervals counts as dead. It is the same for all controllers of a store."""
     request_poll_seconds: float = 1.0
-    """So often it is looked whether segment stores ask for scaling; 0 for never."""
+    """Interval, in seconds, of looks for requests of segment stores to scale; 0 for never."""
     scale_event_seconds_max: float = 600.0
-    """Requests for scaling that are older are dropped."""
+    """Maximum age, in seconds, of a request to scale; older ones are dropped."""
     idle_segment_seconds: float = 600.0
-    """For so long a segment counts as idle after it was reported to be."""
+    """Time, in seconds, for which a segment counts as idle after it was reported idle."""
     idle_sweep_seconds: float = 3600.0
-    """So often marks of segments that do not exist any more are removed."""
+    """Interval, in seconds, at which marks of deleted segments are removed."""
     watermark_period_seconds: float = 10.0
-    """The pause between two rounds of watermarks; 0 for none."""
+    """Pause, in seconds, between two rounds of watermarks; 0 for none."""
     retention_period_seconds: float = 1800.0
-    """Once in this time each stream with a retention policy is looked at; 0 for never."""
+    """Period, in seconds, in which each stream with a retention policy is looked at once; 0 for
+    never."""
     history_period_seconds: float = 600.0
     """Seconds between two searches for epochs that can be dropped; 0 to keep all epochs."""
     history_seconds_min: float = 7 * 86_400.0

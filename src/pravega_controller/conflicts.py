@@ -10,7 +10,7 @@ import structlog
 from pravega_controller.errors import VersionConflictError
 
 CONFLICTS_MAX = 20
-"""How often a change is decided anew before its caller is told."""
+"""Maximum number of times a change is decided again before its caller is told of the conflict."""
 
 T = TypeVar("T")
 
@@ -18,7 +18,8 @@ log = structlog.get_logger(__name__)
 
 
 async def until_unchanged(act: Callable[[], Awaitable[T]]) -> T:
-    """Do something that reads, decides and writes; again if somebody else wrote in between.
+    """Call ``act``, which reads, decides and writes; call it again if another controller wrote in
+    between.
 
     Raises ``VersionConflictError`` if that happens time and again.
     """

@@ -53,9 +53,9 @@ from pravega_controller.watermarks import Watermarks
 from pravega_wire import names
 
 SWEEP_SECONDS = 60.0
-"""How often to look for what a controller wrote when it had been taken for dead."""
+"""Interval, in seconds, of looks for writes of controllers that had been taken for dead."""
 ROUND_PAUSE_SECONDS = 1.0
-"""Before the first round of retention, and between two."""
+"""Pause, in seconds, before the first round of retention and between two rounds."""
 
 log = structlog.get_logger(__name__)
 
@@ -66,7 +66,7 @@ class StartupError(ControllerError):
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What a controller takes from outside: time, chance and the network."""
+    """The time, randomness and network that a controller uses."""
 
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     """Milliseconds since 1970."""
@@ -78,7 +78,7 @@ class Environment:
 
 @dataclass(frozen=True, slots=True)
 class Controller:
-    """What requests are answered with."""
+    """The parts of a controller with which requests are answered."""
 
     store: MetadataStore
     segments: SegmentClient
@@ -100,9 +100,9 @@ class Controller:
 async def open_controller(
     config: ControllerConfig, environment: Environment
 ) -> AsyncIterator[Controller]:
-    """A controller that is ready for requests, for as long as the ``async with`` block lasts.
+    """Open a controller that is ready for requests, for as long as the ``async with`` block lasts.
 
-    In a cluster it goes on with the last map that it has read while ZooKeeper is away.
+    In a cluster it continues with the last map that it has read while ZooKeeper is away.
 
     Leaving the block ends background workflows where they are; their records bring them back.
     Raises ``StartupError`` when no segment store answers in time.
@@ -122,12 +122,12 @@ async def open_controller(
         controller = _assemble(config, placement, segments, background, environment)
         serves = trio.Event()
         if isinstance(placement, MapPlacement):
-            from pravega_controller.cluster_membership import take_part
+            from pravega_controller.cluster_membership import run_membership
 
-            # Before there are metadata to read, somebody has to give the containers to stores.
+            # Before there are metadata to read, a controller has to give the containers to stores.
             workflows.start_soon(
                 partial(
-                    take_part,
+                    run_membership,
                     config,
                     placement,
                     segments,
@@ -183,7 +183,7 @@ def _assemble(
         members,
         now_ms=now_ms,
         finish_later=finish_later,
-        note_truncation=OldEpochsRegistry(table_client).note,
+        register_truncation=OldEpochsRegistry(table_client).register,
     )
     watermarks = _make_watermarks(store, segments, table_client, members, random)
     open_transactions = TransactionStore(table_client, random=random)
@@ -254,7 +254,7 @@ def _join_later(
     random: Random,
     deaths: Sequence[Callable[[], None]],
 ) -> tuple[Members, Intents]:
-    """This controller as a member, which it is not yet, and its intents.
+    """Return this controller as a member that has not joined yet, and its intents.
 
     ``deaths`` are called, too, when another one is found dead.
     """
@@ -289,7 +289,7 @@ def _start_scaling(
     segments: SegmentClient,
     nursery: trio.Nursery,
 ) -> None:
-    """Scale streams by load from now on."""
+    """Start to scale streams by load."""
     store, streams = controller.store, controller.streams
     scaling = AutoScaling(
         store,
@@ -319,7 +319,7 @@ def _start_retention(
     segments: SegmentClient,
     nursery: trio.Nursery,
 ) -> None:
-    """Truncate streams by their policies from now on."""
+    """Start to truncate streams by their policies."""
     tables, now_ms = TableClient(segments), controller.now_ms
     retention = Retention(
         controller.store,
@@ -335,7 +335,7 @@ def _start_retention(
 
 
 async def _sweep(controller: Controller) -> None:
-    """Take over what requests of a dead controller did that came after it had been taken over."""
+    """Take over what a dead controller began after others had taken over its work."""
     for intent in controller.store.intents.left_over():
         controller.finish_later(intent)
     if controller.members.owns("what the dead left"):
@@ -349,7 +349,7 @@ async def _take_over_intents(controller: Controller) -> None:
 
 
 async def _prepare(config: ControllerConfig, controller: Controller) -> None:
-    """Wait for the segment stores, make what every controller needs, and take up old work."""
+    """Wait for the segment stores, make what every controller needs, and resume unfinished work."""
     try:
         await controller.store.open(wait_seconds_max=config.startup_seconds_max)
     except StoreUnavailableError as error:
@@ -359,6 +359,6 @@ async def _prepare(config: ControllerConfig, controller: Controller) -> None:
         await controller.scopes.create(names.INTERNAL_SCOPE)
     except AlreadyExistsError:
         log.debug("the system scope exists")
-    # Before any workflow goes on: sealing a stream ends the transactions that are known.
+    # Before any workflow continues: sealing a stream ends the transactions that are known.
     await controller.transaction_workflows.load()
     await _take_over_intents(controller)

@@ -44,7 +44,7 @@ from pravega_wire import names
 CHUNK_EPOCHS = 256
 CHUNK_KEYS = 1000
 CHUNK_BYTES = 1024 * 1024
-"""Write what makes up at least so much at a time."""
+"""Minimum bytes of records that are written together."""
 
 
 class EarlierEpoch(msgspec.Struct, frozen=True):
@@ -108,19 +108,21 @@ class EarlierSubscribersRecord(msgspec.Struct, frozen=True, tag_field="format", 
 
 
 def is_earlier(value: bytes) -> bool:
-    """Whether what lies under a stream's name is its record in the first format."""
+    """Return whether the value under a stream's name is its record in the first format."""
     return value.startswith(b'{"format":1,')
 
 
 def tags_of(value: bytes) -> tuple[str, ...]:
-    """The tags of a stream that was not carried over yet."""
+    """Return the tags of a stream in the first format."""
     return decode(value, EarlierStreamRecord).configuration.tags
 
 
 async def carry_over(
     tables: TableClient, objects: str, histories: str, name: str, entry: Entry
 ) -> Entry:
-    """Write a stream's records anew, let its name lead to them, and return the name's entry."""
+    """Write a stream's records in today's form, and return the entry of its name, which leads to
+    them.
+    """
     record = decode(entry.value, EarlierStreamRecord)
     stream_id = f"earlier.{name}.{entry.version}"
     history = StreamHistory(tables, histories, stream_id, stream=name)
@@ -136,7 +138,7 @@ async def carry_over(
         value = encode(NameRecord(stream_id))
         await tables.put(objects, entry.key, value, version=entry.version)
     except VersionConflictError:
-        # Somebody else carries it over, or has done so.
+        # Another controller converts it, or has done so.
         current = await tables.get(objects, entry.key)
         if current is None or is_earlier(current.value):
             raise
@@ -219,7 +221,7 @@ class _Carrier:
             yield pending.epoch
 
     def _has_head(self, record: EarlierStreamRecord) -> bool:
-        """Whether the stream has a head that the copied epochs contain.
+        """Return whether the stream has a head that the copied epochs contain.
 
         A removal that was killed took the last epochs, and maybe those of the head's segments. What
         is left of the stream is then removed from its beginning on.
@@ -261,7 +263,7 @@ def _settings(record: EarlierStreamRecord, stream_id: str, *, has_head: bool) ->
     configuration = ConfigurationRecord(1, record.configuration, following)
     changes = [Change(f"{stream_id}/configuration".encode(), encode(configuration))]
     if has_head:
-        # A truncation under way begins anew: the head before it was not kept.
+        # A truncation under way begins again: the head before it was not kept.
         head = HeadRecord(1, record.head)
         changes.append(Change(f"{stream_id}/head".encode(), encode(head)))
     return changes

@@ -92,7 +92,7 @@ class TableNotEmptyError(ControllerError):
 
 
 class VersionConflictError(ControllerError):
-    """A conditional table update met another version: somebody else wrote the key."""
+    """A conditional table update met another version: another writer changed the key."""
 
 
 class CorruptMetadataError(ControllerError):

@@ -1,6 +1,6 @@
 """Writes of many tasks, sent together: what waits while a request is under way is the next request.
 
-Owns: the order of what is handed in, and who is told what became of it; and, for the writes of one
+Owns: the order of the writes, and the answer of each; and, for the writes of one
 table, what a group of them becomes.
 
 Invariants:
@@ -29,7 +29,7 @@ W = TypeVar("W")
 A = TypeVar("A")
 
 
-class Waiting(Generic[W, A]):
+class PendingWrite(Generic[W, A]):
     """A write that waits to be sent, or for its answer."""
 
     __slots__ = ("answer", "error", "size", "woken", "write")
@@ -40,41 +40,41 @@ class Waiting(Generic[W, A]):
         self.answer: A | None = None
         self.error: Exception | None = None
         self.woken = trio.Event()
-        """Set when the write has its answer, and when its task is to send the next group."""
+        """Set when the write has its answer, and when its task shall send the next group."""
 
     @property
     def is_answered(self) -> bool:
         return self.answer is not None or self.error is not None
 
-    def give(self, answer: A) -> None:
-        """Tell the task that handed the write in what came of it."""
+    def complete(self, answer: A) -> None:
+        """Wake the task that submitted the write, with the answer."""
         self.answer = answer
         self.woken.set()
 
-    def refuse(self, error: Exception) -> None:
-        """Tell the task that handed the write in why nothing, or nothing known, came of it."""
+    def fail(self, error: Exception) -> None:
+        """Wake the task that submitted the write, with the reason why it failed or is in doubt."""
         self.error = error
         self.woken.set()
 
 
 class Groups(Generic[W, A]):
-    """Sends what many tasks hand in, one group after the other.
+    """Sends the writes of many tasks, one group after the other.
 
-    ``send`` gives an answer to every write of a group; the next group waits until it returns. It
-    may get a write again that it was cancelled with: sent twice, a write must mean the same.
+    ``send`` completes or fails every write of a group; the next group waits until it returns. After
+    a cancellation it may get a write again: sent twice, a write must mean the same.
     """
 
-    def __init__(self, send: Callable[[list[Waiting[W, A]]], Awaitable[None]]) -> None:
+    def __init__(self, send: Callable[[list[PendingWrite[W, A]]], Awaitable[None]]) -> None:
         self._send_group = send
-        self._waiting: deque[Waiting[W, A]] = deque()
+        self._waiting: deque[PendingWrite[W, A]] = deque()
         self._is_sending = False
 
-    async def hand_in(self, write: W, *, size: int = 1) -> A:
+    async def submit(self, write: W, *, size: int = 1) -> A:
         """Send a write with its group, and return its answer.
 
         Raises what it was refused with, and ``StoreUnavailableError`` when nothing is known of it.
         """
-        waiting: Waiting[W, A] = Waiting(write, size)
+        waiting: PendingWrite[W, A] = PendingWrite(write, size)
         self._waiting.append(waiting)
         if self._is_sending:
             await self._wait(waiting)
@@ -86,7 +86,7 @@ class Groups(Generic[W, A]):
         assert waiting.answer is not None
         return waiting.answer
 
-    async def _wait(self, waiting: Waiting[W, A]) -> None:
+    async def _wait(self, waiting: PendingWrite[W, A]) -> None:
         try:
             await waiting.woken.wait()
         except trio.Cancelled:
@@ -94,21 +94,21 @@ class Groups(Generic[W, A]):
                 is_next = self._waiting[0] is waiting and waiting.woken.is_set()
                 self._waiting.remove(waiting)
                 if is_next:
-                    self._hand_over()
+                    self._wake_next_sender()
             raise
 
     async def _send(self) -> None:
         self._is_sending = True
-        group = self._take()
+        group = self._next_group()
         try:
             await self._send_group(group)
         finally:
             # This task was cancelled if others have no answer: the next task sends for them again.
             left = [waiting for waiting in group[1:] if not waiting.is_answered]
             self._waiting.extendleft(reversed(left))
-            self._hand_over()
+            self._wake_next_sender()
 
-    def _take(self) -> list[Waiting[W, A]]:
+    def _next_group(self) -> list[PendingWrite[W, A]]:
         group = [self._waiting.popleft()]
         size = group[0].size
         while self._waiting:
@@ -118,14 +118,14 @@ class Groups(Generic[W, A]):
             group.append(self._waiting.popleft())
         return group
 
-    def _hand_over(self) -> None:
-        """Let the task of the next write send, if there is one."""
+    def _wake_next_sender(self) -> None:
+        """Wake the task of the next write to send, if there is one."""
         self._is_sending = bool(self._waiting)
         if self._waiting:
             self._waiting[0].woken.set()
 
 
-_TableWrite = Waiting[Sequence[Change], list[int]]
+_TableWrite = PendingWrite[Sequence[Change], list[int]]
 
 
 class GroupedWrites:
@@ -137,29 +137,30 @@ class GroupedWrites:
         self._groups: Groups[Sequence[Change], list[int]] = Groups(self._store)
 
     async def write(self, changes: Sequence[Change]) -> list[int]:
-        """Write these keys, all or none, and return their new versions. ``VersionConflictError``.
+        """Write these keys, all or none, and return their new versions. Raises
+        ``VersionConflictError``.
 
         Raises ``StoreUnavailableError`` when it is not known whether they were written.
         """
-        return await self._groups.hand_in(changes, size=len(changes))
+        return await self._groups.submit(changes, size=len(changes))
 
     async def _store(self, group: list[_TableWrite]) -> None:
         try:
             versions = await self._update([c for waiting in group for c in waiting.write])
         except VersionConflictError as error:
             if len(group) == 1:
-                group[0].refuse(error)
+                group[0].fail(error)
                 return
             for waiting in group:
                 await self._store([waiting])
         except Exception as error:
             for waiting in group:
-                waiting.refuse(error)
+                waiting.fail(error)
         else:
             position = 0
             for waiting in group:
                 end = position + waiting.size
-                waiting.give(versions[position:end])
+                waiting.complete(versions[position:end])
                 position = end
 
     async def _update(self, changes: list[Change]) -> list[int]:

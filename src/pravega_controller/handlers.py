@@ -37,7 +37,9 @@ from pravega_wire.names import InvalidNameError
 async def get_controller_server_list(
     controller: Controller, request: pb.ServerRequest, call: Call
 ) -> pb.ServerResponse:
-    """Names the living: this one as it was reached, the others as they say."""
+    """Return the living controllers: this one as the caller reached it, the others as they
+    registered.
+    """
     found = [pb.NodeUri(endpoint=call.host, port=call.port)]
     for other in controller.members.living()[1:]:
         # A host that means something on one machine only is the one where the caller found us.
@@ -65,7 +67,7 @@ def _find_uri_now(controller: Controller, request: pb.SegmentId, call: Call) -> 
 
 @rpc("getURI", immediate=_find_uri_now, question=True)
 async def get_uri(controller: Controller, request: pb.SegmentId, call: Call) -> pb.NodeUri:
-    """Answers for segments that do not exist, too: it depends on the name alone.
+    """Return the store of a segment, which may not exist: its name alone decides.
 
     Waits for a store that is away, or for another one to take its place: the Java client keeps the
     answer for 20 seconds, in which it asks nobody again.
@@ -85,7 +87,7 @@ def _give_empty_token(
 async def get_delegation_token(
     controller: Controller, request: pb.StreamInfo, call: Call
 ) -> pb.DelegationToken:
-    """Clients ask even where authorization is off, and take the empty token for that."""
+    """Return the empty token: clients ask for one even where authorization is off."""
     return _give_empty_token(controller, request, call)
 
 
@@ -129,7 +131,9 @@ async def delete_scope(
 async def delete_scope_recursive(
     controller: Controller, request: pb.ScopeInfo, call: Call
 ) -> pb.DeleteScopeStatus:
-    """A scope that is not there is as good as deleted, as the original answers."""
+    """Delete a scope with its contents; a missing scope counts as deleted, as with the
+    original.
+    """
     try:
         await controller.scopes.delete_with_contents(request.scope)
     except ScopeNotFoundError:
@@ -214,7 +218,7 @@ async def get_stream_configuration(
 
 
 async def _stream_status(change: Awaitable[None]) -> pb.UpdateStreamStatus:
-    """The status of a change to an existing stream."""
+    """Return the status of a change to an existing stream."""
     status = pb.UpdateStreamStatus.SUCCESS
     try:
         await change
@@ -290,7 +294,7 @@ async def get_epoch_segments(
 async def get_segments(
     controller: Controller, request: pb.GetSegmentsRequest, call: Call
 ) -> pb.SegmentsAtTime:
-    """The head of the stream; the request's timestamp means nothing."""
+    """Return the head of the stream; the request's timestamp is ignored."""
     info = request.streamInfo
     head = await controller.streams.head(info.scope, info.stream)
     return pb.SegmentsAtTime(
@@ -360,7 +364,7 @@ async def is_stream_cut_valid(
 
 @rpc("scale")
 async def scale(controller: Controller, request: pb.ScaleRequest, call: Call) -> pb.ScaleResponse:
-    """Answers as soon as the scale is recorded; it is then carried out whatever happens."""
+    """Record a scale and answer; it is then carried out whatever happens."""
     info = request.streamInfo
     ranges = [(entry.start, entry.end) for entry in request.newKeyRanges]
     try:

@@ -21,7 +21,7 @@ from pravega_wire import controller_pb2
 
 PACKAGE: Final = "grpc.health.v1"
 SERVING: Final = 1
-"""The number of the status of a server that serves."""
+"""Number of the status of a server that serves."""
 KNOWN: Final = frozenset(
     {"", controller_pb2.DESCRIPTOR.services_by_name["ControllerService"].full_name}
 )
@@ -58,7 +58,9 @@ _Response: Final = message_factory.GetMessageClass(HEALTH.methods_by_name["Check
 
 @rpc("Check", question=True)
 async def check(controller: Controller, request: Any, call: Call) -> Message:
-    """Answer that the controller serves; ``NotFoundError`` for a service that it has not."""
+    """Return that the controller serves. Raises ``NotFoundError`` for a service that it does not
+    have.
+    """
     if request.service not in KNOWN:
         raise NotFoundError(f"there is no service {request.service!r} here")
     return _Response(status=SERVING)

@@ -1,7 +1,7 @@
 """A stream's epochs as pure data: what each created and sealed, and what follows from that.
 
-Owns: computing scales and duplicate epochs, the segments of an epoch, and who takes over from whom.
-Reading epochs from tables is ``stream_history``'s.
+Owns: computing scales and duplicate epochs, the segments of an epoch, and the successors of a
+segment. Reading epochs from tables is ``stream_history``'s.
 
 Invariants:
 1. Epoch numbers are consecutive from 0. Epoch 0 seals nothing; every later epoch says which
@@ -62,7 +62,7 @@ class Successor:
 
 
 def apply_epochs(segments: Iterable[Segment], epochs: Iterable[Epoch]) -> tuple[Segment, ...]:
-    """The segments, by key range, that are left of ``segments`` after these epochs, in order.
+    """Return, in order of key range, what these epochs leave of ``segments``.
 
     Raises ``CorruptMetadataError`` when they do not fit together.
     """
@@ -78,7 +78,7 @@ def apply_epochs(segments: Iterable[Segment], epochs: Iterable[Epoch]) -> tuple[
 
 
 def undo_epochs(segments: Iterable[Segment], epochs: Sequence[Epoch]) -> tuple[Segment, ...]:
-    """The segments, by key range, before these epochs, in order, led to ``segments``."""
+    """Return, in order of key range, the segments that became ``segments`` by these epochs."""
     present = {segment.segment_id: segment for segment in segments}
     for epoch in reversed(epochs):
         for segment in epoch.created:
@@ -91,7 +91,7 @@ def undo_epochs(segments: Iterable[Segment], epochs: Sequence[Epoch]) -> tuple[S
 
 
 def successors_in(epoch: Epoch, segment: Segment) -> tuple[Successor, ...]:
-    """Who takes over from a segment that this epoch sealed."""
+    """Return the successors of a segment that this epoch sealed."""
     return tuple(
         Successor(
             created,
@@ -105,7 +105,7 @@ def successors_in(epoch: Epoch, segment: Segment) -> tuple[Successor, ...]:
 def first_epoch(
     ranges: Sequence[tuple[float, float]], *, first_number: int, created_ms: int
 ) -> Epoch:
-    """The epoch a stream starts with."""
+    """Return the epoch a stream starts with."""
     created = segments_in_ranges(ranges, epoch=0, first_number=first_number)
     return Epoch(number=0, reference=0, created_ms=created_ms, created=created)
 
@@ -118,7 +118,8 @@ def scaled_epoch(
     number: int,
     created_ms: int,
 ) -> Epoch:
-    """Epoch ``number``, which replaces the ``sealed`` ones of ``latest`` by segments of ``ranges``.
+    """Return epoch ``number``, which replaces the ``sealed`` segments of ``latest`` by segments of
+    ``ranges``.
 
     Raises ``ScalePreconditionError`` if one of them is not active, and ``InvalidRequestError`` if
     the new ranges do not cover exactly what the sealed segments covered.
@@ -157,7 +158,7 @@ def duplicate_epoch(
     reference: int,
     created_ms: int,
 ) -> Epoch:
-    """Epoch ``number``, which seals all of ``latest`` and repeats the segments ``copied``.
+    """Return epoch ``number``, which seals all of ``latest`` and repeats the segments ``copied``.
 
     The copies have the numbers and key ranges of those they repeat, and ids of their own epoch.
     """

@@ -13,7 +13,7 @@ Invariants:
    and reaches the store late, leaves one alone that was written after it.
 4. A controller removes only its own intents, and a dead one's once it has written the same as its
    own, unless that one lives after all and has written them again. It relies on having written one
-   only as long as nobody can have taken it for dead.
+   only as long as no other one can have taken it for dead.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from pravega_wire import names
 
 INTENTS = names.table_name(names.INTERNAL_SCOPE, "controller", "intents")
 IDLE_SECONDS = 1.0
-"""Keep an intent for so long after its workflow has ended."""
+"""Time, in seconds, for which an intent is kept after its workflow has ended."""
 KEY_PARTS = 4
-"""Instance, kind, scope and name; the first format had no instance."""
+"""Number of parts of a key: instance, kind, scope and name; the first format had no instance."""
 TAKEN_TOGETHER = 500
 
 log = structlog.get_logger(__name__)
@@ -83,13 +83,13 @@ class Intents:
         self._written[key] = written
 
     def remove(self, intent: IntentRecord) -> None:
-        """Let an intent go some time soon: nothing is in progress any more."""
+        """Remove an intent some time later: its workflow has ended."""
         key = self._key(intent)
         if key in self._written:
             self._idle_since[key] = trio.current_time()
 
     def left_over(self) -> list[IntentRecord]:
-        """Intents that were in use when this was asked last, and still are: look after them.
+        """Return the intents that were in use at the last call and still are: look after them.
 
         A workflow that another controller finished in this one's place may leave one.
         """
@@ -129,7 +129,7 @@ class Intents:
     async def take_over(self, is_dead: Callable[[str], Awaitable[bool]]) -> list[IntentRecord]:
         """Make the intents of dead controllers this one's own, and return them.
 
-        Those of the first format name no controller: nobody who wrote them lives.
+        An intent of the first format names no controller; the one that wrote it is dead.
         """
         taken: list[IntentRecord] = []
         removed: list[tuple[bytes, int]] = []
@@ -216,7 +216,7 @@ def _read(entry: Entry) -> _Written:
 
 
 def _merge(intent: IntentRecord, written: _Written | None) -> IntentRecord:
-    """An intent that also covers what was written under its key."""
+    """Return an intent that also covers what was written under its key."""
     if written is None:
         return intent
     ids = dict.fromkeys((*written.intent.stream_ids, *intent.stream_ids))

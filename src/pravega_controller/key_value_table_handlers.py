@@ -39,7 +39,9 @@ async def create_key_value_table(
 async def get_current_segments_key_value_table(
     controller: Controller, request: pb.KeyValueTableInfo, call: Call
 ) -> pb.SegmentRanges:
-    """Clients append the suffix of tables' segments to the bare name that they get back."""
+    """Return a table's segments under its bare name: clients append the suffix of tables
+    themselves.
+    """
     table = await controller.tables.get(request.scope, request.kvtName)
     return messages.segment_ranges(request.scope, request.kvtName, table.segments)
 

@@ -8,15 +8,14 @@ segments that share the key space evenly; clients read and write them without th
 Invariants:
 1. A table's segments never change: its configuration and first segment number say what they are.
 2. A deleted table leaves the number after its last segment behind, so that no segment name is ever
-   used twice and a table made anew shows nothing of an earlier one.
+   used twice and a table that is created again shows nothing of an earlier one.
 3. Both workflows may be repeated at any step: making a segment that exists and deleting one that is
    gone change nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
@@ -31,11 +30,9 @@ from pravega_controller.errors import (
     KeyValueTableNotFoundError,
     NotFoundError,
     ScopeNotFoundError,
-    StoreAnswerError,
-    StoreUnavailableError,
     VersionConflictError,
 )
-from pravega_controller.locks import KeyedLocks
+from pravega_controller.locks import WorkflowLocks
 from pravega_controller.records import IntentRecord, decode, encode
 from pravega_controller.segment_client import for_each
 from pravega_controller.store import Listing, MetadataStore, Scope
@@ -49,7 +46,7 @@ from pravega_controller.table_client import NOT_EXISTS, TableClient
 from pravega_wire import names
 
 KEY_BYTES_MAX = 256
-"""The longest key, primary and secondary part together, that a table segment takes."""
+"""Maximum length of a key, primary and secondary part together, in bytes."""
 
 OBJECT_KIND = "t"
 INTENT_KIND = "key-value-table"
@@ -97,7 +94,7 @@ class KeyValueTable:
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """The table's segments, by key range."""
+        """Return the table's segments, by key range."""
         ranges = even_ranges(self.record.configuration.partition_count)
         return segments_in_ranges(ranges, epoch=0, first_number=self.record.first_number)
 
@@ -143,8 +140,7 @@ class KeyValueTableOperations:
         self._store = store
         self._tables = tables
         self._now_ms = now_ms
-        self._finish_later = finish_later
-        self._locks = KeyedLocks()
+        self._locks = WorkflowLocks(finish_later)
 
     async def create(
         self, scope: str, name: str, configuration: KeyValueTableConfiguration
@@ -160,7 +156,7 @@ class KeyValueTableOperations:
     async def _begin(
         self, scope: str, name: str, configuration: KeyValueTableConfiguration
     ) -> bool:
-        async with self._exclusive(scope, name):
+        async with self._locks.hold(_intent(scope, name)):
             owner = await self._store.active_scope(scope)
             try:
                 await self._settled(scope, name)
@@ -180,18 +176,18 @@ class KeyValueTableOperations:
             return True
 
     async def get(self, scope: str, name: str) -> KeyValueTable:
-        """A table whose segments are there. ``KeyValueTableNotFoundError``."""
+        """Return a table whose segments are there. Raises ``KeyValueTableNotFoundError``."""
         table = await self._load(scope, name)
         if table.record.pending is not None:
-            async with self._exclusive(scope, name):
+            async with self._locks.hold(_intent(scope, name)):
                 return await self._settled(scope, name)
         return table
 
     async def delete(self, scope: str, name: str) -> None:
-        """Delete a table with all it holds. ``KeyValueTableNotFoundError``."""
+        """Delete a table with all it holds. Raises ``KeyValueTableNotFoundError``."""
 
         async def delete() -> None:
-            async with self._exclusive(scope, name):
+            async with self._locks.hold(_intent(scope, name)):
                 table = await self._settled(scope, name)
                 record = structs.replace(table.record, pending=DeleteTable())
                 await self._run(KeyValueTable(table.scope, name, table.version, record))
@@ -206,12 +202,12 @@ class KeyValueTableOperations:
             log.debug("key-value table is gone", scope=scope, table=name)
 
     async def list(self, scope: str, token: str) -> Listing:
-        """A page of the names of a scope's tables. ``ScopeNotFoundError``."""
+        """Return a page of the names of a scope's tables. Raises ``ScopeNotFoundError``."""
         return await self._store.list_objects(scope, OBJECT_KIND, token)
 
     async def finish(self, scope: str, name: str) -> None:
-        """Finish whatever is pending on a table, if it exists."""
-        async with self._exclusive(scope, name):
+        """Finish the pending workflow of a table, if it exists."""
+        async with self._locks.hold(_intent(scope, name)):
             try:
                 await self._settled(scope, name)
             except NotFoundError:
@@ -219,15 +215,6 @@ class KeyValueTableOperations:
             await self._store.remove_intent(_intent(scope, name))
 
     # ---- Workflows -------------------------------------------------------------------------------
-
-    @asynccontextmanager
-    async def _exclusive(self, scope: str, name: str) -> AsyncIterator[None]:
-        async with self._locks.hold((scope, name)):
-            try:
-                yield
-            except (StoreUnavailableError, StoreAnswerError):
-                self._finish_later(_intent(scope, name))
-                raise
 
     async def _load(self, scope: str, name: str) -> KeyValueTable:
         owner, entry = await self._store.get_object(scope, OBJECT_KIND, name)
@@ -292,7 +279,9 @@ class KeyValueTableOperations:
             raise
 
     async def _is_there(self, table: KeyValueTable) -> bool:
-        """Whether a table, and no later one of its name, exists and is not being deleted."""
+        """Return whether this very table, and no later one of its name, exists and is not being
+        deleted.
+        """
         try:
             current = await self._load(table.scope.name, table.name)
         except NotFoundError:

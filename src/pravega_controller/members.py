@@ -4,18 +4,18 @@ Owns: the table of members, this controller's heartbeat in it, and the verdict t
 
     _system/_tables/controller/members    instance id -> MemberRecord
 
-Each controller writes its record anew at every beat of its own and reads those of the others. One
+Each controller rewrites its record at every beat of its own and reads those of the others. One
 whose record stays the same for ``SILENT_BEATS`` by the reader's own clock is dead for the reader:
 its record is removed, unless it was written meanwhile, then its intents are taken over. All
 controllers have beats of one length.
 
 Invariants:
-1. Only time counts in which this controller could read the table: while the store is away nobody
-   is silent. No clock is compared with another's.
-2. The verdict may be wrong: a controller that was stopped for a while goes on. So nothing rests on
-   it but who begins: whatever two controllers do at a time is decided by conditional updates.
-3. A controller trusts what it wrote as a member only as long as nobody can have removed it: until
-   ``TRUSTED_BEATS`` after it began the last heartbeat that succeeded.
+1. Only time counts in which this controller could read the table: while the store is away no
+   member counts as silent. No clock is compared with another's.
+2. The verdict may be wrong: a controller that was stopped for a while continues. So nothing depends
+   on it but who begins: whatever two controllers do at a time is decided by conditional updates.
+3. A controller trusts what it wrote as a member only as long as no other controller can have
+   removed it: until ``TRUSTED_BEATS`` after it began the last heartbeat that succeeded.
 4. A controller that joins others waits for so long before it does anything: so one that has seen
    nobody else in the table is alone for ``TRUSTED_BEATS`` after it began to look.
 5. Of the living, one owns a key, and all who see the same members agree which; it changes for a key
@@ -53,10 +53,11 @@ class MemberRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
     """A controller that lives, or did when it wrote this."""
 
     host: str
-    """Where clients reach it; the host may be one that means something on its machine only."""
+    """The host at which clients reach it; it may have a meaning on its machine only."""
     port: int
     place: str
-    """What no two controllers have at a time: one that comes to it knows that the last is dead."""
+    """A name that no two controllers have at a time: a new one there knows that the last one is
+    dead."""
     beat: int
 
 
@@ -108,12 +109,12 @@ class Members:
 
     @property
     def is_trusted(self) -> bool:
-        """Whether nobody can have taken this controller for dead."""
+        """Return whether no other controller can have concluded that this one is dead."""
         return 0 <= trio.current_time() - self._began_beat < TRUSTED_BEATS * self._beat_seconds
 
     @property
     def solitude(self) -> int | None:
-        """A number for the time in which no other controller has been at work, until now.
+        """Return a number for the time in which no other controller has been at work, until now.
 
         None if another may be at work. What was read or written at some time of a solitude, and not
         changed by this controller, is the same as long as that solitude lasts.
@@ -122,17 +123,17 @@ class Members:
 
     @property
     def is_seen(self) -> bool:
-        """Whether no other controller can believe itself alone."""
+        """Return whether no other controller can believe that it is alone."""
         seen_at = self._joined + TRUSTED_BEATS * self._beat_seconds
         return self.is_trusted and trio.current_time() >= seen_at
 
     def living(self) -> list[MemberRecord]:
-        """This controller, and the others that live."""
+        """Return this controller and the others that live."""
         others = [seen.record for seen in self._others.values() if not seen.is_dead]
         return [self._record, *sorted(others, key=lambda record: (record.host, record.port))]
 
     async def is_dead(self, instance_id: str) -> bool:
-        """Whether another controller is dead; one that is no member is."""
+        """Return whether another controller is dead; one that is no member counts as dead."""
         if instance_id == self.instance_id:
             return False
         if (seen := self._others.get(instance_id)) is not None:
@@ -140,23 +141,25 @@ class Members:
         return await self._tables.get(MEMBERS, instance_id.encode()) is None
 
     def owns(self, key: str) -> bool:
-        """Whether what is to be done for a key, once for all, is this controller's to do."""
+        """Return whether this controller does the work for a key that one controller alone
+        does.
+        """
         living = [identifier for identifier, seen in self._others.items() if not seen.is_dead]
         return choose_owner(key, [self.instance_id, *living]) == self.instance_id
 
     # ---- Life ------------------------------------------------------------------------------------
 
     async def join(self) -> None:
-        """Become a member and read the others; an earlier member at this place is dead."""
+        """Join as a member and read the others; an earlier member at this place is dead."""
         await self._tables.create(MEMBERS)
         await self._beat()
         await self._observe()
         # One that comes to this place later, while this one still ends, is another one that lives.
         for seen in self._others.values():
             seen.is_dead = seen.record.place == self._record.place
-        self._note_solitude(self._began_beat)
+        self._record_solitude(self._began_beat)
         if all(seen.is_dead for seen in self._others.values()):
-            # Nobody was there before, or nobody is any more: nobody can believe to be alone.
+            # No other member was there, or is any more: none can believe that it is alone.
             self._joined = -float("inf")
             return
         while not self.is_seen:
@@ -172,7 +175,7 @@ class Members:
             try:
                 await self._beat()
                 await self._observe()
-                await self._bury()
+                await self._take_over_dead()
             except ControllerError as error:
                 log.warning("cannot tell who lives", reason=str(error))
             await trio.sleep(self._beat_seconds)
@@ -185,7 +188,7 @@ class Members:
         try:
             version = await self._tables.put(MEMBERS, key, encode(record), version=self._version)
         except VersionConflictError:
-            # Somebody took this controller for dead and removed its record.
+            # Another controller took this one for dead and removed its record.
             log.warning("taken for dead by another controller; joining again")
             self._began_beat = self._solitude_end = -1.0
             version = await self._tables.put(MEMBERS, key, encode(record))
@@ -208,10 +211,10 @@ class Members:
             if identifier != self.instance_id and (seen := self._see(entry, passed)) is not None:
                 present[identifier] = seen
         self._others = present
-        self._note_solitude(began)
+        self._record_solitude(began)
 
-    def _note_solitude(self, began: float) -> None:
-        """Take note of having been alone when this look at the table began, or of not being it."""
+    def _record_solitude(self, began: float) -> None:
+        """Record whether this controller was alone when this look at the table began."""
         place = self._record.place
         if not all(seen.is_dead and seen.record.place == place for seen in self._others.values()):
             self._solitude_end = -1.0
@@ -234,8 +237,8 @@ class Members:
             log.warning("a controller is silent", instance=entry.key.decode(), at=known.record.host)
         return known
 
-    async def _bury(self) -> None:
-        """Take over from the dead: one of the living from each.
+    async def _take_over_dead(self) -> None:
+        """Take over the work of dead members; one living member takes over from each.
 
         First they are no members any more: one that lives all the same learns that from its next
         beat, and writes again what was taken from it. Who takes over after a crash in between also
@@ -256,7 +259,9 @@ class Members:
 
 
 def choose_owner(key: str, members: Iterable[str]) -> str:
-    """The member with the highest hash together with the key: few keys move when members change."""
+    """Return the member with the highest hash together with the key: few keys move when members
+    change.
+    """
 
     def weigh(member: str) -> bytes:
         return hashlib.blake2b(f"{member}/{key}".encode(), digest_size=8).digest()

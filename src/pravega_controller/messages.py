@@ -53,7 +53,9 @@ def stream_cut(scope: str, stream: str, cut: Mapping[int, int]) -> pb.StreamCut:
 
 
 def to_configuration(message: pb.StreamConfig) -> StreamConfiguration:
-    """The configuration in a message. ``InvalidRequestError`` for numbers that mean nothing."""
+    """Return the configuration in a message. Raises ``InvalidRequestError`` for numbers without a
+    meaning.
+    """
     policy = message.scalingPolicy
     try:
         scaling = ScalingPolicy(

@@ -4,7 +4,7 @@ Owns: which streams may have such epochs, and the steps in which they go.
 
     _system/_tables/controller/old-epochs    scope/stream -> OldEpochsRecord
 
-    a truncation notes the stream
+    a truncation registers the stream
     -> epochs expire: ``expiring`` of the stream's record says which, and since when
     -> a while later, when no transaction of theirs is left, nothing is told about them any more:
        ``first_epoch`` says so
@@ -26,8 +26,8 @@ Invariants:
 3. Records go after the stream's record refuses questions about them, so that what a question does
    not find is told from what never was (``stream_history``).
 4. A look at a stream removes at most ``EPOCHS_REMOVED_MAX`` epochs.
-5. A stream is noted by a truncation before it ends. A note changes its version each time, and is
-   removed only at the version at which nothing was found to do.
+5. A truncation registers its stream before it ends. A registration has a new version each time, and
+   is removed only at the version at which nothing was found to do.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ EPOCHS_REMOVED_MAX = 4096
 ENDED = (TransactionState.COMMITTED, TransactionState.ABORTED)
 
 Decide: TypeAlias = Callable[[Stream], Awaitable[StreamRecord]]
-"""What a settled stream's record is to be."""
+"""Returns what a settled stream's record becomes."""
 
 log = structlog.get_logger(__name__)
 
@@ -79,17 +79,17 @@ class OldEpochsRegistry:
     def __init__(self, tables: TableClient) -> None:
         self._tables = tables
 
-    async def note(self, stream: Stream) -> None:
-        """Note a stream whose head moves, unless it can have no epochs to drop."""
+    async def register(self, stream: Stream) -> None:
+        """Register a stream whose head moves, unless it can have no epochs to drop."""
         if stream.record.base > stream.record.first_epoch:
             key = _key(stream.scope.name, stream.name)
             try:
-                await until_unchanged(lambda: self._note(key))
+                await until_unchanged(lambda: self._put(key))
             except NoSuchTableError:
                 await self._tables.create(OLD_EPOCHS)
-                await until_unchanged(lambda: self._note(key))
+                await until_unchanged(lambda: self._put(key))
 
-    async def _note(self, key: bytes) -> None:
+    async def _put(self, key: bytes) -> None:
         entry = await self._tables.get(OLD_EPOCHS, key)
         record = OldEpochsRecord() if entry is None else decode(entry.value, OldEpochsRecord)
         version = NOT_EXISTS if entry is None else entry.version
@@ -118,7 +118,7 @@ class OldEpochs:
         self._expiring_ms = int(1000 * seconds_min)
 
     async def run_round(self) -> None:
-        """Look at every stream for which it is time."""
+        """Look at every stream that is due."""
         for key, version in (await self._due()).items():
             if not self._owns(key):
                 continue
@@ -126,7 +126,7 @@ class OldEpochs:
             try:
                 await self._look_at(scope, name, version)
             except VersionConflictError:
-                log.debug("noted again meanwhile", scope=scope, stream=name)
+                log.debug("registered again meanwhile", scope=scope, stream=name)
             except ControllerError as error:
                 log.warning("epochs not dropped", scope=scope, stream=name, reason=str(error))
             # A defect that one stream brings out must not keep the others waiting.
@@ -134,7 +134,7 @@ class OldEpochs:
                 log.exception("epochs not dropped", scope=scope, stream=name)
 
     async def _due(self) -> dict[str, int]:
-        """The streams to look at, with the versions of their notes."""
+        """Return the streams to look at, with the versions of their records."""
         found: dict[str, int] = {}
         now = self._now_ms()
         try:
@@ -143,17 +143,17 @@ class OldEpochs:
                     try:
                         record = decode(entry.value, OldEpochsRecord)
                     except CorruptMetadataError as error:
-                        log.error("a note is damaged", key=entry.key, reason=str(error))
+                        log.error("a registration is damaged", key=entry.key, reason=str(error))
                         continue
                     # One that lies further ahead than anything waits is of a clock that was wrong.
                     if not now < record.look_ms <= now + self._expiring_ms:
                         found[entry.key.decode()] = entry.version
         except NoSuchTableError:
-            log.debug("no stream was noted yet")
+            log.debug("no stream was registered yet")
         return found
 
     async def _look_at(self, scope: str, name: str, version: int) -> None:
-        """Go on with a stream, and note when to do so again."""
+        """Drop a stream's old epochs as far as possible, and record when to look again."""
         try:
             look_ms = await self.drop(scope, name)
         except NotFoundError:
@@ -166,10 +166,10 @@ class OldEpochs:
             await self._tables.put(OLD_EPOCHS, key, value, version=version)
 
     async def drop(self, scope: str, name: str) -> int | None:
-        """Do what is to be done about a stream's old epochs now.
+        """Expire, drop or remove the old epochs of a stream, as far as that is possible now.
 
         Returns the time from which on there may be more to do, or None when there is nothing until
-        the head moves. ``NotFoundError``.
+        the head moves. Raises ``NotFoundError``.
         """
         stream = await self._store.stream(scope, name)
         record = stream.record
@@ -202,7 +202,7 @@ class OldEpochs:
         async def act() -> Stream:
             settled = await self._workflows.settled(scope, name)
             if settled.stream_id != stream.stream_id:
-                raise VersionConflictError(f"{scope}/{name} was deleted and made anew")
+                raise VersionConflictError(f"{scope}/{name} was deleted and created again")
             record = await decide(settled)
             if record == settled.record:
                 return settled
@@ -211,7 +211,7 @@ class OldEpochs:
         return await self._workflows.change(scope, name, act)
 
     async def _is_in_use(self, stream: Stream, expiring: Expiring) -> bool:
-        """Whether a transaction without an end was begun on an epoch that is to go."""
+        """Return whether an open transaction was begun on an epoch that is to be dropped."""
         is_in_use = False
         async for found in self._transactions.load_stream(stream.scope.name, stream.name):
             is_old = names.transaction_epoch(found.identifier) < expiring.before
@@ -219,14 +219,16 @@ class OldEpochs:
         return is_in_use
 
     async def _since_now(self, stream: Stream) -> StreamRecord:
-        """Let no epochs have expired later than now."""
+        """Return the stream's record with a time of expiry that is not after now."""
         record, now = stream.record, self._now_ms()
         if record.expiring is None or record.expiring.since_ms <= now:
             return record
         return structs.replace(record, expiring=Expiring(record.expiring.before, now))
 
     async def _expire(self, stream: Stream) -> StreamRecord:
-        """Let the epochs expire that nothing at or after the head needs."""
+        """Return the stream's record with those epochs expiring that nothing at or after the head
+        needs.
+        """
         record, history = stream.record, stream.history
         if record.expiring is not None or not stream.head:
             return record
@@ -239,7 +241,9 @@ class OldEpochs:
 
 
 def _dropping(expiring: Expiring) -> Decide:
-    """Tell nothing any more about the epochs that have expired."""
+    """Return a decision that drops the epochs that have expired: they are not on record any
+    more.
+    """
 
     async def decide(stream: Stream) -> StreamRecord:
         record = stream.record
@@ -251,7 +255,7 @@ def _dropping(expiring: Expiring) -> Decide:
 
 
 def _removed(end: int) -> Decide:
-    """Note that before an epoch no record is left."""
+    """Return a decision that records that no epoch before ``end`` has records left."""
 
     async def decide(stream: Stream) -> StreamRecord:
         record = stream.record

@@ -7,8 +7,9 @@ Invariants:
    ends it carries out. Questions are answered from memory while no other controller is at work.
 2. A transaction is in ``transactions`` until its end is stored, then in ``ended`` until the archive
    has it; it is never in neither in between.
-3. What is known of a stream ends with the stream: one that was deleted and created anew has another
-   id, and begins with nothing. What is left of the old one stays apart until it is done with.
+3. What is known of a stream ends with the stream: one that was deleted and created again has
+   another id, and begins with nothing. What is left of the old one stays apart until it is done
+   with.
 4. Of streams without any of either, and without a task at work on them, a bounded number takes
    memory, for their lines of commits.
 """
@@ -60,10 +61,10 @@ class Transaction:
         self.record = record
         self.version = version
         self.lease_end = lease_end
-        """By trio's clock, as is the next."""
+        """Time, by trio's clock; ``execution_end`` too."""
         self.execution_end = execution_end
         self.certain_in = certain_in
-        """The time of solitude (see ``members``) since when nobody else can have changed it."""
+        """The solitude (see ``members``) since which no other controller can have changed it."""
         self.is_begun = False
         """Whether it is known that its segments were created: no request for them comes late."""
         self._gone: trio.Event | None = None
@@ -74,14 +75,15 @@ class Transaction:
 
     @property
     def is_running(self) -> bool:
-        """Whether its lease matters: not once its end is decided, nor once this is not the object
-        any more that stands for the transaction."""
+        """Return whether its lease matters. It does not once its end is decided, or another object
+        stands for the transaction.
+        """
         is_here = self.owner.transactions.get(self.identifier) is self
         return is_here and self.record.state is TransactionState.OPEN
 
     @property
     def epoch(self) -> int:
-        """The reference epoch it was begun on."""
+        """Return the reference epoch on which it was begun."""
         return names.transaction_epoch(self.identifier)
 
     async def wait_until_gone(self) -> None:
@@ -91,7 +93,7 @@ class Transaction:
                 self._gone = trio.Event()
             await self._gone.wait()
 
-    def note_gone(self) -> None:
+    def wake_waiters(self) -> None:
         """Wake those who wait for that."""
         if self._gone is not None:
             self._gone.set()
@@ -111,7 +113,7 @@ class StreamTransactions:
     ended: dict[bytes, Outcome] = field(default_factory=dict)
     """Outcomes that are not archived yet, in the order in which the transactions ended."""
     is_closed: bool = False
-    """Whether none can be begun any more: the stream is being sealed."""
+    """Whether no transaction can be begun any more: the stream is being sealed."""
     is_committing: bool = False
     """Whether a task commits batches."""
     is_looking: bool = False
@@ -121,7 +123,7 @@ class StreamTransactions:
 
     @contextmanager
     def beginning(self) -> Iterator[None]:
-        """Mark a transaction as being begun during this block; closing the stream waits for it."""
+        """Mark that a transaction is being begun in the block; closing the stream waits for it."""
         self._begins += 1
         try:
             yield
@@ -132,7 +134,7 @@ class StreamTransactions:
                 self._begins_ended = trio.Event()
 
     async def close(self) -> None:
-        """Let none be begun from now on, and wait for those that are being begun."""
+        """Refuse new transactions, and wait for those that are being begun."""
         self.is_closed = True
         while self._begins:
             await self._begins_ended.wait()
@@ -140,25 +142,25 @@ class StreamTransactions:
     def in_state(self, state: TransactionState) -> list[Transaction]:
         return [t for t in self.transactions.values() if t.record.state is state]
 
-    def note(self, transaction: Transaction) -> None:
-        """A transaction is here from now on."""
+    def add(self, transaction: Transaction) -> None:
+        """Add a transaction to those that are in memory."""
         self.drop(transaction.identifier)
         self.transactions[transaction.identifier] = transaction
 
-    def note_end(self, identifier: bytes, outcome: Outcome) -> None:
-        """A transaction's end is stored."""
+    def record_end(self, identifier: bytes, outcome: Outcome) -> None:
+        """Record that a transaction's end is stored."""
         self.ended[identifier] = outcome
         self.drop(identifier)
 
     def drop(self, identifier: bytes) -> None:
-        """A transaction is here no more."""
+        """Remove a transaction from those that are in memory."""
         gone = self.transactions.pop(identifier, None)
         if gone is not None:
-            gone.note_gone()
+            gone.wake_waiters()
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing would be lost by forgetting this."""
+        """Return whether nothing is lost when this is forgotten."""
         # What waits in the line is carried out by a task, or by another controller.
         is_at_work = self.is_committing or self.is_looking or self._begins
         return not (self.transactions or self.ended or is_at_work)
@@ -170,14 +172,14 @@ class TransactionRegistry:
     def __init__(self) -> None:
         self._streams: dict[tuple[str, str], StreamTransactions] = {}
         self._replaced: list[StreamTransactions] = []
-        """Of streams whose names are others' now, as long as there is something to do for them."""
+        """Entries of streams whose names other streams have now, until their work is done."""
 
     def find(self, scope: str, stream: str) -> StreamTransactions | None:
-        """The transactions of a stream, or None if there are none."""
+        """Return the transactions of a stream, or None if there are none."""
         return self._streams.get((scope, stream))
 
     def of_stream(self, scope: str, stream: str, stream_id: str) -> StreamTransactions:
-        """The transactions of a stream with this id, to add to; no other stream's of its name."""
+        """Return the transactions of the stream with this id, to add to."""
         owner = self.of(scope, stream)
         if owner.stream_id not in ("", stream_id):
             del self._streams[scope, stream]
@@ -187,7 +189,7 @@ class TransactionRegistry:
         return owner
 
     def of(self, scope: str, stream: str) -> StreamTransactions:
-        """The transactions of a stream of this name, to add to."""
+        """Return the transactions of a stream of this name, to add to."""
         found = self._streams.get((scope, stream))
         if found is None:
             found = self._streams[scope, stream] = StreamTransactions(scope, stream)
@@ -197,13 +199,13 @@ class TransactionRegistry:
         return [*self._streams.values(), *self._replaced]
 
     def forget_idle(self) -> None:
-        """Take out streams that have nothing here, but for the latest ones."""
+        """Remove the streams without transactions or work, except the latest ones."""
         self._replaced = [owner for owner in self._replaced if not owner.is_idle]
         idle = [owner for owner in self._streams.values() if owner.is_idle]
         for owner in idle[: max(0, len(idle) - IDLE_STREAMS_MAX)]:
             self.forget(owner)
 
     def forget(self, owner: StreamTransactions) -> None:
-        """Take a stream out that has nothing here any more."""
+        """Remove a stream without transactions or work."""
         if self._streams.get((owner.scope, owner.stream)) is owner:
             del self._streams[owner.scope, owner.stream]

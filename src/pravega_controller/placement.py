@@ -3,9 +3,9 @@
 Owns: the way from a segment to its container to its store, in two forms.
 
 1. ``StaticPlacement``: which store has which container is given, and never changes while the
-   controller runs. Who starts the segment stores must assign containers so.
+   controller runs. The segment stores must be started with this assignment.
 2. ``MapPlacement``: the map of a cluster, which changes while stores come and go. Two questions
-   about one segment may have two answers: who asks a store that has lost the container gets
+   about one segment may have two answers: a caller of a store that has lost the container gets
    ``WrongHost`` or no answer at all, and asks here again.
 """
 
@@ -23,19 +23,21 @@ Address: TypeAlias = tuple[str, int]
 
 
 class Placement(Protocol):
-    """What both forms answer. ``StoreUnavailableError`` when no store has the container now."""
+    """Finds the store of a segment. Raises ``StoreUnavailableError`` when no store has its
+    container now.
+    """
 
     @property
     def is_fixed(self) -> bool:
-        """Whether no other store can ever take a container."""
+        """Return whether no other store can ever take over a container."""
         ...
 
     def store_of(self, segment: str) -> Address:
-        """The host and port at which the controller reaches the segment's store."""
+        """Return the host and port at which the controller reaches the segment's store."""
         ...
 
     def address_for(self, segment: str, dialled_host: str) -> Address:
-        """The host and port for a client that has reached the controller at a host."""
+        """Return the host and port for a client that has reached the controller at a host."""
         ...
 
 
@@ -85,7 +87,7 @@ class MapPlacement:
         return False
 
     def update(self, containers: ContainerMap) -> None:
-        """Go by this map from now on."""
+        """Use this map from now on."""
         self._owners = {each: host for host, given in containers.items() for each in given}
 
     def store_of(self, segment: str) -> Address:

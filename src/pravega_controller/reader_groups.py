@@ -16,8 +16,8 @@ Invariants:
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from random import Random
 
@@ -34,12 +34,10 @@ from pravega_controller.errors import (
     NotFoundError,
     ReaderGroupNotFoundError,
     ScopeNotFoundError,
-    StoreAnswerError,
-    StoreUnavailableError,
     StreamNotFoundError,
     SubscriberNotFoundError,
 )
-from pravega_controller.locks import KeyedLocks
+from pravega_controller.locks import KeyedLocks, WorkflowLocks
 from pravega_controller.records import (
     CreateGroup,
     DeleteGroup,
@@ -51,7 +49,7 @@ from pravega_controller.records import (
     UpdateGroup,
     encode,
 )
-from pravega_controller.segment_client import for_each, run_together
+from pravega_controller.segment_client import for_each, run_all
 from pravega_controller.store import MetadataStore, ReaderGroup, Scope, Stream
 from pravega_controller.stream_history import StreamHistory
 from pravega_controller.stream_workflows import StreamWorkflows
@@ -61,7 +59,8 @@ from pravega_wire import names
 STATE_STREAM_ROLLOVER_BYTES = 4 * 1024 * 1024
 RETENTION_TYPES = range(3)
 CONFIGURATION_BYTES_MAX = 500_000
-"""A record holds two configurations while one replaces the other, and must fit a table's value."""
+"""Maximum length of an encoded configuration, in bytes: a record has two while one replaces the
+other, and must fit a table's value."""
 NIL_ID = str(uuid.UUID(int=0))
 
 log = structlog.get_logger(__name__)
@@ -81,14 +80,13 @@ class ReaderGroupOperations:
         self._store = store
         self._streams = streams
         self._random = random
-        self._finish_later = finish_later
-        self._locks = KeyedLocks()
+        self._locks = WorkflowLocks(finish_later)
         self._subscribing = KeyedLocks()
 
     async def create(
         self, scope: str, name: str, group_id: str, configuration: ReaderGroupConfiguration
     ) -> ReaderGroup:
-        """The group of this name, made now if there was none.
+        """Return the group of this name; make it now if there was none.
 
         Raises ``InvalidNameError``, ``ScopeNotFoundError``, and ``StreamNotFoundError`` when it is
         to subscribe to a stream that does not exist.
@@ -101,7 +99,7 @@ class ReaderGroupOperations:
     async def _begin(
         self, scope: str, name: str, group_id: str, configuration: ReaderGroupConfiguration
     ) -> ReaderGroup:
-        async with self._exclusive(scope, name):
+        async with self._locks.hold(_intent(scope, name)):
             intent = _intent(scope, name)
             owners: list[Scope] = []
             found: list[ReaderGroup] = []
@@ -119,7 +117,7 @@ class ReaderGroupOperations:
                 missing.extend(await self._missing(configuration.subscribed))
 
             put_intent = partial(self._store.put_intent, intent)
-            await run_together(find_scope, find_group, find_missing, put_intent)
+            await run_all(find_scope, find_group, find_missing, put_intent)
             if not owners:
                 await self._store.remove_intent(intent)
                 raise ScopeNotFoundError(f"scope {scope} does not exist")
@@ -150,10 +148,10 @@ class ReaderGroupOperations:
         return sorted(missing)
 
     async def get(self, scope: str, name: str) -> ReaderGroup:
-        """A group that is there for readers. ``ReaderGroupNotFoundError``."""
+        """Return a group that readers can use. Raises ``ReaderGroupNotFoundError``."""
         group = await self._store.group(scope, name)
         if isinstance(group.record.pending, CreateGroup | DeleteGroup):
-            async with self._exclusive(scope, name):
+            async with self._locks.hold(_intent(scope, name)):
                 return await self._settled(scope, name)
         return group
 
@@ -165,7 +163,7 @@ class ReaderGroupOperations:
         generation: int,
         configuration: ReaderGroupConfiguration,
     ) -> int:
-        """Replace a group's configuration; returns the new generation.
+        """Replace a group's configuration, and return the new generation.
 
         Raises ``ReaderGroupNotFoundError``, ``GenerationMismatchError`` when the id or generation
         is not the group's, ``InvalidRequestError``, and ``StreamNotFoundError`` as for ``create``.
@@ -182,7 +180,7 @@ class ReaderGroupOperations:
         generation: int,
         configuration: ReaderGroupConfiguration,
     ) -> int:
-        async with self._exclusive(scope, name):
+        async with self._locks.hold(_intent(scope, name)):
             group = await self._settled(scope, name)
             if (parse_id(group_id), generation) != (group.record.group_id, group.record.generation):
                 raise GenerationMismatchError(
@@ -196,10 +194,12 @@ class ReaderGroupOperations:
             return settled.record.generation
 
     async def delete(self, scope: str, name: str, group_id: str) -> None:
-        """Delete a group and its stream. ``ReaderGroupNotFoundError``, also for another id."""
+        """Delete a group and its stream. Raises ``ReaderGroupNotFoundError``, also for another
+        id.
+        """
 
         async def delete() -> None:
-            async with self._exclusive(scope, name):
+            async with self._locks.hold(_intent(scope, name)):
                 group = await self._settled(scope, name)
                 if parse_id(group_id) != group.record.group_id:
                     raise ReaderGroupNotFoundError(f"reader group {scope}/{name} has another id")
@@ -209,7 +209,7 @@ class ReaderGroupOperations:
 
     async def delete_in_any_case(self, scope: str, name: str) -> None:
         """Delete a group and its stream; fine if there is none."""
-        async with self._exclusive(scope, name):
+        async with self._locks.hold(_intent(scope, name)):
             try:
                 group = await self._settled(scope, name)
             except ReaderGroupNotFoundError:
@@ -217,7 +217,7 @@ class ReaderGroupOperations:
             await self._run(group, DeleteGroup())
 
     async def subscribers(self, scope: str, stream: str) -> list[str]:
-        """The groups, as ``scope/name``, that a stream's retention waits for."""
+        """Return the groups, as ``scope/name``, that a stream's retention waits for."""
         return await self._store.subscriber_names(await self._store.stream(scope, stream))
 
     async def release(
@@ -256,8 +256,8 @@ class ReaderGroupOperations:
             await self._store.write_subscriber(found, subscriber, released, version=version)
 
     async def finish(self, scope: str, name: str) -> None:
-        """Finish whatever is pending on a group, if it exists."""
-        async with self._exclusive(scope, name):
+        """Finish the pending workflow of a group, if it exists."""
+        async with self._locks.hold(_intent(scope, name)):
             try:
                 await self._settled(scope, name)
             except NotFoundError:
@@ -265,15 +265,6 @@ class ReaderGroupOperations:
             await self._store.remove_intent(_intent(scope, name))
 
     # ---- Workflows -------------------------------------------------------------------------------
-
-    @asynccontextmanager
-    async def _exclusive(self, scope: str, name: str) -> AsyncIterator[None]:
-        async with self._locks.hold((scope, name)):
-            try:
-                yield
-            except (StoreUnavailableError, StoreAnswerError):
-                self._finish_later(_intent(scope, name))
-                raise
 
     async def _settled(self, scope: str, name: str) -> ReaderGroup:
         settled = await self._settle(await self._store.group(scope, name))
@@ -305,7 +296,7 @@ class ReaderGroupOperations:
         configuration = fixed_configuration(1, rollover_bytes=STATE_STREAM_ROLLOVER_BYTES)
         state_stream = names.reader_group_stream(group.name)
         subscribed = group.record.configuration.subscribed
-        await run_together(
+        await run_all(
             partial(self._streams.create_internal, group.scope.name, state_stream, configuration),
             partial(self._subscribe, group, subscribed, generation=0),
         )
@@ -348,7 +339,9 @@ class ReaderGroupOperations:
     async def _change_subscribers(
         self, streams: Iterable[tuple[str, str]], change: Callable[[Stream], Awaitable[None]]
     ) -> None:
-        """Change the subscribers of streams, again where somebody else was faster."""
+        """Change the subscribers of streams; try again where another controller changed them
+        first.
+        """
 
         async def change_one(one: tuple[str, str]) -> None:
             async with self._subscribing.hold(one):
@@ -368,7 +361,9 @@ class ReaderGroupOperations:
 
 
 def parse_id(text: str) -> str:
-    """A reader group id in its one canonical form. ``InvalidRequestError`` for what is none."""
+    """Return a reader group id in its one canonical form. Raises ``InvalidRequestError`` for any
+    other text.
+    """
     try:
         return str(uuid.UUID(text))
     except ValueError as error:
@@ -391,7 +386,7 @@ def _validate(configuration: ReaderGroupConfiguration) -> None:
 
 
 async def _goes_on(history: StreamHistory, earlier: StreamCut, later: StreamCut) -> bool:
-    """Whether a cut is valid, and lies nowhere before the one that was released before it."""
+    """Return whether a cut is valid, and nowhere before the cut that was released last."""
     try:
         if not await history.is_valid(later):
             return False

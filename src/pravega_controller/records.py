@@ -23,7 +23,9 @@ from pravega_controller.streams import Segment, StreamConfiguration
 
 
 class ScopeRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
-    """A scope. ``scope_id`` names its tables, so that a scope made anew starts with empty ones."""
+    """A scope. ``scope_id`` names its tables, so that a scope that is created again starts with
+    empty ones.
+    """
 
     scope_id: str
     phase: str
@@ -34,14 +36,14 @@ class ScopeRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
 
 
 GONE = b'{"format":0}'
-"""In the place of a stream's record: the stream of this id will never be."""
+"""Value in place of a stream's record: no stream will ever have this id."""
 
 
 class NameRecord(msgspec.Struct, frozen=True, tag_field="format", tag=2):
     """A stream's name, and what all its records are filed under."""
 
     stream_id: str
-    """Drawn when the stream is made: a stream made anew under the name has another."""
+    """Drawn when the stream is made: a stream that is created again under the name has another."""
 
 
 class Create(msgspec.Struct, frozen=True, tag_field="workflow", tag="create"):
@@ -75,14 +77,14 @@ StreamWorkflow: TypeAlias = Create | Scale | Truncate | Update | Seal | Delete
 
 
 class Rolling(msgspec.Struct, frozen=True):
-    """Transactions of an earlier epoch are being taken in, by the last two epochs on record."""
+    """Transactions of an earlier epoch are being merged, by the last two epochs on record."""
 
     transactions: tuple[str, ...]
     """Their ids in hexadecimal, in the order of their commits."""
 
 
 class Expiring(msgspec.Struct, frozen=True):
-    """Epochs behind a stream's head that nobody may rely on any more, and since when."""
+    """Epochs before a stream's head that no reader may rely on any more, and since when."""
 
     before: int
     """The first epoch that stays; it has a snapshot."""
@@ -113,9 +115,9 @@ class StreamRecord(msgspec.Struct, frozen=True, tag_field="format", tag=2):
     """0 as long as the stream was never truncated."""
     is_sealed: bool = False
     first_epoch: int = 0
-    """Nothing is told about epochs before this one, of which there is a snapshot unless it is 0."""
+    """First epoch that readers can ask about; there is a snapshot of it unless it is 0."""
     removed_before: int = 0
-    """Of epochs before this one no record is left: at most ``first_epoch``."""
+    """First epoch that may have records; at most ``first_epoch``."""
     expiring: Expiring | None = None
     """The epochs that go next. No transaction can be begun on one of them."""
     pending: StreamWorkflow | None = None
@@ -199,12 +201,12 @@ class ReaderGroupConfiguration(msgspec.Struct, frozen=True):
 
     @property
     def streams(self) -> frozenset[tuple[str, str]]:
-        """The scope and name of every stream the group reads."""
+        """Return the scope and name of every stream that the group reads."""
         return frozenset((c.scope, c.stream) for c in (*self.starting_cuts, *self.ending_cuts))
 
     @property
     def subscribed(self) -> frozenset[tuple[str, str]]:
-        """The streams whose retention waits for this group."""
+        """Return the streams whose retention waits for this group."""
         return self.streams if self.retention_type else frozenset()
 
 
@@ -235,7 +237,7 @@ class ReaderGroupRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
 
 
 class SubscriberRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
-    """How far a reader group has released a stream."""
+    """The position up to which a reader group has released a stream."""
 
     generation: int
     cut: dict[int, int]
@@ -267,12 +269,14 @@ _decoders: dict[type[msgspec.Struct], msgspec.json.Decoder[msgspec.Struct]] = {}
 
 
 def encode(record: msgspec.Struct) -> bytes:
-    """The bytes of a record."""
+    """Return the bytes of a record."""
     return _encoder.encode(record)
 
 
 def decode(value: bytes, kind: type[R]) -> R:
-    """The record that the bytes are. Raises ``CorruptMetadataError`` for anything else."""
+    """Return the record that the bytes encode. Raises ``CorruptMetadataError`` for any other
+    bytes.
+    """
     decoder = _decoders.get(kind)
     if decoder is None:
         decoder = _decoders[kind] = msgspec.json.Decoder(kind)

@@ -33,7 +33,7 @@ from pravega_wire.scale_events import REQUEST_STREAM, AutoScaleEvent, decode_aut
 
 SEGMENT_COUNT = 2
 READ_BYTES = 1024 * 1024
-"""Bytes of one read. An event that is longer is none that is understood here."""
+"""Maximum length of one read, in bytes; no event that is understood here is longer."""
 STREAMS_AT_A_TIME = 8
 
 log = structlog.get_logger(__name__)
@@ -85,7 +85,9 @@ class RequestEvents:
                 log.debug("another controller has read further", cut=cut)
 
     async def _handle_all(self, events: Sequence[AutoScaleEvent]) -> None:
-        """Those of a stream in the order in which they came, several streams at a time."""
+        """Handle events: those of a stream in the order in which they came, several streams at a
+        time.
+        """
         ordered = sorted(events, key=_stream_of)
         by_stream = [list(group) for _, group in itertools.groupby(ordered, key=_stream_of)]
 
@@ -144,8 +146,11 @@ def _decode(data: bytes, events: list[AutoScaleEvent], where: str) -> int:
 
 
 async def advance_cut(stream: Stream, cut: dict[int, int], finished: set[int]) -> dict[int, int]:
-    """The cut with segments that were read to their end replaced by those that come after them,
-    where all that come before those were read to their end."""
+    """Return the cut with each group of segments that was read to its end replaced by its
+    successors.
+
+    A successor enters the cut only when all its predecessors were read to their end.
+    """
     cut, finished = dict(cut), set(finished)
     for segment_id in sorted(finished):
         before, after = await _replacement(stream, segment_id)
@@ -157,7 +162,9 @@ async def advance_cut(stream: Stream, cut: dict[int, int], finished: set[int]) -
 
 
 async def _replacement(stream: Stream, segment_id: int) -> tuple[set[int], set[int]]:
-    """The segments that were replaced together with one, itself included, and those that came."""
+    """Return the segments that were replaced together with one, itself included, and their
+    successors.
+    """
     before, after = {segment_id}, set[int]()
     while True:
         following = [each for old in before for each in await stream.history.successors(old)]

@@ -1,6 +1,6 @@
 """Truncates streams by their retention policies, as far as their subscribers let it.
 
-Owns: which streams have a policy, the cuts at their tails that were noted in the past, and the
+Owns: which streams have a policy, the cuts at their tails that were recorded in the past, and the
 rounds that look at each stream once in a period.
 
     _system/_tables/controller/retention    scope/stream           -> RetentionRecord
@@ -60,13 +60,14 @@ RETENTION = names.table_name(names.INTERNAL_SCOPE, "controller", "retention")
 
 CUTS_MAX = 512
 ATTEMPTS_MAX = 10
-"""Try so many times to change a record that changes under our hands."""
+"""Maximum number of attempts to change a record that others change meanwhile."""
 UNUSED_SECONDS_MAX = 600.0
-"""A registration may be so much older than the stream or the policy that it is for."""
+"""Maximum age, in seconds, of a registration before its stream or its policy exists."""
 DUE_SHARE = 0.9
-"""A cut is due when the last one is older than this part of a period: rounds are not that exact."""
+"""Part of a period after which the next cut is due: rounds are not that exact."""
 QUIET_PERIODS_MAX = 3
-"""A stream that stays empty is left out of so many rounds: to look at it costs like a write."""
+"""Maximum number of rounds that leave out a stream that stays empty: a look costs as much as a
+write."""
 _SCANNED = b"scanned"
 
 StreamName: TypeAlias = tuple[str, str]
@@ -75,14 +76,14 @@ log = structlog.get_logger(__name__)
 
 
 class RetentionRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
-    """A stream that may have a retention policy, and the cuts that were noted for it."""
+    """A stream that may have a retention policy, and the cuts that were recorded for it."""
 
     registered_ms: int
     stream_id: str = ""
-    """That of the stream that the cuts are of: there may be another of its name."""
+    """Id of the stream that the cuts belong to: another stream may have its name."""
     times_ms: tuple[int, ...] = ()
     sizes: tuple[int, ...] = ()
-    """Of each cut, the bytes before it, from the first one's head on."""
+    """Number of bytes before each cut, counted from the first one's head."""
 
 
 class RetainedCutRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
@@ -92,10 +93,10 @@ class RetainedCutRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
 
 
 class _Quiet(msgspec.Struct, frozen=True):
-    """A stream of which nothing is kept, and that is not looked at for some periods."""
+    """A stream of which nothing is kept, and which is not looked at for some periods."""
 
     version: int
-    """That of its record then: with another one it is looked at."""
+    """Version of its record at the last look: another version is looked at."""
     periods: int
     periods_left: int
 
@@ -116,16 +117,16 @@ class RetentionRegistry:
         self._now_ms = now_ms
 
     async def register(self, scope: str, name: str, configuration: StreamConfiguration) -> None:
-        """Note that a stream will have a configuration; to be called before it has."""
+        """Register a stream that will have a configuration; call this before it has."""
         if configuration.retention is None:
             return
         try:
-            await self._note(_key(scope, name))
+            await self._put(_key(scope, name))
         except NoSuchTableError:
             await self._tables.create(RETENTION)
-            await self._note(_key(scope, name))
+            await self._put(_key(scope, name))
 
-    async def _note(self, key: bytes) -> None:
+    async def _put(self, key: bytes) -> None:
         for _ in range(ATTEMPTS_MAX):
             entry = await self._tables.get(RETENTION, key)
             record = RetentionRecord(0) if entry is None else decode(entry.value, RetentionRecord)
@@ -167,7 +168,9 @@ class Retention:
         self._period_seconds = period_seconds
 
     async def open(self) -> None:
-        """Make the table, and register the streams that were made before there was one."""
+        """Make the table of streams with a policy, and register the streams older than the
+        table.
+        """
         await self._tables.create(RETENTION)
         if await self._tables.get(RETENTION, _SCANNED) is None:
             await self._register_all()
@@ -175,7 +178,9 @@ class Retention:
         self._is_open = True
 
     async def run_period(self) -> None:
-        """Look at each registered stream once, spread over a period; at quiet ones less often."""
+        """Look at each registered stream once, spread over a period; look at quiet ones less
+        often.
+        """
         if not self._is_open:
             await self.open()
         began = trio.current_time()
@@ -188,7 +193,9 @@ class Retention:
         await trio.sleep_until(began + self._period_seconds)
 
     def _leave_quiet_out(self, registered: Mapping[StreamName, int]) -> list[StreamName]:
-        """The streams that it is time to look at, of all with the versions of their records."""
+        """Return the streams to look at now, chosen from all with the versions of their
+        records.
+        """
         quiet: dict[StreamName, _Quiet] = {}
         due = []
         for name, version in registered.items():
@@ -218,7 +225,8 @@ class Retention:
             self._quiet[stream] = _Quiet(version, periods, periods)
 
     async def retain(self, scope: str, name: str) -> int | None:
-        """Note the tail of a stream, and truncate it where its policy and subscribers let it.
+        """Record the tail of a stream, and truncate the stream where its policy and subscribers
+        allow it.
 
         Returns the version of its record if there will be nothing to do until it is written.
         """
@@ -272,18 +280,18 @@ class Retention:
         await self._remove_cuts(stream.scope.name, stream.name, times_ms)
 
     def is_due(self, record: RetentionRecord) -> bool:
-        """Whether it is time for another cut."""
+        """Return whether it is time for another cut."""
         if not record.times_ms:
             return True
         age_ms = self._now_ms() - record.times_ms[-1]
         return age_ms >= 1000 * self._period_seconds * DUE_SHARE
 
     async def tail(self, stream: Stream) -> dict[int, int]:
-        """The cut at the end of a stream."""
+        """Return the cut at the end of a stream."""
         return await self.lengths(stream, [segment.segment_id for segment in stream.active])
 
     async def lengths(self, stream: Stream, identifiers: Sequence[int]) -> dict[int, int]:
-        """The lengths of segments; 0 for those that are gone."""
+        """Return the lengths of segments; 0 for those that are gone."""
         found: dict[int, int] = {}
 
         async def ask(identifier: int) -> None:
@@ -298,9 +306,9 @@ class Retention:
         between = [segment.segment_id for segment in found]
         ended = [each for each in between if each not in end]
         # Segments that were truncated away can no longer be asked.
-        noted = await stream.history.lengths_of(ended)
-        asked = await self.lengths(stream, [each for each in ended if each not in noted])
-        lengths = {**asked, **noted}
+        recorded = await stream.history.lengths_of(ended)
+        asked = await self.lengths(stream, [each for each in ended if each not in recorded])
+        lengths = {**asked, **recorded}
         return count_bytes(between, start, end, lengths)
 
     async def is_at_or_after(self, stream: Stream, later: StreamCut, earlier: StreamCut) -> bool:
@@ -311,7 +319,9 @@ class Retention:
         return lower_bound(await stream.history.segments(named), cuts)
 
     async def _is_on_record(self, stream: Stream, cut: StreamCut) -> bool:
-        """Whether the segments that a cut names are known still: one at or after the head is."""
+        """Return whether the segments that a cut names are still known: one at or after the head
+        is.
+        """
         try:
             await stream.history.pieces(cut)
         except EpochDroppedError:
@@ -319,8 +329,10 @@ class Retention:
         return True
 
     async def released_cuts(self, stream: Stream) -> list[StreamCut]:
-        """What subscribers have released, of those that ever did; the head for what lay before it
-        so long that it is not known any more."""
+        """Return what subscribers have released, without those that never released anything.
+
+        The head stands for a cut so long before it that it is not known any more.
+        """
         released: list[StreamCut] = []
         for name in await self._store.subscriber_names(stream):
             found = await self._store.subscriber(stream, name)
@@ -369,7 +381,7 @@ class Retention:
                 await self._registry.register(scope, name, stream.configuration)
 
     async def _registered(self) -> dict[StreamName, int]:
-        """All registered streams by name, with the versions of their records."""
+        """Return all registered streams by name, with the versions of their records."""
         found = {}
         async for entries in self._tables.pages(RETENTION):
             for entry in entries:
@@ -379,7 +391,7 @@ class Retention:
         return found
 
     async def _forget(self, scope: str, name: str, record: RetentionRecord, version: int) -> None:
-        """Nothing is to be retained, unless the stream or its policy is just being made."""
+        """Remove the registration of a stream without a policy, unless one is just being made."""
         if self._now_ms() - record.registered_ms > 1000 * UNUSED_SECONDS_MAX:
             await self._remove_cuts(scope, name, record.times_ms)
             await self._tables.remove(RETENTION, _key(scope, name), version=version)
@@ -401,9 +413,11 @@ class _Round:
         self._version = version
 
     async def run(self) -> int | None:
-        """Returns the record's version if nothing is kept of the stream but its end."""
+        """Look at the stream once; return the record's version if nothing is kept but the stream's
+        end.
+        """
         head = await self._all.head(self._stream)
-        await self._note_tail(head)
+        await self._record_tail(head)
         chosen = await self._choose(head)
         if chosen is not None and not await self._is_at_or_after(head, chosen):
             await self._all.truncate(self._stream, chosen)
@@ -415,7 +429,7 @@ class _Round:
         return self._version
 
     async def drop(self, times_ms: Sequence[int]) -> None:
-        """Forget cuts."""
+        """Delete stored cuts."""
         if not times_ms:
             return
         await self._all.remove_cuts(self._stream, times_ms)
@@ -435,8 +449,10 @@ class _Round:
         self._version = await self._all.write(self._stream, record, self._version)
         self._record = record
 
-    async def _note_tail(self, head: StreamCut) -> None:
-        """Note where the stream ends now, unless that was done lately or nothing has come since."""
+    async def _record_tail(self, head: StreamCut) -> None:
+        """Record where the stream ends now, unless that was done lately or nothing was written
+        since.
+        """
         if not self._all.is_due(self._record):
             return
         stored = self._stored()
@@ -481,12 +497,14 @@ class _Round:
         if await self._is_at_or_after(head, bound):
             bound = head
         end = await self._fetch(latest)
-        # A subscriber may be ahead of the last cut that was noted.
+        # A subscriber may be ahead of the last cut that was recorded.
         start = await self._all.lower_bound(self._stream, [bound, end])
         return Released(bound, await self._all.count_bytes(self._stream, start, end))
 
     async def _passed(self, head: StreamCut) -> list[int]:
-        """The cuts that can never be truncated at any more; the last one stays to measure from."""
+        """Return the cuts that can never be truncated at any more; the last one stays to measure
+        from.
+        """
         passed = []
         for each in self._stored()[:-1]:
             if not await self._is_at_or_after(head, await self._fetch(each)):
@@ -502,7 +520,7 @@ class _Round:
 
 
 def thin(stored: Sequence[StoredCut]) -> list[StoredCut]:
-    """The cuts, without every second one of the older half where there are too many."""
+    """Return the cuts, without every second one of the older half where there are too many."""
     if len(stored) <= CUTS_MAX:
         return list(stored)
     half = len(stored) // 2
@@ -510,7 +528,7 @@ def thin(stored: Sequence[StoredCut]) -> list[StoredCut]:
 
 
 async def _pages(list_page: Callable[[str], Awaitable[Listing]]) -> AsyncGenerator[str, None]:
-    """All names of a listing."""
+    """Yield all names of a listing."""
     token = ""
     while (page := await list_page(token)).names:
         for name in page.names:

@@ -28,25 +28,28 @@ class StoredCut:
 
 
 FetchCut: TypeAlias = Callable[[StoredCut], Awaitable[StreamCut]]
-"""Gets the cut itself; it may be long."""
+"""Reads the cut of a stored entry, which may be long."""
 
 IsAtOrAfter: TypeAlias = Callable[[StreamCut, StreamCut], Awaitable[bool]]
-"""Whether the first cut is at or behind the second one for every key."""
+"""Returns whether the first cut is at or after the second one for every key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """What all subscribers have released: everything before ``cut``. ``kept_bytes`` lie between it
-    and the latest stored cut."""
+    """The part that all subscribers have released: everything before ``cut``. ``kept_bytes`` lie
+    between it and the latest stored cut.
+    """
 
     cut: StreamCut
     kept_bytes: int
 
 
 def lower_bound(segments: Mapping[int, Segment], cuts: Iterable[StreamCut]) -> dict[int, int]:
-    """A cut that is at or before each of the cuts for every key, and no further back than that
-    takes. There has to be at least one cut; all have to be valid, and ``segments`` has those that
-    they name."""
+    """Return the latest cut that is, for every key, at or before each of the cuts.
+
+    There has to be at least one cut; all have to be valid, and ``segments`` has the segments that
+    they name.
+    """
     lowest: dict[int, int] = {}
     for cut in cuts:
         for segment_id, offset in cut.items():
@@ -58,7 +61,7 @@ def lower_bound(segments: Mapping[int, Segment], cuts: Iterable[StreamCut]) -> d
         free = _uncovered(segment.low, segment.high, covered)
         if not free:
             continue
-        # Where somebody is still in an older segment, nobody has begun with this one for good.
+        # While a subscriber is still in an older segment, none has begun this one for certain.
         is_whole = free == [segment.key_range]
         bound[segment_id] = lowest[segment_id] if is_whole else -1
         covered = sorted([*covered, *free])
@@ -68,7 +71,7 @@ def lower_bound(segments: Mapping[int, Segment], cuts: Iterable[StreamCut]) -> d
 def count_bytes(
     between: Iterable[int], start: StreamCut, end: StreamCut, lengths: StreamCut
 ) -> int:
-    """How many bytes lie between two cuts, of which the first is not behind the second.
+    """Return how many bytes lie between two cuts, of which the first is not behind the second.
 
     ``between`` are the segments with bytes between them; ``lengths`` has those of the segments that
     the second cut does not name.
@@ -90,7 +93,7 @@ async def choose_truncation(
     *,
     now_ms: int,
 ) -> StreamCut | None:
-    """The cut to truncate a stream at, or None. ``stored`` is ordered, the latest last."""
+    """Return the cut to truncate a stream at, or None. ``stored`` is in order, the latest last."""
     if not stored:
         return None
     choice = _Choice(policy, stored, fetch, is_at_or_after, now_ms)
@@ -126,7 +129,9 @@ class _Choice:
         self.at_maximum = fitting[0][1] if fitting else self.at_minimum
 
     async def by_size(self, released: Released) -> StreamCut | None:
-        """Keep what subscribers need, at least the minimum, and at most the maximum if they lag."""
+        """Return the cut to truncate at, by the bytes of what is kept: what subscribers need, at
+        least the minimum, and at most the maximum if subscribers lag.
+        """
         kept = released.kept_bytes
         if kept < self._policy.minimum:
             return await self._latest_released(released.cut)
@@ -137,7 +142,9 @@ class _Choice:
         return released.cut
 
     async def by_time(self, released: Released) -> StreamCut | None:
-        """The same, by the age of what is kept."""
+        """Return the cut to truncate at as ``choose_truncation`` does, by the age of what is
+        kept.
+        """
         if self.at_minimum is None:
             return None
         if not await self._is_at_or_after(await self._fetch(self.at_minimum), released.cut):
@@ -153,7 +160,9 @@ class _Choice:
         return oldest_kept
 
     async def _latest_released(self, cut: StreamCut) -> StreamCut | None:
-        """The latest stored cut that keeps the minimum, and of which subscribers need nothing."""
+        """Return the latest stored cut that keeps the minimum and nothing of which subscribers
+        still need.
+        """
         usable = [each for each in self._stored if self._value(each) >= self._policy.minimum]
         low, high = 0, len(usable)
         found: StreamCut | None = None
@@ -168,7 +177,7 @@ class _Choice:
         return found
 
     def _value(self, stored: StoredCut) -> int:
-        """What would be kept, were the stream truncated there."""
+        """Return how much would be kept if the stream were truncated there."""
         if self._policy.retention_type is RetentionType.SIZE:
             return self._stored[-1].size - stored.size
         return self._now_ms - stored.time_ms
@@ -177,7 +186,9 @@ class _Choice:
 def _uncovered(
     low: float, high: float, covered: Sequence[tuple[float, float]]
 ) -> list[tuple[float, float]]:
-    """The parts of a range that none of the others, which are ordered and apart, covers."""
+    """Return the parts of a range that none of the others covers; these are ordered and do not
+    overlap.
+    """
     free = []
     for start, end in covered:
         if end <= low or high <= start:

@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 
 
 async def repeat(what: str, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
-    """Do the work, each time so long after the last time ended, until cancelled.
+    """Call ``work`` again and again, ``seconds`` after the last call ended, until cancelled.
 
     The pause grows with every failure in a row.
     """

@@ -20,7 +20,7 @@ from pravega_controller.controller import Controller
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """How a call reached us: the host at which its caller can reach us again, and our port."""
+    """A call's path to us: the host at which its caller can reach us again, and our port."""
 
     host: str
     port: int
@@ -34,24 +34,26 @@ HANDLERS: dict[str, Handler] = {}
 NOT_IMPLEMENTED: dict[str, str] = {
     "getControllerToBucketMapping": "this controller runs no bucket services",
 }
-"""Methods that are refused, and the sentence that says so."""
+"""Methods that are refused, each with the sentence that says so."""
 
 
 Immediate = Callable[[Controller, Any, Call], Message | None]
 
 IMMEDIATE: dict[Handler, Immediate] = {}
-"""What answers in a handler's place, in any thread, when nothing has to be waited for; else it
-returns None. It looks only at what changes as a whole."""
+"""Functions that answer in a handler's place, in any thread, when nothing has to be waited for, and
+return None otherwise. They read only what changes as a whole."""
 
 
 QUESTIONS: set[Handler] = set()
-"""Handlers that change nothing: they end when nobody waits for their answer any more."""
+"""Handlers that change nothing: they end when no caller waits for their answer any more."""
 
 
 def rpc(
     name: str, *, immediate: Immediate | None = None, question: bool = False
 ) -> Callable[[H], H]:
-    """Enter a handler in the table under its method's name, and in those that it belongs to."""
+    """Return a decorator that registers a handler under its method's name, and in the tables it
+    belongs to.
+    """
 
     def enter(handler: H) -> H:
         assert name not in HANDLERS

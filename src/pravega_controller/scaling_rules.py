@@ -14,12 +14,15 @@ SPLITS_MIN = 2
 
 
 def count_splits(policy: ScalingPolicy, asked: int) -> int:
-    """How many segments one becomes: what is asked, within what the policy allows at a time."""
+    """Return into how many segments one is split: what is asked, bounded by what the policy
+    allows.
+    """
     return min(max(SPLITS_MIN, asked), max(SPLITS_MIN, policy.scale_factor))
 
 
 def split_range(low: float, high: float, count: int) -> list[tuple[float, float]]:
-    """The range cut into ``count`` of one width, or into fewer where doubles are not dense enough.
+    """Return the range split into ``count`` of one width, or into fewer where doubles are not dense
+    enough.
 
     Neighbours share their boundary bit for bit, and the ends are those of the range. One range is
     returned for one that cannot be split.
@@ -33,7 +36,8 @@ def split_range(low: float, high: float, count: int) -> list[tuple[float, float]
 def choose_to_merge(
     active: Sequence[Segment], segment_id: int, idle: Collection[int], count_min: int
 ) -> tuple[Segment, ...]:
-    """An idle segment with those of its neighbours by key that are idle too, if some may go.
+    """Return an idle segment with its idle neighbours by key, if the stream may have fewer
+    segments.
 
     ``active`` is ordered by key. Of three only the first two merge where the stream would have less
     than ``count_min`` segments otherwise. Returns nothing when there is nothing to merge.

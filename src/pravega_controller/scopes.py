@@ -12,8 +12,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 
 import structlog
@@ -25,13 +24,11 @@ from pravega_controller.errors import (
     ControllerError,
     InvalidRequestError,
     ScopeNotFoundError,
-    StoreAnswerError,
-    StoreUnavailableError,
     TableNotEmptyError,
     VersionConflictError,
 )
 from pravega_controller.key_value_tables import KeyValueTableOperations
-from pravega_controller.locks import KeyedLocks
+from pravega_controller.locks import WorkflowLocks
 from pravega_controller.reader_groups import ReaderGroupOperations
 from pravega_controller.records import IntentRecord
 from pravega_controller.segment_client import for_each
@@ -40,7 +37,7 @@ from pravega_controller.stream_workflows import StreamWorkflows
 from pravega_wire import names
 
 CONCURRENT_DELETIONS_MAX = 16
-"""How many things of a scope are deleted at a time."""
+"""Maximum number of things of a scope that are deleted at a time."""
 
 log = structlog.get_logger(__name__)
 
@@ -61,16 +58,15 @@ class ScopeOperations:
         self._streams = streams
         self._groups = groups
         self._tables = tables
-        self._finish_later = finish_later
-        self._locks = KeyedLocks()
+        self._locks = WorkflowLocks(finish_later)
 
     async def create(self, name: str) -> None:
-        """Make a scope. ``InvalidNameError``, ``AlreadyExistsError``."""
+        """Make a scope. Raises ``InvalidNameError``, ``AlreadyExistsError``."""
         names.validate_scope_name(name)
         await self._refuse_while_clearing(name, AlreadyExistsError)
 
         async def create() -> None:
-            async with self._exclusive(name):
+            async with self._locks.hold(_intent(name)):
                 scope = await self._store.find_scope(name)
                 if scope is None:
                     await self._store.put_intent(_intent(name))
@@ -90,28 +86,30 @@ class ScopeOperations:
         return scope is not None and scope.record.phase != "creating"
 
     async def delete(self, name: str) -> None:
-        """Delete an empty scope. ``ScopeNotFoundError``, ``TableNotEmptyError``."""
+        """Delete an empty scope. Raises ``ScopeNotFoundError``, ``TableNotEmptyError``."""
         await self._refuse_while_clearing(name, ScopeNotFoundError)
 
         async def delete() -> None:
-            async with self._exclusive(name):
+            async with self._locks.hold(_intent(name)):
                 await self._delete(await self._enter(name, "deleting"))
 
         await until_unchanged(delete)
 
     async def delete_with_contents(self, name: str) -> None:
-        """Delete a scope and all that is in it. ``ScopeNotFoundError``, also while it goes."""
+        """Delete a scope and all that is in it. Raises ``ScopeNotFoundError``, also while it
+        goes.
+        """
         await self._refuse_while_clearing(name, ScopeNotFoundError)
 
         async def clear() -> None:
-            async with self._exclusive(name):
+            async with self._locks.hold(_intent(name)):
                 await self._clear(await self._enter(name, "clearing"))
 
         await until_unchanged(clear)
 
     async def finish(self, name: str, _: str = "") -> None:
-        """Finish whatever is pending on a scope, if it exists."""
-        async with self._exclusive(name):
+        """Finish the pending workflow of a scope, if it exists."""
+        async with self._locks.hold(_intent(name)):
             scope = await self._store.find_scope(name)
             if scope is None or scope.record.phase == "active":
                 await self._store.remove_intent(_intent(name))
@@ -125,17 +123,10 @@ class ScopeOperations:
                 except TableNotEmptyError:
                     log.info("scope is not empty and stays", scope=name)
 
-    @asynccontextmanager
-    async def _exclusive(self, name: str) -> AsyncIterator[None]:
-        async with self._locks.hold(name):
-            try:
-                yield
-            except (StoreUnavailableError, StoreAnswerError):
-                self._finish_later(_intent(name))
-                raise
-
     async def _refuse_while_clearing(self, name: str, kind: type[ControllerError]) -> None:
-        """Answer at once while a deletion runs, which may take long and ends whatever happens."""
+        """Raise an error of ``kind`` at once while a deletion runs: it may take long, and always
+        ends.
+        """
         scope = await self._store.find_scope(name)
         if scope is not None and scope.record.phase == "clearing":
             raise kind(f"scope {name} is being deleted")
@@ -167,7 +158,10 @@ class ScopeOperations:
         await self._store.remove_intent(_intent(scope.name))
 
     async def _clear(self, scope: Scope) -> None:
-        """Empty a scope until it can go: what was being made when it closed may still turn up."""
+        """Delete what a scope contains until the scope is empty.
+
+        What was being made when the scope closed may still appear meanwhile.
+        """
         while True:
             try:
                 groups = (await self._store.list_groups(scope.name, "")).names

@@ -2,7 +2,7 @@
 
 Owns: one connection per store, reconnecting with bounded backoff, and which replies mean success.
 
-Before each attempt the placement is asked anew: a container may have moved.
+Before each attempt the placement is asked again: a container may have moved.
 
 Invariants:
 1. Every request here may safely be sent twice: a repetition that finds its work already done
@@ -72,16 +72,18 @@ from pravega_wire.commands import (
 BACKOFF_SECONDS_MIN = 0.02
 BACKOFF_SECONDS_MAX = 1.0
 BACKOFF_SHARE = 0.15
-"""A pause is about this part of the time waited so far: a store that starts is found soon after."""
+"""Length of a pause, as a part of the time waited so far: a store that starts is found soon
+after."""
 ALIVE_SECONDS_MAX = 1.0
-"""How long a store may take to show that it lives before another look at the placement."""
+"""Maximum time, in seconds, in which a store shows that it lives before another look at the
+placement."""
 LOOK_SECONDS = 0.05
-"""Between two such looks."""
+"""Pause, in seconds, between two such looks."""
 NOBODYS_SEGMENT = "_system/alive/0.#epoch.0"
-"""Does not exist: whatever a store answers about it shows that it lives."""
+"""Name of a segment that does not exist: whatever a store answers about it shows that it lives."""
 CONCURRENT_REQUESTS_MAX = 64
 REQUESTS_TOGETHER_MAX = 64
-"""Of those about many segments: so many are waited for at once, by one task."""
+"""Maximum number of requests for which one task waits at once."""
 GROUPS_AT_A_TIME_MAX = REQUESTS_IN_FLIGHT_MAX // REQUESTS_TOGETHER_MAX
 
 NO_TOKEN = ""
@@ -157,7 +159,7 @@ class SegmentClient:
             await self._pause(began, limit, problem)
 
     async def _pause(self, began: float, limit: float, problem: str) -> None:
-        """Wait before what was begun at a time is tried again. ``StoreUnavailableError``."""
+        """Wait before what was begun at a time is tried again. Raises ``StoreUnavailableError``."""
         waited = trio.current_time() - began
         longest = min(BACKOFF_SECONDS_MIN + BACKOFF_SHARE * waited, BACKOFF_SECONDS_MAX)
         pause = longest * (0.5 + self._random.random() / 2)
@@ -193,7 +195,7 @@ class SegmentClient:
             try:
                 store = self._placement.store_of(requests[position][0])
             except StoreUnavailableError as error:
-                # Nobody has the container now.
+                # No store has the container now.
                 problem = str(error)
             else:
                 by_store.setdefault(store, []).append(position)
@@ -244,7 +246,7 @@ class SegmentClient:
             expect(reply, SegmentDeleted, NoSuchSegment)
 
     async def truncate_segment(self, segment: str, *, offset: int) -> None:
-        """Drop a segment's bytes before ``offset``; fine if more is gone already."""
+        """Truncate a segment at ``offset``; it may be truncated further already."""
         reply = await self.request(segment, lambda i: TruncateSegment(i, segment, offset, NO_TOKEN))
         if isinstance(reply, SegmentIsTruncated) and reply.start_offset < offset:
             raise StoreAnswerError(f"{segment} cannot be truncated at {offset}: it ends earlier")
@@ -252,7 +254,7 @@ class SegmentClient:
             log.warning("segment to truncate does not exist", segment=segment)
 
     async def merge_segments(self, batches: Mapping[str, Sequence[str]]) -> dict[str, list[int]]:
-        """Merge segments into each target, in order; returns where it ended after each of them.
+        """Merge segments into each target, in order; return where it ended after each of them.
 
         A source that does not exist was merged before, or never held anything.
         """
@@ -268,7 +270,7 @@ class SegmentClient:
         return ends
 
     async def update_policy(self, segment: str, *, scale_type: int, target_rate: int) -> None:
-        """Tell a segment at what rate its stream is to be scaled."""
+        """Set the rate at which a segment's stream scales."""
         reply = await self.request(
             segment, lambda i: UpdateSegmentPolicy(i, segment, target_rate, scale_type, NO_TOKEN)
         )
@@ -276,17 +278,17 @@ class SegmentClient:
             log.warning("segment to update does not exist", segment=segment)
 
     async def segment_info(self, segment: str) -> SegmentBounds | None:
-        """A segment's bounds, or None if it does not exist."""
+        """Return a segment's bounds, or None if it does not exist."""
         [info] = await self.segment_infos([segment])
         return info
 
     async def segment_infos(self, segments: Sequence[str]) -> list[SegmentBounds | None]:
-        """The bounds of segments, None for one that does not exist."""
+        """Return the bounds of segments, None for one that does not exist."""
         requests = [(segment, partial(_info_request, segment)) for segment in segments]
         return [_info(reply) for reply in await self.request_all(requests)]
 
     async def read_segment(self, segment: str, *, offset: int, length: int) -> bytes:
-        """Bytes that a segment has, else ``StoreAnswerError``."""
+        """Return bytes of a segment, or raise ``StoreAnswerError`` where it has none."""
         data = b""
         while len(data) < length:
             make = partial(_read_request, segment, offset + len(data), length - len(data))
@@ -297,7 +299,7 @@ class SegmentClient:
         return data
 
     async def get_attribute(self, segment: str, attribute_id: bytes) -> int:
-        """An attribute's value; ``NULL_ATTRIBUTE_VALUE`` for one that is not set."""
+        """Return an attribute's value; ``NULL_ATTRIBUTE_VALUE`` for one that is not set."""
         reply = await self.request(
             segment, lambda i: GetSegmentAttribute(i, segment, attribute_id, NO_TOKEN)
         )
@@ -320,7 +322,7 @@ class SegmentClient:
     async def append_if_at(
         self, segment: str, event: bytes, *, expected_offset: int, writer_id: bytes
     ) -> bool:
-        """Append an event if the segment ends at an offset; returns whether it did.
+        """Append an event if the segment ends at an offset, and return whether it did.
 
         It is tried once: when the answer is lost, ``StoreUnavailableError`` leaves open what became
         of it. No two tasks may append under the same writer id at a time.
@@ -339,7 +341,7 @@ class SegmentClient:
         return expect(reply, DataAppended, ConditionalCheckFailed) is DataAppended
 
     def forget_other_stores(self, addresses: Set[Address]) -> None:
-        """Drop the connections to stores that are not at these addresses.
+        """Close the connections to stores that are not at these addresses.
 
         What is in flight there fails and is asked again: a store that was cut off would answer
         late, or never.
@@ -348,7 +350,8 @@ class SegmentClient:
             self._nursery.start_soon(self._connections.pop(address).close)
 
     def is_known_to_live(self, segment: str) -> bool:
-        """Whether the segment's store lives, as far as can be told at once. Any thread may ask.
+        """Return whether the segment's store lives, as far as can be told at once. Any thread may
+        ask.
 
         In a cluster that can never be told at once: of a process that is being killed, a client may
         lose its connection before we do. Raises ``StoreUnavailableError`` when no store has the
@@ -376,7 +379,7 @@ class SegmentClient:
                 await trio.sleep(LOOK_SECONDS)
 
     async def _connection(self, address: Address) -> StoreConnection:
-        """The live connection to a store, made now if there is none."""
+        """Return the live connection to a store; open one now if there is none."""
         connection = self._connections.get(address)
         if connection is not None and not connection.is_lost:
             return connection
@@ -447,7 +450,7 @@ def _read_request(segment: str, offset: int, length: int, request_id: int) -> Re
 
 
 def expect(reply: Reply, *kinds: type[Reply]) -> type[Reply]:
-    """The kind of a reply that must be one of ``kinds``, else ``StoreAnswerError``."""
+    """Return a reply that is of one of ``kinds``; raise ``StoreAnswerError`` for any other."""
     for kind in kinds:
         if isinstance(reply, kind):
             return kind
@@ -487,7 +490,7 @@ async def for_each(
         raise failures[0]
 
 
-async def run_together(*actions: Callable[[], Awaitable[object]]) -> None:
+async def run_all(*actions: Callable[[], Awaitable[object]]) -> None:
     """Run actions side by side, each to its end; then raise the first failure as it was raised."""
     failures: list[Exception] = []
 
@@ -513,7 +516,7 @@ async def open_segment_client(
     reply_seconds_max: float,
     retry_seconds_max: float,
 ) -> AsyncIterator[SegmentClient]:
-    """A client whose connections live as long as the ``async with`` block."""
+    """Open a client whose connections live as long as the ``async with`` block."""
     async with trio.open_nursery() as nursery:
         yield SegmentClient(
             placement,

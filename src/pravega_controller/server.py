@@ -69,10 +69,10 @@ async def _run(
     *,
     task_status: trio.TaskStatus[None],
 ) -> None:
-    """The controller's life. Once it serves, only ``stop`` ends it, so that calls can drain."""
+    """Run the controller. Once it serves, only ``stop`` ends it, so that calls can drain."""
     with trio.CancelScope() as scope:
         async with open_controller(config, environment) as controller:
-            # Whoever waits for the start could not be cancelled any more.
+            # Otherwise a task that waits for the start could not be cancelled any more.
             await trio.lowlevel.checkpoint_if_cancelled()
             async with trio.open_nursery() as calls:
                 server.start(controller, calls)
@@ -83,7 +83,7 @@ async def _run(
 
 
 def _first(group: BaseExceptionGroup[BaseException], kind: type[E]) -> E | None:
-    """The first error of a kind in a group, however deep."""
+    """Return the first error of a kind in a group, however deep."""
     for error in group.exceptions:
         if isinstance(error, BaseExceptionGroup):
             if (found := _first(error, kind)) is not None:

@@ -6,7 +6,7 @@ Invariants:
 1. A call runs in the trio loop as one task, unless its handler has to wait for nothing: clients ask
    where a segment is for each that they write, and the way to the loop costs more than the answer.
 2. A call that waits, for its own request or for its answer, holds memory only. grpcio's thread
-   waits for none: it is told of each request, hands it to the loop and goes on. At most
+   waits for none: it is told of each request, hands it to the loop and continues. At most
    ``WAITING_CALLS_MAX`` calls wait for an answer; further ones are refused.
 3. A caller that goes away ends its question, and never a change: work that was begun is finished
    or recorded.
@@ -72,7 +72,8 @@ SERVICE = controller_pb2.DESCRIPTOR.services_by_name["ControllerService"]
 
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 WAITING_CALLS_MAX = 4096
-"""Calls that may wait in the loop, some 30 KB each; more are told to try again."""
+"""Maximum number of calls that wait in the event loop, some 30 KB each; further ones are told to
+try again."""
 
 OPTIONS: tuple[tuple[str, int], ...] = (
     # A second process on our port is a mistake to be told, not a way to share load.
@@ -89,10 +90,11 @@ OPTIONS: tuple[tuple[str, int], ...] = (
 )
 CONNECTIONS_MAX = 15_000
 DESCRIPTORS_RESERVED = 64
-"""For connections to segment stores, the event loop, logs and threads."""
+"""Number of file descriptors kept for segment stores, the event loop, logs and threads."""
 
 SENTENCE_LENGTH_MAX = 1000
-"""Clients take a longer status for a broken stream, and try again; names in it may be long."""
+"""Maximum length of a status's sentence, in characters: clients take a longer status for a
+broken stream, and try again."""
 
 # The first kind that fits decides.
 _STATUS: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
@@ -143,7 +145,7 @@ class ControllerServer:
         self._waiting_count = 0
 
     def listen(self) -> int:
-        """Take the port and return its number. ``ListenError``."""
+        """Listen on the port and return its number. Raises ``ListenError``."""
         if self._port:
             _check_free(self._host, self._port)
         host = f"[{self._host}]" if ":" in self._host else self._host
@@ -161,27 +163,27 @@ class ControllerServer:
         """Begin to answer calls; ``nursery`` runs those that wait."""
         token = trio.lowlevel.current_trio_token()
 
-        def hand_over(handler: Handler, request: Message, answer: _Answer) -> None:
+        def start_call(handler: Handler, request: Message, answer: _Answer) -> None:
             try:
                 nursery.start_soon(self._run, handler, controller, request, answer)
             except RuntimeError:
                 # The nursery is closed: the controller has ended what was under way.
                 answer.refuse(grpc.StatusCode.UNAVAILABLE, STOPPING)
 
-        def take(handler: Handler, request: Message, answer: _Answer) -> None:
+        def accept(handler: Handler, request: Message, answer: _Answer) -> None:
             message = None
             if (answer_now := IMMEDIATE.get(handler)) is not None:
                 message = answer_now(controller, request, self._describe(answer))
             if message is not None:
-                answer.give(message)
+                answer.reply(message)
             else:
-                token.run_sync_soon(hand_over, handler, request, answer)
+                token.run_sync_soon(start_call, handler, request, answer)
 
         self._server.add_generic_rpc_handlers(
             tuple(
                 grpc.method_handlers_generic_handler(
                     each.full_name,
-                    {method.name: _method(method, take, token) for method in each.methods},
+                    {method.name: _method(method, accept, token) for method in each.methods},
                 )
                 for each in (SERVICE, health.HEALTH)
             )
@@ -189,7 +191,7 @@ class ControllerServer:
         self._server.start()
 
     async def stop(self, nursery: trio.Nursery, *, drain_seconds: float) -> None:
-        """Take no more calls, let those under way finish for so long, then end them."""
+        """Refuse further calls, let those under way finish for ``drain_seconds``, then end them."""
         stopped = self._server.stop(drain_seconds)
         await trio.to_thread.run_sync(stopped.wait)
         nursery.cancel_scope.cancel()
@@ -207,7 +209,7 @@ class ControllerServer:
             with trio.CancelScope() as scope:
                 if handler in QUESTIONS:
                     answer.cancel_when_unwanted(scope)
-                answer.give(await handler(controller, request, self._describe(answer)))
+                answer.reply(await handler(controller, request, self._describe(answer)))
         except trio.Cancelled:
             answer.refuse(grpc.StatusCode.UNAVAILABLE, STOPPING)
             raise
@@ -217,11 +219,11 @@ class ControllerServer:
             self._waiting_count -= 1
 
     def _describe(self, answer: _Answer) -> Call:
-        """How a call reached us."""
+        """Return how a call reached us."""
         return Call(self._host_for(answer.context), self._port)
 
     def _host_for(self, context: grpc.ServicerContext) -> str:
-        """The host at which the caller can reach us: the one it dialled, if it says so."""
+        """Return the host at which the caller can reach us: the one it dialled, if it says so."""
         return (
             self._published_address
             or dialled_host(_authority(context))
@@ -242,7 +244,7 @@ class _Inline(ThreadPoolExecutor):
 
 
 class _Answer:
-    """Where the answer of one call goes, once; sending it never blocks."""
+    """The answer of one call, which is sent once; sending it never blocks."""
 
     def __init__(
         self,
@@ -253,11 +255,11 @@ class _Answer:
         self.context = context
         self._send = send
         self._token = token
-        self._is_given = False
+        self._is_answered = False
 
-    def give(self, message: Message) -> None:
-        """Answer the call."""
-        self._is_given = True
+    def reply(self, message: Message) -> None:
+        """Send the answer of the call."""
+        self._is_answered = True
         # ``send(message)`` would block until the peer takes the message, so it goes out together
         # with the status, as grpcio's own unary methods do it.
         context: Any = self.context
@@ -265,7 +267,7 @@ class _Answer:
 
     def refuse(self, code: grpc.StatusCode, sentence: str) -> None:
         """End the call with a status."""
-        self._is_given = True
+        self._is_answered = True
         self.context.set_code(code)
         self.context.set_details(sentence)
         self._send(None)
@@ -284,25 +286,26 @@ class _Answer:
     def cancel_when_unwanted(self, scope: trio.CancelScope) -> None:
         """Cancel the scope when the caller goes away or its deadline passes before the answer."""
 
-        def note_end() -> None:
-            if not self._is_given:
+        def cancel() -> None:
+            if not self._is_answered:
                 try:
                     self._token.run_sync_soon(scope.cancel)
                 except trio.RunFinishedError:
                     log.debug("a caller went away after the end of the controller")
 
-        if not self.context.add_callback(note_end):
+        if not self.context.add_callback(cancel):
             scope.cancel()
 
 
 def _method(
     method: MethodDescriptor,
-    take: Callable[[Handler, Message, _Answer], None],
+    accept: Callable[[Handler, Message, _Answer], None],
     token: trio.lowlevel.TrioToken,
 ) -> grpc.RpcMethodHandler[Any, Any]:
-    """What grpcio does with calls of a method: ``take`` them as soon as their request is there.
+    """Return what grpcio calls for a method: ``take`` accepts a call as soon as its request is
+    there.
 
-    On the wire a unary call is one of streams of one message each; only for streams grpcio lets
+    On the wire a unary call is a stream of one message each way; only for streams does grpcio let
     the function return before there is a request or an answer.
     """
     request_class = message_factory.GetMessageClass(method.input_type)
@@ -315,7 +318,7 @@ def _method(
         request: Message | None = None
         try:
             request = _decode(request_class, data)
-            take(handler, request, answer)
+            accept(handler, request, answer)
         except trio.RunFinishedError:
             answer.refuse(grpc.StatusCode.UNAVAILABLE, STOPPING)
         except Exception as error:
@@ -343,7 +346,7 @@ def _method(
 
 
 def _subject_of(message: Message | None) -> str:
-    """The names in a request, as far as they say what it is about."""
+    """Return the names in a request, as far as they say what it is about."""
     names: list[str] = []
     for field, value in message.ListFields() if message is not None else ():
         if isinstance(value, Message):
@@ -371,10 +374,10 @@ def _status_of(error: Exception) -> grpc.StatusCode:
 
 
 def _authority(context: grpc.ServicerContext) -> str:
-    """The call's ``:authority``.
+    """Return the call's ``:authority``.
 
-    grpcio keeps it with the call but shows it nowhere; should it move, clients are sent to the
-    address we listen on, and a test fails.
+    grpcio keeps it with the call but has no public way to read it. If it moves, clients are sent to
+    the address we listen on, and a test fails.
     """
     event = getattr(context, "_rpc_event", None)
     host = getattr(getattr(event, "call_details", None), "host", b"")
@@ -382,9 +385,9 @@ def _authority(context: grpc.ServicerContext) -> str:
 
 
 def _connections_max() -> int:
-    """How many connections gRPC may accept; it closes further ones at once.
+    """Return the maximum number of connections gRPC may accept; it closes further ones at once.
 
-    Otherwise they would take every file descriptor, and none would be left for segment stores.
+    Without a maximum they would take every file descriptor and leave none for segment stores.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
@@ -393,7 +396,7 @@ def _connections_max() -> int:
 
 
 def _check_free(host: str, port: int) -> None:
-    """Say what is wrong with a port in words; grpcio only says that something is."""
+    """Raise ``ListenError`` with the reason if the port is not free; grpcio gives no reason."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

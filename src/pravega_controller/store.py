@@ -84,7 +84,7 @@ from pravega_controller.records import (
     decode,
     encode,
 )
-from pravega_controller.segment_client import run_together
+from pravega_controller.segment_client import run_all
 from pravega_controller.stream_history import StreamHistory, is_snapshot_due
 from pravega_controller.streams import Segment, StreamConfiguration
 from pravega_controller.table_client import (
@@ -102,16 +102,17 @@ log = structlog.get_logger(__name__)
 CACHED_STREAMS_MAX = 10_000
 CACHED_SCOPES_MAX = 10_000
 READS_MAX = 20
-"""Read a stream that changes under our eyes so many times before that is called damage."""
+"""Maximum number of reads of a stream that changes meanwhile, before that is called damage."""
 CATCH_UP_EPOCHS_MAX = 64
-"""A cached stream that is further behind is computed from its last snapshot."""
+"""Maximum number of epochs by which a cached stream is brought up to date; one further behind is
+computed from its last snapshot."""
 
 K = TypeVar("K")
 T = TypeVar("T")
 V = TypeVar("V")
 
 _END = "end"
-"""The token after a listing's last page."""
+"""Token after a listing's last page."""
 
 
 def _table(name: str) -> str:
@@ -136,12 +137,12 @@ class Scope:
 
     @property
     def histories(self) -> str:
-        """The table of all records of the scope's streams."""
+        """Return the name of the table of all records of the scope's streams."""
         return _table(f"histories-{self.record.scope_id}")
 
     @property
     def tag_index(self) -> str:
-        """The table that ``tag_index`` keeps."""
+        """Return the name of the table that ``tag_index`` keeps."""
         return _table(f"tags-{self.record.scope_id}")
 
 
@@ -164,7 +165,7 @@ class Stream:
     active: tuple[Segment, ...]
     """The segments of the active epoch, by key range."""
     latest: tuple[Segment, ...]
-    """Those of the last epoch on record: others while a scale is pending."""
+    """The segments of the last epoch on record: other ones while a scale is pending."""
     history: StreamHistory
 
     @property
@@ -177,16 +178,16 @@ class Stream:
 
     @property
     def head(self) -> dict[int, int]:
-        """The cut that the stream begins at; empty before the first truncation."""
+        """Return the cut at which the stream begins; empty before the first truncation."""
         return {} if self.head_record is None else self.head_record.cut
 
     @property
     def last_epoch(self) -> int:
-        """The number of the last epoch on record."""
+        """Return the number of the last epoch on record."""
         return self.record.epoch_count - 1
 
     def key(self, *parts: str) -> bytes:
-        """The key of a record that belongs to the stream."""
+        """Return the key of a record that belongs to the stream."""
         return _key(self.stream_id, *parts)
 
     def segment_name(self, segment_id: int) -> str:
@@ -225,7 +226,7 @@ class StreamWrite:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What must be known to make a stream: whether its name is free, and for which numbers."""
+    """The place for a new stream: whether its name is free, and its first segment number."""
 
     name_version: int
     is_taken: bool
@@ -259,12 +260,12 @@ class MetadataStore:
         self.intents = intents
         self._streams: OrderedDict[tuple[str, str], Stream] = OrderedDict()
         self._seen_at: OrderedDict[tuple[str, str], float] = OrderedDict()
-        """When a stream was last known to be as it is remembered."""
+        """Time at which the cached stream was last known to be right."""
         self._scopes: OrderedDict[str, Scope] = OrderedDict()
 
     @property
     def tables(self) -> TableClient:
-        """For records of other subjects that lie in the same tables."""
+        """Return the client of the tables, for records of other subjects in the same tables."""
         return self._tables
 
     async def open(self, *, wait_seconds_max: float) -> None:
@@ -275,7 +276,7 @@ class MetadataStore:
     # ---- Scopes ----------------------------------------------------------------------------------
 
     async def find_scope(self, name: str) -> Scope | None:
-        """A scope in any phase, or None; read now."""
+        """Return a scope in any phase, or None; it is read now."""
         entry = await self._tables.get(SCOPES, name.encode())
         if entry is None:
             self._scopes.pop(name, None)
@@ -285,14 +286,14 @@ class MetadataStore:
         return scope
 
     async def active_scope(self, name: str) -> Scope:
-        """A scope in which something may be made, else ``ScopeNotFoundError``."""
+        """Return a scope in which something may be made, or raise ``ScopeNotFoundError``."""
         scope = await self.find_scope(name)
         if scope is None or scope.record.phase != "active":
             raise ScopeNotFoundError(f"scope {name} does not exist")
         return scope
 
     async def write_scope(self, name: str, record: ScopeRecord, *, version: int) -> Scope:
-        """Insert (``NOT_EXISTS``) or replace a scope's record."""
+        """Write a scope's record: insert it (``NOT_EXISTS``), or replace it."""
         self._scopes.pop(name, None)
         version = await self._tables.put(SCOPES, name.encode(), encode(record), version=version)
         scope = Scope(name, version, record)
@@ -300,7 +301,9 @@ class MetadataStore:
         return scope
 
     async def insert_scope(self, name: str) -> Scope:
-        """A new scope in the phase ``creating``, with tables of its own to be made."""
+        """Write a new scope in the phase ``creating``, and return it; its tables are not made
+        yet.
+        """
         record = ScopeRecord(self.new_id(), "creating")
         return await self.write_scope(name, record, version=NOT_EXISTS)
 
@@ -309,19 +312,23 @@ class MetadataStore:
         await self._tables.remove(SCOPES, scope.name.encode(), version=scope.version)
 
     async def create_scope_tables(self, scope: Scope) -> None:
-        await run_together(
+        await run_all(
             lambda: self._tables.create(scope.objects),
             lambda: self._tables.create(scope.histories),
         )
 
     async def delete_scope_tables(self, scope: Scope) -> None:
-        """Raises ``TableNotEmptyError``, and deletes nothing, while the scope holds anything."""
+        """Delete a scope's tables. Raises ``TableNotEmptyError``, and deletes nothing, while the
+        scope holds anything.
+        """
         await self._tables.delete(scope.objects, must_be_empty=True)
         await self._tables.delete(scope.histories, must_be_empty=False)
         await self._tables.delete(scope.tag_index, must_be_empty=False)
 
     async def list_scopes(self, token: str) -> Listing:
-        """A page of scopes. The system's own comes last: clients look into the first one."""
+        """Return a page of scopes. The system's own comes last: clients look into the first
+        one.
+        """
 
         def shown(entry: Entry) -> str | None:
             name = entry.key.decode()
@@ -342,11 +349,13 @@ class MetadataStore:
     # ---- Streams ---------------------------------------------------------------------------------
 
     def new_id(self) -> str:
-        """An id that nothing had before."""
+        """Return an id that nothing had before."""
         return f"{self._random.getrandbits(64):016x}"
 
     async def stream(self, scope: str, name: str) -> Stream:
-        """A stream as it is now, else ``StreamNotFoundError`` or ``ScopeNotFoundError``."""
+        """Return a stream as it is now, or raise ``StreamNotFoundError`` or
+        ``ScopeNotFoundError``.
+        """
         key = (scope, name)
         if (cached := self._streams.get(key)) is not None:
             self._streams.move_to_end(key)
@@ -356,9 +365,9 @@ class MetadataStore:
         return await self._in_tables_of(scope, lambda found: self._load(found, name))
 
     def known(self, scope: str, name: str, *, age_seconds_max: float = math.inf) -> Stream | None:
-        """A stream as it was last seen, if it is remembered: for what is checked all the same.
+        """Return a stream as it was last seen, or None; for what is checked again later.
 
-        None, too, if that is longer ago than ``age_seconds_max``.
+        Returns None, too, if it was seen longer ago than ``age_seconds_max``.
         """
         seen_at = self._seen_at.get((scope, name), -math.inf)
         if trio.current_time() - seen_at > age_seconds_max:
@@ -368,7 +377,7 @@ class MetadataStore:
     async def find_places(
         self, scope: str, names_: Sequence[str]
     ) -> tuple[Scope | None, list[Place]]:
-        """What must be known to make streams of these names, all read at once."""
+        """Return what must be known to make streams of these names, all read at once."""
         known = self._scopes.get(scope) or await self.find_scope(scope)
         if known is None:
             return None, []
@@ -387,7 +396,7 @@ class MetadataStore:
             numbers.extend(await self.next_numbers(scope, names_))
 
         try:
-            await run_together(read_scope, read_names, read_numbers)
+            await run_all(read_scope, read_names, read_numbers)
         except NoSuchTableError:
             return await self.find_scope(scope), []
         if found[0] is not None and found[0].record.scope_id != known.record.scope_id:
@@ -399,7 +408,9 @@ class MetadataStore:
         return found[0], places
 
     async def insert_streams(self, scope: Scope, new: Sequence[NewStream]) -> list[Stream]:
-        """Record new streams, all on their way to be made, or none. ``VersionConflictError``."""
+        """Record new streams, all on their way to be made, or none. Raises
+        ``VersionConflictError``.
+        """
         changes: list[Change] = []
         streams: list[Stream] = []
         for one in new:
@@ -429,7 +440,7 @@ class MetadataStore:
             name_versions.extend(await self._tables.update(scope.objects, named))
 
         try:
-            await run_together(write_records, write_names)
+            await run_all(write_records, write_names)
         except NoSuchTableError as error:
             raise ScopeNotFoundError(f"scope {scope.name} does not exist") from error
         except VersionConflictError:
@@ -464,7 +475,7 @@ class MetadataStore:
         sizes: Mapping[int, dict[int, int]] | None = None,
         changes: Sequence[Change] = (),
     ) -> Stream:
-        """Replace a stream's record, and with it whatever else changes, all or nothing.
+        """Replace a stream's record and change other keys with it, all or nothing.
 
         Raises ``VersionConflictError`` if the stream, or a key of ``changes``, has changed.
         """
@@ -472,7 +483,9 @@ class MetadataStore:
         return (await self.write_streams([write]))[0]
 
     async def write_streams(self, writes: Sequence[StreamWrite]) -> list[Stream]:
-        """Change several streams of one scope at once, all or none. ``VersionConflictError``."""
+        """Change several streams of one scope at once, all or none. Raises
+        ``VersionConflictError``.
+        """
         changes: list[Change] = []
         streams: list[Stream] = []
         appended: list[tuple[StreamHistory, EpochRecord]] = []
@@ -487,7 +500,7 @@ class MetadataStore:
             versions = await self._tables.update(table, changes)
         except NoSuchTableError as error:
             raise StreamNotFoundError("the scope of the stream does not exist any more") from error
-        # Not before: somebody else's epoch of the same number may have been first.
+        # Not before: another controller's epoch of the same number may have been first.
         for history, record in appended:
             history.keep(record)
         by_key = dict(zip((change.key for change in changes), versions, strict=True))
@@ -540,7 +553,7 @@ class MetadataStore:
             found = await self.subscriber_names(stream)
             removed.extend(stream.key("subscriber", name) for name in found)
 
-        await run_together(
+        await run_all(
             *(partial(remove_epochs, stream) for stream in streams),
             *(partial(find_subscribers, stream) for stream in streams),
         )
@@ -582,11 +595,11 @@ class MetadataStore:
         await self._tables.remove(found.objects, _stream_key(name), version=entry.version)
 
     async def list_streams(self, scope: str, token: str) -> Listing:
-        """The streams of a scope, internal ones too."""
+        """Return the streams of a scope, internal ones too."""
         return await self.list_objects(scope, "s", token)
 
     async def tagged_streams(self, scope: Scope) -> AsyncIterator[tuple[str, tuple[str, ...]]]:
-        """Every stream of a scope that has tags, with them, as far as its record can be read."""
+        """Yield each stream of a scope that has tags, with its tags; log and skip damaged ones."""
         async for entries in self._tables.pages(scope.objects):
             streams = [entry for entry in entries if entry.key.startswith(b"s/")]
             for entry, tags in zip(streams, await self._tags_of(scope, streams), strict=True):
@@ -594,18 +607,18 @@ class MetadataStore:
                     yield entry.key.decode().removeprefix("s/"), tags
 
     async def list_groups(self, scope: str, token: str) -> Listing:
-        """The reader groups of a scope."""
+        """Return the reader groups of a scope."""
         return await self.list_objects(scope, "g", token)
 
     async def next_number(self, scope: str, name: str) -> int:
-        """The first segment number that nothing of this name used before."""
+        """Return the first segment number that no stream of this name used before."""
         return (await self.next_numbers(scope, [name]))[0]
 
     async def write_next_number(self, scope: str, name: str, number: int) -> None:
         await self.write_next_numbers(scope, {name: number})
 
     async def next_numbers(self, scope: str, names_: Sequence[str]) -> list[int]:
-        """The first segment numbers that no earlier streams of these names used."""
+        """Return the first segment numbers that no earlier streams of these names used."""
         keys = [f"{scope}/{name}".encode() for name in names_]
         found = await self._tables.get_all(NUMBERS, keys)
         return [
@@ -613,7 +626,7 @@ class MetadataStore:
         ]
 
     async def write_next_numbers(self, scope: str, numbers: dict[str, int]) -> None:
-        """Reserve the numbers below these for the streams that were; they never go back."""
+        """Reserve the numbers below these for earlier streams of the names; they never decrease."""
         keys = [f"{scope}/{name}".encode() for name in numbers]
         for _ in range(READS_MAX):
             found = await self._tables.get_all(NUMBERS, keys)
@@ -635,23 +648,27 @@ class MetadataStore:
     # ---- Subscribers -----------------------------------------------------------------------------
 
     async def subscriber_names(self, stream: Stream) -> list[str]:
-        """The reader groups, as ``scope/name``, that a stream's retention waits for."""
+        """Return the reader groups, as ``scope/name``, that a stream's retention waits for."""
         return sorted(_names_in(await self._tables.get(stream.table, stream.key("subscribers"))))
 
     async def subscriber(self, stream: Stream, name: str) -> tuple[SubscriberRecord, int] | None:
-        """How far a reader group has released a stream, with the version to write it back with."""
+        """Return how far a reader group has released a stream, with the version to write it back
+        with.
+        """
         entry = await self._tables.get(stream.table, stream.key("subscriber", name))
         return None if entry is None else (decode(entry.value, SubscriberRecord), entry.version)
 
     async def write_subscriber(
         self, stream: Stream, name: str, record: SubscriberRecord, *, version: int
     ) -> None:
-        """Replace what is known of a subscriber. ``VersionConflictError``."""
+        """Replace the record of a subscriber. Raises ``VersionConflictError``."""
         key = stream.key("subscriber", name)
         await self._tables.put(stream.table, key, encode(record), version=version)
 
     async def add_subscriber(self, stream: Stream, name: str, *, generation: int) -> None:
-        """Make a reader group a subscriber; one that is keeps its cut. ``VersionConflictError``."""
+        """Make a reader group a subscriber; one that is keeps its cut. Raises
+        ``VersionConflictError``.
+        """
         keys = [stream.key("subscribers"), stream.key("subscriber", name)]
         known, current = await self._tables.get_all(stream.table, keys)
         cut = {} if current is None else decode(current.value, SubscriberRecord).cut
@@ -664,7 +681,7 @@ class MetadataStore:
         await self._tables.update(stream.table, changes)
 
     async def remove_subscriber(self, stream: Stream, name: str) -> None:
-        """Let a reader group be no subscriber any more; fine if it is none."""
+        """Remove a reader group from the subscribers; it may not be one."""
         key = stream.key("subscribers")
         known = await self._tables.get(stream.table, key)
         if known is not None and name in _names_in(known):
@@ -676,7 +693,9 @@ class MetadataStore:
     # ---- Reader groups ---------------------------------------------------------------------------
 
     async def group(self, scope: str, name: str) -> ReaderGroup:
-        """A reader group, else ``ReaderGroupNotFoundError`` or ``ScopeNotFoundError``."""
+        """Return a reader group, or raise ``ReaderGroupNotFoundError`` or
+        ``ScopeNotFoundError``.
+        """
         found, entry = await self.get_object(scope, "g", name)
         if entry is None:
             raise ReaderGroupNotFoundError(f"reader group {scope}/{name} does not exist")
@@ -700,7 +719,7 @@ class MetadataStore:
     # ---- Other objects of a scope ----------------------------------------------------------------
 
     async def get_object(self, scope: str, kind: str, name: str) -> tuple[Scope, Entry | None]:
-        """The entry of an object of a scope, or None. ``ScopeNotFoundError``."""
+        """Return the entry of an object of a scope, or None. Raises ``ScopeNotFoundError``."""
         key = f"{kind}/{name}".encode()
 
         async def get(found: Scope) -> tuple[Scope, Entry | None]:
@@ -711,7 +730,7 @@ class MetadataStore:
     async def put_object(
         self, scope: Scope, kind: str, name: str, value: bytes, *, version: int
     ) -> int:
-        """Write an object of a scope if it has this version. ``ScopeNotFoundError``."""
+        """Write an object of a scope if it has this version. Raises ``ScopeNotFoundError``."""
         key = f"{kind}/{name}".encode()
         try:
             return await self._tables.put(scope.objects, key, value, version=version)
@@ -723,7 +742,9 @@ class MetadataStore:
         await self._tables.remove(scope.objects, f"{kind}/{name}".encode(), version=version)
 
     async def list_objects(self, scope: str, kind: str, token: str) -> Listing:
-        """A page of the names of a scope's objects of a kind. ``ScopeNotFoundError``."""
+        """Return a page of the names of a scope's objects of a kind. Raises
+        ``ScopeNotFoundError``.
+        """
         found = await self._scope(scope)
 
         def shown(entry: Entry) -> str | None:
@@ -739,13 +760,13 @@ class MetadataStore:
         await self.intents.put(intent)
 
     async def remove_intent(self, intent: IntentRecord) -> None:
-        """Let an intent go some time soon: nothing is in progress any more."""
+        """Remove an intent some time later: its workflow has ended."""
         self.intents.remove(intent)
 
     # ---- Within: streams -------------------------------------------------------------------------
 
     async def _current(self, cached: Stream) -> Stream | None:
-        """What has become of a stream, or None if it has gone with its id."""
+        """Return a stream that is in memory as it is now, or None if it is gone."""
         key = cached.key("state")
         try:
             entry = await self._tables.get(cached.table, key)
@@ -761,7 +782,7 @@ class MetadataStore:
             return None
 
     async def _load(self, scope: Scope, name: str) -> Stream:
-        """A stream by its name, which may be of an earlier format."""
+        """Return a stream by its name. Raises ``StreamNotFoundError``."""
         missing = StreamNotFoundError(f"stream {scope.name}/{name} does not exist")
         entry = await self._tables.get(scope.objects, _stream_key(name))
         if entry is None:
@@ -772,7 +793,7 @@ class MetadataStore:
         return await self._read(scope, name, stream_id, entry.version)
 
     async def _read(self, scope: Scope, name: str, stream_id: str, name_version: int) -> Stream:
-        """A stream by its id: all records as of one version of its state."""
+        """Return a stream by its id: all records as of one version of its state."""
         kinds = ("state", "configuration", "head")
         keys = [_key(stream_id, kind) for kind in kinds]
         for _ in range(READS_MAX):
@@ -815,9 +836,9 @@ class MetadataStore:
         raise CorruptMetadataError(f"the records of {scope.name}/{name} do not belong together")
 
     async def _complete(self, stream: Stream) -> Stream:
-        """A stream with its segments, computed from those that were known."""
+        """Return a stream with its segments, computed from those that were known."""
         record, history = stream.record, stream.history
-        history.note(record)
+        history.update(record)
         if isinstance(record.pending, Delete) and not record.pending.has_segments:
             return stream
         known = self._streams.get((stream.scope.name, stream.name))
@@ -859,7 +880,7 @@ class MetadataStore:
             owner=new.owner,
         )
         history = self._history(scope, new.name, new.stream_id)
-        history.note(record)
+        history.update(record)
         history.keep(EpochRecord(new.first, base=0))
         return Stream(
             scope,
@@ -878,7 +899,7 @@ class MetadataStore:
     def _changes_of(
         self, write: StreamWrite, appended: list[tuple[StreamHistory, EpochRecord]]
     ) -> tuple[list[Change], Stream]:
-        """The changes of keys that make up a write, and the stream as it will be."""
+        """Return the changes of keys that make up a write, and the stream as it will be."""
         stream, record = write.stream, write.record
         changes: list[Change] = []
         if write.configuration is not None:
@@ -914,7 +935,7 @@ class MetadataStore:
     def _keep(self, stream: Stream) -> Stream:
         key = (stream.scope.name, stream.name)
         known = self._streams.get(key)
-        stream.history.note(stream.record)
+        stream.history.update(stream.record)
         if known is None or known.stream_id != stream.stream_id or known.version <= stream.version:
             _remember(self._streams, key, stream, CACHED_STREAMS_MAX)
             _remember(self._seen_at, key, trio.current_time(), CACHED_STREAMS_MAX)
@@ -928,13 +949,13 @@ class MetadataStore:
             self._seen_at.pop(key, None)
 
     async def _is_free(self, scope: Scope, entry: Entry) -> bool:
-        """Whether a name is one that a stream left behind, or never came to have."""
+        """Return whether a name is one that a stream left behind, or never came to have."""
         if earlier_records.is_earlier(entry.value):
             return False
         key = _key(decode(entry.value, NameRecord).stream_id, "state")
         state = await self._tables.get(scope.histories, key)
         if state is None:
-            # Who is about to write it is kept from it.
+            # A controller that is about to write it then fails to.
             try:
                 await self._tables.put(scope.histories, key, GONE, version=NOT_EXISTS)
             except VersionConflictError:
@@ -943,13 +964,13 @@ class MetadataStore:
         return state.value == GONE
 
     async def _carry_over(self, scope: Scope, name: str, entry: Entry) -> Entry:
-        """Bring a stream of the earlier format over into today's; returns its name's entry."""
+        """Convert a stream of the earlier format, and return the entry of its name."""
         return await earlier_records.carry_over(
             self._tables, scope.objects, scope.histories, name, entry
         )
 
     async def _tags_of(self, scope: Scope, entries: Sequence[Entry]) -> list[tuple[str, ...]]:
-        """The tags of the streams with these names; none of those that are damaged."""
+        """Return the tags of the streams with these names; log a damaged stream and return none."""
         keys: list[bytes] = []
         found: list[tuple[str, ...]] = []
         for entry in entries:
@@ -978,9 +999,9 @@ class MetadataStore:
     # ---- Within: the rest ------------------------------------------------------------------------
 
     async def _in_tables_of(self, name: str, action: Callable[[Scope], Awaitable[T]]) -> T:
-        """Ask the tables of a scope that may be known from before. ``ScopeNotFoundError``.
+        """Call ``action`` with a scope that may be cached. Raises ``ScopeNotFoundError``.
 
-        They go with the scope, so that what they answer is never about an earlier one.
+        The tables are deleted with their scope, so their answers are never about an earlier scope.
         """
         known = self._scopes.get(name)
         if known is not None and known.record.phase != "creating":
@@ -1002,7 +1023,7 @@ class MetadataStore:
         return scope
 
     async def _list(self, table: str, token: str, shown: Callable[[Entry], str | None]) -> Listing:
-        """The next page with at least one name to show, or the empty page at the end."""
+        """Return the next page with at least one name to show, or the empty page at the end."""
         if token == _END:
             return Listing([], _END)
         position = _decode_token(token)
@@ -1021,7 +1042,9 @@ class MetadataStore:
 def _append_epoch(
     record: StreamRecord, latest: tuple[Segment, ...], epoch: Epoch
 ) -> tuple[StreamRecord, EpochRecord, tuple[Segment, ...]]:
-    """A stream's record that counts one more epoch, the epoch's record, and its segments."""
+    """Return a stream's record that counts one more epoch, the epoch's record, and its
+    segments.
+    """
     assert epoch.number == record.epoch_count, "epochs are consecutive"
     latest = apply_epochs(latest, [epoch])
     changed = record.changed_since_base + len(epoch.created) + len(epoch.sealed)
@@ -1040,7 +1063,9 @@ def _append_epoch(
 
 
 def _remember(cache: OrderedDict[K, V], key: K, value: V, count_max: int) -> None:
-    """Cache a value as the latest used one, dropping the ones not used for longest."""
+    """Cache a value as the latest used one, and remove the values that were not used for
+    longest.
+    """
     cache[key] = value
     cache.move_to_end(key)
     while len(cache) > count_max:

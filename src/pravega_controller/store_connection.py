@@ -55,19 +55,19 @@ class ConnectionLostError(ControllerError):
 
 
 class _Slot:
-    """Where a caller waits for the replies to its requests."""
+    """The replies for which a caller waits."""
 
     __slots__ = ("arrived", "missing_count", "replies")
 
     def __init__(self, count: int) -> None:
         self.arrived = trio.Event()
-        """Set when there are all, or when there will be no more."""
+        """Set when all replies are there, or when no more will come."""
         self.missing_count = count
         self.replies: dict[int, Reply] = {}
-        """By request id."""
+        """Replies by request id."""
 
-    def take(self, request_id: int, reply: Reply) -> None:
-        """Take in a reply to a request that has none yet."""
+    def set_reply(self, request_id: int, reply: Reply) -> None:
+        """Store the reply to a request that has none yet."""
         self.replies[request_id] = reply
         self.missing_count -= 1
         if not self.missing_count:
@@ -94,9 +94,10 @@ class StoreConnection:
 
     @property
     def has_hung_up(self) -> bool:
-        """Whether the connection is lost, be it that only the kernel knows yet. Any thread may ask.
+        """Return whether the connection is lost, even if only the kernel knows yet. Any thread may
+        ask.
 
-        Who lost his own connection to the store asks within a millisecond where another one is.
+        A client that lost its own connection asks within a millisecond where to find another one.
         """
         if self.is_lost:
             return True
@@ -120,7 +121,7 @@ class StoreConnection:
         replies: list[Reply] = []
         while len(replies) < len(makes):
             left = makes[len(replies) :]
-            count = await self._take_places(len(left))
+            count = await self._reserve_places(len(left))
             try:
                 replies += await self._call_all(left[:count])
             finally:
@@ -128,8 +129,10 @@ class StoreConnection:
                     self._places.release()
         return replies
 
-    async def _take_places(self, wanted: int) -> int:
-        """Take as many places as there are, at least one; who has some waits for no others."""
+    async def _reserve_places(self, wanted: int) -> int:
+        """Reserve as many places as are free, and at least one: a task that has some waits for no
+        others.
+        """
         try:
             self._places.acquire_nowait()
         except trio.WouldBlock:
@@ -204,7 +207,7 @@ class StoreConnection:
             await self.close()
 
     async def close(self) -> None:
-        """Drop the connection; everything in flight fails. Idempotent."""
+        """Close the connection; everything in flight fails. Idempotent."""
         self.is_lost = True
         for slot in self._in_flight.values():
             slot.arrived.set()
@@ -221,7 +224,7 @@ class StoreConnection:
         if slot is None:
             log.debug("reply to nobody", peer=self._peer, reply=type(reply).__name__)
             return
-        slot.take(request_id, reply)
+        slot.set_reply(request_id, reply)
 
     def _check_versions(self, hello: Hello) -> None:
         if hello.low_version > WIRE_VERSION or hello.high_version < OLDEST_COMPATIBLE_VERSION:

@@ -24,9 +24,9 @@ from pravega_controller.errors import InvalidStreamCutError
 from pravega_controller.streams import SEGMENTS_PER_STREAM_MAX, Segment, StreamCut
 
 END_OFFSET = 2**63 - 1
-"""Where a segment ends at the latest."""
+"""Maximum offset at which a segment ends."""
 CUT_SEGMENTS_MAX = 2 * SEGMENTS_PER_STREAM_MAX
-"""The most segments that a stream cut may name: one that is stored must fit one table value."""
+"""Maximum number of segments in a stream cut: a stored cut must fit one value of a table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Piece:
 
 
 def pieces(segments: Mapping[int, Segment], cut: StreamCut) -> tuple[Piece, ...]:
-    """The positions a cut gives to the keys, by key. Raises ``InvalidStreamCutError``.
+    """Return the positions a cut gives to the keys, by key. Raises ``InvalidStreamCutError``.
 
     ``segments`` holds those the cut names, as far as the stream has them.
     """
@@ -74,12 +74,14 @@ def pieces(segments: Mapping[int, Segment], cut: StreamCut) -> tuple[Piece, ...]
 
 
 def is_at_or_after(later: Sequence[Piece], earlier: Sequence[Piece]) -> bool:
-    """Whether ``later`` is, for every key, at or behind nothing of ``earlier``."""
+    """Return whether ``later`` is, for every key, at or behind ``earlier``."""
     return all((a.epoch, a.offset) >= (b.epoch, b.offset) for a, b in _overlapping(later, earlier))
 
 
 def is_at_or_after_all(later: Sequence[Piece], positions: Mapping[Segment, int]) -> bool:
-    """Whether a cut is, for every key of these segments, not before the positions in them."""
+    """Return whether a cut is, for every key of these segments, at or behind the positions in
+    them.
+    """
     return all(
         (piece.epoch, piece.offset) >= (segment.epoch, offset)
         for segment, offset in positions.items()
@@ -89,22 +91,24 @@ def is_at_or_after_all(later: Sequence[Piece], positions: Mapping[Segment, int])
 
 
 def cut_at(segments: Iterable[Segment], *, offset: int = 0) -> dict[int, int]:
-    """The cut at one offset of every segment: by default, at its beginning."""
+    """Return the cut at one offset of every segment: by default, at its beginning."""
     return {segment.segment_id: offset for segment in segments}
 
 
 def is_before(segment: Segment, tiling: Sequence[Piece]) -> bool:
-    """Whether a segment lies wholly before a cut."""
+    """Return whether a segment lies wholly before a cut."""
     return all(piece.epoch > segment.epoch for piece in _under(segment, tiling))
 
 
 def is_partly_before(segment: Segment, tiling: Sequence[Piece]) -> bool:
-    """Whether a cut has left a segment for some key: its successors may lie before the cut too."""
+    """Return whether a cut has left a segment for some key: its successors may be before the cut
+    too.
+    """
     return any(piece.epoch > segment.epoch for piece in _under(segment, tiling))
 
 
 def is_between(segment: Segment, first: Sequence[Piece], last: Sequence[Piece]) -> bool:
-    """Whether a segment has bytes between two cuts, both ends included."""
+    """Return whether a segment has bytes between two cuts, both ends included."""
     return any(
         a.epoch <= segment.epoch and (segment.epoch, 0) <= (b.epoch, b.offset)
         for a, b in _overlapping(_under(segment, first), _under(segment, last))
@@ -113,7 +117,9 @@ def is_between(segment: Segment, first: Sequence[Piece], last: Sequence[Piece]) 
 
 
 def _refuse_future_before_begun(future: Sequence[Segment], tiling: Sequence[Piece]) -> None:
-    """A segment that has not begun cannot come before one that has."""
+    """Raise ``InvalidStreamCutError`` if a segment that has not begun comes before one that
+    has.
+    """
     begun = _RangeMaxima([piece.epoch if piece.offset >= 0 else -1 for piece in tiling])
     for late in future:
         if begun.highest(*_bounds(late, tiling)) >= late.epoch:
@@ -123,7 +129,9 @@ def _refuse_future_before_begun(future: Sequence[Segment], tiling: Sequence[Piec
 
 
 class _NotBegun:
-    """What segments not yet begun make of the parts that no begun segment of the cut serves."""
+    """The pieces of segments not yet begun, for the parts that no begun segment of the cut
+    serves.
+    """
 
     def __init__(self, future: Iterable[Segment]) -> None:
         self._coming = sorted(future, key=lambda segment: segment.low, reverse=True)
@@ -131,7 +139,7 @@ class _NotBegun:
         """A heap by epoch of those that begin where we are or before, with their ends."""
 
     def pieces(self, low: float, high: float) -> Iterator[Piece]:
-        """The pieces of a part; parts are asked for by rising keys."""
+        """Return the pieces of a part; callers ask for parts by rising keys."""
         while low < high:
             while self._coming and self._coming[-1].low <= low:
                 segment = self._coming.pop()
@@ -155,7 +163,9 @@ class _RangeMaxima:
             self._levels.append([max(a, b) for a, b in zip(last, last[half:], strict=False)])
 
     def highest(self, start: int, end: int) -> int:
-        """The greatest value from ``start`` up to, not including, ``end``; -1 if there is none."""
+        """Return the greatest value from ``start`` up to, not including, ``end``; -1 if there is
+        none.
+        """
         if start >= end:
             return -1
         level = (end - start).bit_length() - 1
@@ -164,7 +174,7 @@ class _RangeMaxima:
 
 
 def _overlapping(a: Sequence[Piece], b: Sequence[Piece]) -> Iterator[tuple[Piece, Piece]]:
-    """Every pair of pieces, one of each tiling, that share a key."""
+    """Yield every pair of pieces, one of each tiling, that share a key."""
     i = j = 0
     while i < len(a) and j < len(b):
         yield a[i], b[j]
@@ -172,12 +182,14 @@ def _overlapping(a: Sequence[Piece], b: Sequence[Piece]) -> Iterator[tuple[Piece
 
 
 def _under(segment: Segment, tiling: Sequence[Piece]) -> Sequence[Piece]:
-    """The pieces that share a key with the segment."""
+    """Return the pieces that share a key with the segment."""
     first, end = _bounds(segment, tiling)
     return tiling[first:end]
 
 
 def _bounds(segment: Segment, tiling: Sequence[Piece]) -> tuple[int, int]:
-    """The indexes of the first piece that shares a key with the segment, and behind the last."""
+    """Return the indexes of the first piece that shares a key with the segment, and behind the
+    last.
+    """
     first = bisect_right(tiling, segment.low, key=lambda piece: piece.low) - 1
     return first, bisect_left(tiling, segment.high, key=lambda piece: piece.low)

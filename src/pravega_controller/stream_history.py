@@ -61,29 +61,32 @@ from pravega_controller.table_client import REMOVED_KEYS_MAX, Change, TableClien
 from pravega_wire import names
 
 KEPT_SEGMENTS_MAX = 20_000
-"""Maximum of created and sealed segments in the epochs of a stream that stay in memory.
+"""Maximum number of created and sealed segments in the epochs of a stream that stay in memory.
 
-The segments of the first epoch are kept beside them, where anybody asked for one of them."""
+The segments of the first epoch are kept beside them, once one of them was asked for."""
 CHUNK_BYTES = 128 * 1024
 CHUNK_EPOCHS_MAX = 64
-"""A read of one epoch brings its followers along, up to these bounds."""
+"""Maximum number of epochs that are read together: a read of one brings its followers along."""
 READ_AHEAD_FOR_MAX = 8
-"""Whoever asks for more epochs at a time is not walking along the history."""
+"""Maximum number of epochs in a request that reads ahead: one for more does not walk along the
+history."""
 SNAPSHOT_EPOCHS = 256
 SNAPSHOT_SEGMENTS_MIN = 256
-"""A snapshot is due after so many epochs, or when they changed as many segments as there are."""
+"""Minimum number of changed segments, or of epochs, after which a snapshot is due."""
 SEALED_BYTES_MAX = 64
 SEGMENT_BYTES_MIN = 11
-"""A segment takes at least so much of an epoch's record, as in ``[0,0.0,1.0]``."""
+"""Minimum length of a segment in an epoch's record, in bytes, as in ``[0,0.0,1.0]``."""
 
 
 def is_snapshot_due(*, epochs: int, changed: int, segments: int) -> bool:
-    """Whether an epoch is to have a snapshot, so long and so changed since the last one."""
+    """Return whether an epoch needs a snapshot, after so many epochs and changes since the last
+    one.
+    """
     return epochs >= SNAPSHOT_EPOCHS or changed >= max(SNAPSHOT_SEGMENTS_MIN, segments)
 
 
 class StreamHistory:
-    """Reads the counted epochs of one stream. Made anew, it knows nothing and reads everything."""
+    """Reads the counted epochs of one stream. A new one knows nothing and reads everything."""
 
     def __init__(self, tables: TableClient, table: str, stream_id: str, *, stream: str) -> None:
         self._tables = tables
@@ -97,14 +100,14 @@ class StreamHistory:
         self.count = 0
         """The epochs that may be read: those from ``first`` on that the stream's record counts."""
         self.first = 0
-        """The first epoch about which anything is told."""
+        """First epoch that readers can ask about."""
         self.removed_before = 0
-        """Of epochs before this one no record is left."""
+        """First epoch that may have records."""
         self.epoch_bytes_max = 0
         """The greatest size of their records."""
 
-    def note(self, record: StreamRecord) -> None:
-        """Take over what a stream's record says of its epochs. It may be one of some time ago."""
+    def update(self, record: StreamRecord) -> None:
+        """Update what is known of the epochs from a stream's record, which may be an older one."""
         self.count = max(self.count, record.epoch_count)
         self.epoch_bytes_max = max(self.epoch_bytes_max, record.epoch_bytes_max)
         self.removed_before = max(self.removed_before, record.removed_before)
@@ -136,7 +139,7 @@ class StreamHistory:
     def changes_for(
         self, record: EpochRecord, snapshot: Sequence[Segment] | None
     ) -> tuple[list[Change], int]:
-        """What an epoch adds to the table, and the size of its record."""
+        """Return what an epoch adds to the table, and the size of its record."""
         epoch = record.epoch
         value = encode(record)
         changes = [Change(self.epoch_key(epoch.number), value)]
@@ -148,7 +151,7 @@ class StreamHistory:
         return changes, len(value)
 
     def keep(self, record: EpochRecord) -> None:
-        """Remember a record that was read or written, and forget those not used for longest."""
+        """Cache a record that was read or written, and remove those not used for longest."""
         number = record.epoch.number
         if number in self._epochs:
             self._epochs.move_to_end(number)
@@ -168,33 +171,37 @@ class StreamHistory:
     # ---- Epochs ----------------------------------------------------------------------------------
 
     async def epochs(self, numbers: Iterable[int]) -> dict[int, Epoch]:
-        """These epochs, all of which must be counted."""
+        """Return these epochs, all of which must be counted."""
         records = await self._records(numbers)
         return {number: record.epoch for number, record in records.items()}
 
     async def epoch(self, number: int) -> Epoch:
-        """An epoch. ``NotFoundError`` when there is none of this number."""
+        """Return an epoch. Raises ``NotFoundError`` when there is none of this number."""
         return (await self._record(number)).epoch
 
     async def base_of(self, number: int) -> int:
-        """The last epoch up to this one of which there is a snapshot; 0 if there is none."""
+        """Return the last epoch up to this one of which there is a snapshot; 0 if there is
+        none.
+        """
         return (await self._record(number)).base
 
     async def first_needed(self, cut: StreamCut, *, last: int) -> int:
-        """The first epoch to keep for what is at or after a cut, and for epoch ``last``: one with a
-        snapshot, or 0.
+        """Return the first epoch to keep for what is at or after a cut, and for epoch ``last``.
 
-        All segments of the cut are in the epoch before the first that sealed one of them.
+        It is one with a snapshot, or 0. All segments of the cut are in the epoch before the first
+        that sealed one of them.
         """
         sealed = await self.sealed_in(cut)
         return await self.base_of(min([last, *(number - 1 for number in sealed.values())]))
 
     async def segments_in(self, number: int) -> tuple[Segment, ...]:
-        """The segments of an epoch, by key range. ``NotFoundError`` for an unknown one."""
+        """Return the segments of an epoch, by key range. Raises ``NotFoundError`` for an unknown
+        one.
+        """
         return await self.segments_since(await self.base_of(number), number)
 
     async def segments_since(self, base: int, number: int) -> tuple[Segment, ...]:
-        """The segments of an epoch, computed from the snapshot of an earlier one."""
+        """Return the segments of an epoch, computed from the snapshot of an earlier one."""
         numbers = range(base + 1, number + 1)
         segments: Sequence[Segment]
         if base == 0:
@@ -205,10 +212,10 @@ class StreamHistory:
         return apply_epochs(segments, (found[n].epoch for n in numbers))
 
     async def lengths_of(self, identifiers: Iterable[int]) -> dict[int, int]:
-        """The lengths of sealed segments, as far as they were noted when they were sealed."""
+        """Return the lengths of sealed segments, as far as they were recorded with the seal."""
         wanted = set(identifiers)
         sealed = await self.sealed_in(wanted)
-        # What the seal of the stream sealed is noted under the number after the last epoch.
+        # What the seal of the stream sealed is recorded under the number after the last epoch.
         numbers = set(sealed.values())
         if len(sealed) < len(wanted):
             numbers.add(self.count)
@@ -216,7 +223,7 @@ class StreamHistory:
         return {identifier: found[identifier] for identifier in wanted & found.keys()}
 
     async def sizes(self, numbers: Sequence[int]) -> dict[int, int]:
-        """The lengths, by id, of the segments that these epochs sealed, as far as known."""
+        """Return the lengths, by id, of the segments that these epochs sealed, as far as known."""
         keys = [self.sizes_key(number) for number in numbers]
         found: dict[int, int] = {}
         for entry in await self._tables.get_all(self._table, keys):
@@ -227,8 +234,9 @@ class StreamHistory:
     # ---- Segments --------------------------------------------------------------------------------
 
     async def segments(self, identifiers: Iterable[int]) -> dict[int, Segment]:
-        """The segments of these ids, without those that the stream never had, or that were sealed
-        before its first epoch."""
+        """Return the segments of these ids, without those that the stream never had, or that were
+        sealed before its first epoch.
+        """
         wanted = set(identifiers)
         numbers = {names.segment_epoch(identifier) for identifier in wanted}
         try:
@@ -247,7 +255,7 @@ class StreamHistory:
         return found
 
     async def sealed_in(self, identifiers: Iterable[int]) -> dict[int, int]:
-        """The epochs that sealed these segments, or were to; those not sealed are left out.
+        """Return the epochs that sealed these segments, or were to; those not sealed are left out.
 
         Raises ``EpochDroppedError`` if a segment was sealed before the stream's first epoch, or may
         have been: those that never were can then not be told from those that were dropped.
@@ -280,10 +288,10 @@ class StreamHistory:
         return found
 
     async def successors(self, segment_id: int) -> tuple[Successor, ...]:
-        """Who takes over from a segment; nobody while it is not sealed, or if there never was one.
+        """Return the successors of a segment; none while it is not sealed, or if it never existed.
 
-        Raises ``EpochDroppedError`` if that is not on record any more: nobody is told then that a
-        stream ends which goes on.
+        Raises ``EpochDroppedError`` if that is not on record any more: a stream that continues must
+        not look as if it ended.
         """
         sealed = await self.sealed_in([segment_id])
         if segment_id not in sealed:
@@ -297,9 +305,10 @@ class StreamHistory:
     # ---- Cuts ------------------------------------------------------------------------------------
 
     async def pieces(self, cut: StreamCut) -> tuple[Piece, ...]:
-        """The positions a cut gives to the keys, by key. Raises ``InvalidStreamCutError``.
+        """Return the positions a cut gives to the keys, by key.
 
-        ``EpochDroppedError`` if it names a segment that is not on record any more.
+        Raises ``InvalidStreamCutError``, and ``EpochDroppedError`` if the cut names a segment that
+        is not on record any more.
         """
         segments = await self.segments(cut)
         for identifier in cut:
@@ -308,9 +317,9 @@ class StreamHistory:
         return stream_cuts.pieces(segments, cut)
 
     async def is_valid(self, cut: StreamCut) -> bool:
-        """Whether the cut names segments of this stream that give every key one position.
+        """Return whether the cut names segments of this stream that give every key one position.
 
-        ``EpochDroppedError`` if that is not known any more.
+        Raises ``EpochDroppedError`` if that is not known any more.
         """
         try:
             await self.pieces(cut)
@@ -319,11 +328,12 @@ class StreamHistory:
         return True
 
     async def is_at_or_after(self, later: StreamCut, earlier: StreamCut) -> bool:
-        """Whether ``later`` is, for every key, at or behind nothing of ``earlier``."""
+        """Return whether ``later`` is, for every key, at or behind ``earlier``."""
         return stream_cuts.is_at_or_after(await self.pieces(later), await self.pieces(earlier))
 
     async def segments_before(self, cut: StreamCut, *, since: StreamCut) -> list[Segment]:
-        """The segments wholly before a cut, save those that were already wholly before ``since``.
+        """Return the segments wholly before a cut, without those that were already wholly before
+        ``since``.
 
         An empty ``since`` stands for the beginning of the stream.
         """
@@ -337,10 +347,10 @@ class StreamHistory:
         return await self._walk(await self._segments_at(since), new, is_wanted)
 
     async def segments_between(self, start: StreamCut, end: StreamCut) -> list[Segment]:
-        """The segments with bytes between two cuts, both ends included, by id.
+        """Return the segments with bytes between two cuts, both ends included, by id.
 
-        An empty ``start`` stands for the first epoch on record. Both cuts must be valid and
-        ``end`` not before ``start``, else ``InvalidStreamCutError``.
+        An empty ``start`` stands for the first epoch on record. Raises ``InvalidStreamCutError``
+        unless both cuts are valid and ``end`` is not before ``start``.
         """
         number = self.first
         try:
@@ -362,7 +372,9 @@ class StreamHistory:
         )
 
     async def _segments_at(self, cut: StreamCut) -> list[Segment]:
-        """The segments that a cut names; for an empty one, those of the first epoch on record."""
+        """Return the segments that a cut names; for an empty cut, those of the first epoch on
+        record.
+        """
         if not cut:
             return list(await self.segments_in(self.first))
         return list((await self.segments(cut)).values())
@@ -373,7 +385,9 @@ class StreamHistory:
         until: Sequence[Piece],
         is_wanted: Callable[[Segment], bool],
     ) -> list[Segment]:
-        """The wanted ones of these segments and of all that follow them up to a cut, by id."""
+        """Return by id the wanted ones of these segments and of all their successors up to a
+        cut.
+        """
         seen = {segment.segment_id: segment for segment in start}
         layer = list(seen.values())
         found: list[Segment] = []
@@ -400,7 +414,7 @@ class StreamHistory:
 
     @property
     def fits_one_removal(self) -> bool:
-        """Whether surely all keys can be removed at once."""
+        """Return whether one request can certainly remove all keys."""
         keys_each = 3 + self.epoch_bytes_max // SEGMENT_BYTES_MIN
         return (self.count - self.removed_before) * keys_each <= REMOVED_KEYS_MAX // 2
 
@@ -435,7 +449,7 @@ class StreamHistory:
         return end
 
     async def _keys_of(self, numbers: Sequence[int]) -> tuple[list[bytes], list[bytes]]:
-        """The keys of epochs, and of what they lead to.
+        """Return the keys of epochs, and of what they lead to.
 
         What an epoch leads to must go no later than the epoch, to be found again until then.
         """
@@ -458,7 +472,7 @@ class StreamHistory:
         return (await self._records([number]))[number]
 
     async def _records(self, numbers: Iterable[int]) -> dict[int, EpochRecord]:
-        """The records of counted epochs, from memory or read with some that follow them."""
+        """Return the records of counted epochs, from memory or read with some that follow them."""
         found: dict[int, EpochRecord] = {}
         missing: list[int] = []
         for number in numbers:
@@ -512,7 +526,7 @@ class StreamHistory:
         return decode(entry.value, SnapshotRecord).segments
 
     async def _segments_at_first(self) -> Mapping[int, Segment]:
-        """The segments of the first epoch, which is not 0, by their ids."""
+        """Return the segments of the first epoch, which is not 0, by their ids."""
         number, segments = self._first_segments
         if number == self.first:
             return segments
@@ -526,7 +540,7 @@ class StreamHistory:
         return segments
 
     def _are_old(self, epochs: Iterable[int]) -> bool:
-        """Whether one of these epochs is before the first."""
+        """Return whether one of these epochs is before the first on record."""
         return any(0 <= number < self.first for number in epochs)
 
     async def _refuse_dropped(self, unsealed: Iterable[int]) -> None:
@@ -544,7 +558,9 @@ class StreamHistory:
                     raise self._dropped(f"segment {identifier}")
 
     async def _explain(self, number: int, what: str) -> Exception:
-        """Why there is no record of an epoch that was counted when the stream's was read."""
+        """Return why there is no record of an epoch that was counted when the stream's record was
+        read.
+        """
         try:
             await self._read_state()
         except StreamNotFoundError as error:
@@ -554,7 +570,7 @@ class StreamHistory:
         return CorruptMetadataError(f"{what} of {self._stream} is missing")
 
     async def _read_state(self) -> None:
-        """Read again which epochs there are. ``StreamNotFoundError``."""
+        """Read again which epochs there are. Raises ``StreamNotFoundError``."""
         entry = await self._tables.get(self._table, self.state_key)
         if entry is None or entry.value == GONE:
             raise StreamNotFoundError(f"stream {self._stream} does not exist any more")
@@ -562,7 +578,7 @@ class StreamHistory:
         if isinstance(record.pending, Delete) and not record.pending.has_segments:
             # Its epochs go, and what leads to them: that a key is absent says nothing.
             raise StreamNotFoundError(f"stream {self._stream} is being deleted")
-        self.note(record)
+        self.update(record)
 
     def _dropped(self, what: str) -> EpochDroppedError:
         return EpochDroppedError(
@@ -572,13 +588,15 @@ class StreamHistory:
 
 
 def _chunks(start: int, end: int) -> Iterable[range]:
-    """The epochs from ``start`` up to, not including, ``end``, some at a time."""
+    """Yield the epochs from ``start`` up to, not including, ``end``, some at a time."""
     for first in range(start, end, CHUNK_EPOCHS_MAX):
         yield range(first, min(first + CHUNK_EPOCHS_MAX, end))
 
 
 def _followers(epoch: Epoch, gone: Sequence[Segment]) -> list[Segment]:
-    """What the epoch created in the key ranges of ``gone``, some of what it sealed."""
+    """Return what the epoch created in the key ranges of ``gone``, which are some of those it
+    sealed.
+    """
     ordered = sorted(gone, key=lambda segment: segment.low)
     lows = [segment.low for segment in ordered]
     found = []

@@ -52,7 +52,7 @@ from pravega_controller.tag_index import TagIndex, decode_position, encode_posit
 from pravega_controller.transactions import generalize
 from pravega_wire import names
 
-NotePolicies: TypeAlias = Callable[[str, str, StreamConfiguration], Awaitable[None]]
+RegisterPolicies: TypeAlias = Callable[[str, str, StreamConfiguration], Awaitable[None]]
 """Called with a scope, a stream's name, and a configuration before the stream gets it."""
 
 log = structlog.get_logger(__name__)
@@ -75,9 +75,9 @@ class StreamOperations:
         segments: SegmentClient,
         workflows: StreamWorkflows,
         tags: TagIndex,
-        note_policies: NotePolicies,
+        register_policies: RegisterPolicies,
     ) -> None:
-        self._note_policies = note_policies
+        self._register_policies = register_policies
         self._store = store
         self._segments = segments
         self._workflows = workflows
@@ -86,19 +86,23 @@ class StreamOperations:
     # ---- Changes ---------------------------------------------------------------------------------
 
     async def create(self, scope: str, name: str, configuration: StreamConfiguration) -> bool:
-        """Make a stream; False if it existed. ``InvalidNameError``, ``ScopeNotFoundError``."""
+        """Make a stream; False if it existed. Raises ``InvalidNameError``,
+        ``ScopeNotFoundError``.
+        """
         names.validate_stream_name(name)
         validate_configuration(configuration)
-        await self._note_policies(scope, name, configuration)
+        await self._register_policies(scope, name, configuration)
         return await self._workflows.create(scope, name, configuration)
 
     async def update(self, scope: str, name: str, configuration: StreamConfiguration) -> None:
-        """Change a stream's configuration, and its segment count where the policy wants it."""
+        """Change a stream's configuration, and its number of segments where the policy asks for
+        it.
+        """
         validate_configuration(configuration)
 
         async def change() -> None:
             stream = await self._unsealed(scope, name)
-            await self._note_policies(scope, name, configuration)
+            await self._register_policies(scope, name, configuration)
             both = ConfigurationRecord(0, stream.configuration, configuration)
             await self._workflows.run(stream, Update(), configuration=both)
 
@@ -113,7 +117,7 @@ class StreamOperations:
         *,
         now_ms: int,
     ) -> StartedScale:
-        """Begin to replace segments; whoever asks finishes it by ``finish``.
+        """Record that segments are replaced, and return; the caller finishes that by ``finish``.
 
         Raises ``ScalePreconditionError``, also when the policy asks for more segments, and
         ``InvalidRequestError``.
@@ -144,7 +148,7 @@ class StreamOperations:
         await self._workflows.change(scope, name, change)
 
     async def truncate(self, scope: str, name: str, cut: StreamCut) -> None:
-        """Drop everything before a cut. ``InvalidStreamCutError``, ``StreamSealedError``."""
+        """Truncate a stream at a cut. Raises ``InvalidStreamCutError`` or ``StreamSealedError``."""
 
         async def change() -> None:
             stream = await self._unsealed(scope, name)
@@ -161,7 +165,7 @@ class StreamOperations:
         await self._workflows.change(scope, name, change)
 
     async def delete(self, scope: str, name: str) -> None:
-        """Delete a sealed stream. ``StreamNotSealedError`` for another."""
+        """Delete a sealed stream. Raises ``StreamNotSealedError`` for another."""
 
         async def change() -> None:
             stream = await self._workflows.begin(scope, name)
@@ -184,7 +188,7 @@ class StreamOperations:
         return (await self._store.stream(scope, name)).configuration
 
     async def list_with_tag(self, scope: str, tag: str, token: str) -> Listing:
-        """A page of the streams that have a tag; without names the listing has ended.
+        """Return a page of the streams that have a tag; a page without names ends the listing.
 
         Raises ``ScopeNotFoundError``, and ``InvalidRequestError`` for a foreign token.
         """
@@ -209,29 +213,29 @@ class StreamOperations:
             position = page.next_key
 
     async def active_segments(self, scope: str, name: str) -> tuple[Segment, ...]:
-        """The segments to write to, by key range; none when the stream is sealed."""
+        """Return the segments to write to, by key range; none when the stream is sealed."""
         stream = await self._existing(scope, name)
         return () if stream.record.is_sealed else stream.active
 
     async def epoch_segments(self, scope: str, name: str, epoch: int) -> tuple[Segment, ...]:
-        """The segments of an epoch, by key range, under ids that carry this epoch.
+        """Return the segments of an epoch, by key range, under ids that carry this epoch.
 
-        ``NotFoundError``, also for one that is not on record any more.
-
-        Clients ask when they resume a transaction, whose segments are named after its own epoch.
+        Raises ``NotFoundError``, also for an epoch that is not on record any more. Clients ask when
+        they resume a transaction, whose segments are named after its own epoch.
         """
         stream = await self._existing(scope, name)
         return generalize(await stream.history.segments_in(epoch), epoch)
 
     async def head(self, scope: str, name: str) -> dict[int, int]:
-        """The stream cut that the stream begins at."""
+        """Return the stream cut at which the stream begins."""
         stream = await self._existing(scope, name)
         return dict(stream.head) or stream_cuts.cut_at((await stream.history.epoch(0)).created)
 
     async def successors(self, scope: str, name: str, segment_id: int) -> tuple[Successor, ...]:
-        """Who takes over from a segment; nobody while it is not sealed or when the stream is.
+        """Return the successors of a segment; none while it is not sealed, or when the stream is
+        sealed.
 
-        ``EpochDroppedError`` if that is not on record any more.
+        Raises ``EpochDroppedError`` if that is not on record any more.
         """
         stream = await self._store.stream(scope, name)
         return await stream.history.successors(segment_id)
@@ -239,8 +243,11 @@ class StreamOperations:
     async def segments_between(
         self, scope: str, name: str, start: StreamCut, end: StreamCut
     ) -> list[Segment]:
-        """The segments between two cuts; an empty one stands for the first epoch on record, or the
-        end. ``EpochDroppedError`` if one of them is not on record any more."""
+        """Return the segments between two cuts; an empty one stands for the first epoch on record,
+        or the end.
+
+        Raises ``EpochDroppedError`` if one of them is not on record any more.
+        """
         stream = await self._existing(scope, name)
         if not start and not end:
             raise InvalidRequestError("at least one of the two stream cuts must be given")
@@ -256,7 +263,9 @@ class StreamOperations:
         return await stream.history.is_valid(cut)
 
     async def has_left_epoch(self, scope: str, name: str, epoch: int) -> bool:
-        """Whether the stream has scaled beyond an epoch. ``NotFoundError`` for a later one."""
+        """Return whether the stream has scaled beyond an epoch. Raises ``NotFoundError`` for a
+        later one.
+        """
         stream = await self._existing(scope, name)
         if epoch < 0:
             raise InvalidRequestError(f"there is no epoch {epoch}")
@@ -281,7 +290,9 @@ class StreamOperations:
         return stream
 
     async def _check_offsets(self, stream: Stream, cut: StreamCut) -> None:
-        """Refuse a cut that lies beyond the end of a segment: it could never be truncated to."""
+        """Raise ``InvalidStreamCutError`` for a cut after the end of a segment: no truncation
+        reaches it.
+        """
 
         async def check(position: tuple[int, int]) -> None:
             segment_id, offset = position

@@ -11,10 +11,10 @@ same update that makes it pending, so that one without the other is never seen.
 
 Invariants:
 1. One workflow at a time: a stream's lock is held from the check of a request to its record, and
-   whoever takes the lock first finishes what is pending.
+   the first task that takes the lock finishes what is pending.
 2. A scale records the epoch, then creates the new segments, then seals the old segments, then makes
-   the epoch active: nobody can see a sealed segment whose successors are not yet resolvable.
-3. A truncation moves the head before it drops bytes: nobody is sent to bytes that may be gone.
+   the epoch active: no client can see a sealed segment whose successors are not yet known.
+3. A truncation moves the head before it drops bytes: no client is sent to bytes that may be gone.
 4. A deleted stream leaves the number after its last segment behind, so that no segment name is ever
    used twice.
 5. A stream and its mark stream are made and removed by the same updates.
@@ -67,7 +67,7 @@ from pravega_controller.records import (
     Truncate,
     Update,
 )
-from pravega_controller.segment_client import NewSegment, SegmentClient, for_each, run_together
+from pravega_controller.segment_client import NewSegment, SegmentClient, for_each, run_all
 from pravega_controller.store import (
     MetadataStore,
     NewStream,
@@ -87,9 +87,9 @@ from pravega_controller.tag_index import TagIndex
 from pravega_wire import names
 
 OWNER_POLL_SECONDS = 0.2
-"""How often to look whether another controller has finished what it began."""
+"""Interval, in seconds, of looks whether another controller has finished what it began."""
 OWNER_SECONDS_MAX = 30.0
-"""How long to wait for that before the caller is told to try again later."""
+"""Maximum time to wait for that, in seconds, before the caller is told to try again later."""
 REFUSALS = (
     NotFoundError,
     InvalidRequestError,
@@ -98,7 +98,7 @@ REFUSALS = (
     StreamNotSealedError,
     StreamSealedError,
 )
-"""After these errors nothing was begun."""
+"""Errors after which nothing has been begun."""
 MARK_CONFIGURATION = fixed_configuration(1)
 FIXED_POLICY = (int(ScaleType.FIXED), 0)
 """The scale type and target rate of a segment that never asks to be scaled."""
@@ -108,12 +108,12 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 
-NoteTruncation: TypeAlias = Callable[[Stream], Awaitable[None]]
+RegisterTruncation: TypeAlias = Callable[[Stream], Awaitable[None]]
 """Called with a stream whose head has moved, before that counts as finished."""
 
 
 class TransactionSteps(Protocol):
-    """What a stream's workflows leave to those of its transactions."""
+    """The steps of transactions that a stream's workflows need."""
 
     async def end_all(self, stream: Stream) -> Stream:
         """End every transaction; the stream is being sealed."""
@@ -122,7 +122,7 @@ class TransactionSteps(Protocol):
         """Remove what is stored of transactions; the stream is being deleted."""
 
     async def finish_roll(self, stream: Stream, rolling: Rolling) -> Stream:
-        """Take in transactions of an earlier epoch."""
+        """Merge transactions of an earlier epoch into a stream."""
 
 
 class StreamWorkflows:
@@ -137,9 +137,9 @@ class StreamWorkflows:
         *,
         now_ms: Callable[[], int],
         finish_later: Callable[[IntentRecord], None],
-        note_truncation: NoteTruncation,
+        register_truncation: RegisterTruncation,
     ) -> None:
-        self._note_truncation = note_truncation
+        self._register_truncation = register_truncation
         self._store = store
         self._segments = segments
         self._tags = tags
@@ -150,13 +150,14 @@ class StreamWorkflows:
         self._locks = KeyedLocks()
         self._transactions: TransactionSteps
 
-    def take_transactions(self, transactions: TransactionSteps) -> None:
-        """Say who looks after transactions."""
+    def set_transactions(self, transactions: TransactionSteps) -> None:
+        """Set the object that carries out the steps of transactions."""
         self._transactions = transactions
 
     @asynccontextmanager
     async def exclusive(self, scope: str, name: str) -> AsyncIterator[None]:
-        """Be the only one to work on a stream. What fails for want of a store goes on later.
+        """Hold a stream exclusively for the block; what fails because a store is away is finished
+        later.
 
         What fails for good is handed back, so that no controller waits for this one to finish it.
         """
@@ -173,7 +174,7 @@ class StreamWorkflows:
                 raise
 
     async def _hand_back(self, scope: str, name: str) -> None:
-        """Let any controller take up what this one began on a stream, if it has not ended."""
+        """Allow any controller to finish what this one began on a stream, if it has not ended."""
         stream = self._store.known(scope, name)
         if stream is None or _is_settled(stream) or stream.record.owner != self._me:
             return
@@ -183,7 +184,9 @@ class StreamWorkflows:
             log.warning("work not handed back", scope=scope, stream=name, reason=str(error))
 
     async def change(self, scope: str, name: str, action: Callable[[], Awaitable[T]]) -> T:
-        """Do something to a stream exclusively, again if somebody else changed it meanwhile."""
+        """Call ``action`` with the stream held exclusively; call it again if another controller
+        changed it.
+        """
 
         async def act() -> T:
             async with self.exclusive(scope, name):
@@ -196,7 +199,7 @@ class StreamWorkflows:
         return await until_unchanged(act)
 
     async def settled(self, scope: str, name: str) -> Stream:
-        """A stream without pending work, for whoever holds it exclusively."""
+        """Return a stream without pending work; the caller holds it exclusively."""
         stream = await self._acquire(await self._store.stream(scope, name))
         if _is_settled(stream):
             return stream
@@ -206,7 +209,7 @@ class StreamWorkflows:
         return settled
 
     async def _acquire(self, stream: Stream) -> Stream:
-        """A stream whose pending work is this controller's, if it still has any.
+        """Return a stream whose pending work, if it still has any, is this controller's.
 
         A controller that lives finishes what it began. What a dead one began, or one has handed
         back, is taken over by a conditional write, so that nothing another still writes about it
@@ -230,7 +233,7 @@ class StreamWorkflows:
         return stream
 
     async def begin(self, scope: str, name: str) -> Stream:
-        """A stream without pending work, which the caller is about to change.
+        """Return a stream without pending work, which the caller is about to change.
 
         The intent is written while the stream is read. A refusal leaves it behind for a while.
         """
@@ -241,14 +244,14 @@ class StreamWorkflows:
 
         intent = stream_intent(scope, name)
         try:
-            await run_together(read, lambda: self._store.put_intent(intent))
+            await run_all(read, lambda: self._store.put_intent(intent))
         except NotFoundError:
             await self._store.remove_intent(intent)
             raise
         return found[0]
 
     async def settled_as_known(self, scope: str, name: str) -> Stream:
-        """As ``settled``, but maybe as the stream was before another controller changed it.
+        """Return a stream like ``settled``, maybe as it was before another controller changed it.
 
         For steps that such a change makes fail, and that may then be repeated.
         """
@@ -305,7 +308,7 @@ class StreamWorkflows:
         return stream
 
     async def finish(self, scope: str, name: str) -> None:
-        """Finish whatever is pending on a stream, if it exists."""
+        """Finish the pending workflow of a stream, if it exists."""
         async with self.exclusive(scope, name):
             intent = await self._store.intents.find(stream_intent(scope, name))
             try:
@@ -325,7 +328,7 @@ class StreamWorkflows:
                 await self._store.remove_dead_name(scope, dead)
 
     async def create(self, scope: str, name: str, configuration: StreamConfiguration) -> bool:
-        """Make a stream and its mark stream; False if it existed. ``ScopeNotFoundError``."""
+        """Make a stream and its mark stream; False if it existed. Raises ``ScopeNotFoundError``."""
         return await self.change(
             scope, name, partial(self._create_in, scope, name, configuration, ("active",))
         )
@@ -362,7 +365,7 @@ class StreamWorkflows:
     async def _create_in(
         self, scope: str, name: str, configuration: StreamConfiguration, phases: Sequence[str]
     ) -> bool:
-        """Make a stream, for whoever holds it exclusively."""
+        """Make a stream; the caller holds it exclusively."""
         if self._store.known(scope, name) is not None and await self._exists(scope, name):
             return False
         wanted = _with_mark(name)
@@ -375,7 +378,7 @@ class StreamWorkflows:
             nonlocal owner, places
             owner, places = await self._store.find_places(scope, wanted)
 
-        await run_together(find_places, lambda: self._store.put_intent(intent))
+        await run_all(find_places, lambda: self._store.put_intent(intent))
         if owner is None or owner.record.phase not in phases or not places:
             await self._store.remove_intent(intent)
             raise ScopeNotFoundError(f"scope {scope} does not exist")
@@ -407,7 +410,7 @@ class StreamWorkflows:
         try:
             await self._finish_creating(streams)
         except VersionConflictError:
-            # Who took this controller for dead finishes what was begun here.
+            # The controller that took this one for dead finishes what was begun here.
             for one in streams:
                 await self.delete_strays(one)
             found: Stream | None = None
@@ -419,7 +422,7 @@ class StreamWorkflows:
         return True
 
     async def _exists(self, scope: str, name: str) -> bool:
-        """Whether a stream exists, once what is pending on it is finished."""
+        """Return whether a stream exists, once what is pending on it is finished."""
         try:
             await self.settled(scope, name)
         except StreamNotFoundError:
@@ -505,7 +508,7 @@ class StreamWorkflows:
             names = [stream.name for stream in streams]
             reserved.extend(await self._store.next_numbers(streams[0].scope.name, names))
 
-        await run_together(
+        await run_all(
             partial(self.create_segments, for_all),
             read_numbers,
             *(partial(self._tags.add, s.scope, s.name, s.configuration.tags) for s in streams),
@@ -543,7 +546,7 @@ class StreamWorkflows:
 
         await for_each([position for position in cut.items() if position[1] > 0], truncate)
         await self._delete_segments(stream, deleted)
-        await self._note_truncation(stream)
+        await self._register_truncation(stream)
         return await self._store.write_stream(stream, structs.replace(stream.record, pending=None))
 
     async def _update(self, stream: Stream, pending: Update) -> Stream:
@@ -597,7 +600,7 @@ class StreamWorkflows:
         async def delete_mark() -> None:
             streams.extend(await self._mark_of(stream))
             numbers = {one.name: one.record.next_number for one in streams}
-            await run_together(
+            await run_all(
                 partial(self._store.write_next_numbers, stream.scope.name, numbers),
                 *(partial(self._delete_all, mark) for mark in streams[1:]),
             )
@@ -606,14 +609,14 @@ class StreamWorkflows:
             remove_tags = partial(
                 self._tags.remove, stream.scope, stream.name, stream.configuration.tags
             )
-            await run_together(
+            await run_all(
                 delete_mark,
                 remove_tags,
                 partial(self._delete_all, stream),
                 partial(self._transactions.forget_all, stream),
             )
             if not stream.history.fits_one_removal:
-                # From here on the epochs go: nobody must ask them for segments any more.
+                # From here on the epochs are removed: no task may ask them for segments any more.
                 record = structs.replace(stream.record, pending=Delete(has_segments=False))
                 streams[0] = await self._store.write_stream(stream, record)
         else:
@@ -621,7 +624,7 @@ class StreamWorkflows:
         await self._store.remove_streams(streams)
 
     async def _mark_of(self, stream: Stream) -> list[Stream]:
-        """A stream's mark stream, as far as there is one."""
+        """Return a stream's mark stream, as far as there is one."""
         found = []
         for mark in _with_mark(stream.name)[1:]:
             try:
@@ -687,17 +690,17 @@ def _is_settled(stream: Stream) -> bool:
 
 
 def _with_mark(name: str) -> list[str]:
-    """A stream's name, and that of its mark stream if it has one."""
+    """Return a stream's name, and that of its mark stream if it has one."""
     return [name] if name.startswith(names.MARK_PREFIX) else [name, names.mark_stream(name)]
 
 
 def stream_intent(scope: str, name: str) -> IntentRecord:
-    """The intent that covers every workflow of a stream."""
+    """Return the intent that covers every workflow of a stream."""
     return IntentRecord("stream", scope, name)
 
 
 def segment_policy(configuration: StreamConfiguration) -> tuple[int, int]:
-    """The scale type and target rate that a stream's segments carry."""
+    """Return the scale type and target rate that a stream's segments carry."""
     scaling = configuration.scaling
     if scaling.scale_type is ScaleType.FIXED:
         return FIXED_POLICY

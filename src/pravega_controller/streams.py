@@ -24,11 +24,12 @@ from pravega_controller.errors import InvalidRequestError
 from pravega_wire import names
 
 SEGMENTS_PER_STREAM_MAX = 5_000
-"""The most segments a stream may have at a time: an epoch must fit one table value."""
+"""Maximum number of segments that a stream has at a time: an epoch must fit one value of a
+table."""
 
 TAGS_MAX = 127
 TAG_LENGTH_MAX = 255
-"""As Java counts, in UTF-16 units: its client fails on configurations with more or longer ones."""
+"""Maximum length of a tag in UTF-16 units, as Java counts: its client fails on longer ones."""
 
 StreamCut: TypeAlias = Mapping[int, int]
 """Segment id -> offset in bytes; a negative offset marks a segment not yet begun."""
@@ -47,7 +48,7 @@ class Segment(msgspec.Struct, frozen=True, array_like=True, order=True):
 
     @property
     def epoch(self) -> int:
-        """The epoch in which the segment was created."""
+        """Return the epoch in which the segment was created."""
         return names.segment_epoch(self.segment_id)
 
     @property
@@ -59,7 +60,7 @@ class Segment(msgspec.Struct, frozen=True, array_like=True, order=True):
 
 
 class ScaleType(enum.IntEnum):
-    """How a stream's segment count is chosen. The numbers are those of segment attributes too."""
+    """Rules that choose a stream's number of segments, numbered as in segment attributes."""
 
     FIXED = 0
     KILOBYTES_PER_SECOND = 1
@@ -67,7 +68,7 @@ class ScaleType(enum.IntEnum):
 
 
 class ScalingPolicy(msgspec.Struct, frozen=True):
-    """How many segments a stream has, and at what rate one is split (per second, by its type)."""
+    """The number of segments that a stream has, and the rate per second at which one is split."""
 
     scale_type: ScaleType
     segment_count_min: int
@@ -76,14 +77,14 @@ class ScalingPolicy(msgspec.Struct, frozen=True):
 
 
 class RetentionType(enum.IntEnum):
-    """What a stream's retention limits."""
+    """Quantities that a stream's retention limits."""
 
     TIME = 1
     SIZE = 2
 
 
 class RetentionPolicy(msgspec.Struct, frozen=True):
-    """How much of a stream is kept: milliseconds or bytes, by its type."""
+    """The part of a stream that is kept, in milliseconds or bytes, by its type."""
 
     retention_type: RetentionType
     minimum: int
@@ -101,7 +102,7 @@ class StreamConfiguration(msgspec.Struct, frozen=True):
 
 
 def fixed_configuration(segment_count: int, *, rollover_bytes: int = 0) -> StreamConfiguration:
-    """The configuration of a stream that never scales by itself."""
+    """Return the configuration of a stream that never scales by itself."""
     return StreamConfiguration(
         ScalingPolicy(ScaleType.FIXED, segment_count), rollover_bytes=rollover_bytes
     )
@@ -167,7 +168,8 @@ def _validate_tags(tags: Sequence[str]) -> None:
 
 
 def even_ranges(count: int) -> list[tuple[float, float]]:
-    """The key space cut into ``count`` ranges of one width; the last one ends at exactly 1.
+    """Return the key space split into ``count`` ranges of one width; the last one ends at exactly
+    1.
 
     Each inner boundary is computed by one expression, so neighbours share it bit for bit.
     """
@@ -179,7 +181,9 @@ def even_ranges(count: int) -> list[tuple[float, float]]:
 def segments_in_ranges(
     ranges: Iterable[tuple[float, float]], *, epoch: int, first_number: int
 ) -> tuple[Segment, ...]:
-    """New segments of an epoch, numbered from ``first_number`` in the order of the ranges."""
+    """Return new segments of an epoch, numbered from ``first_number`` in the order of the
+    ranges.
+    """
     return tuple(
         Segment(names.segment_id(first_number + index, epoch), low, high)
         for index, (low, high) in enumerate(ranges)
@@ -187,7 +191,7 @@ def segments_in_ranges(
 
 
 def merge_adjacent(ranges: Iterable[tuple[float, float]]) -> list[tuple[float, float]] | None:
-    """The ranges sorted, with those that meet exactly joined; None if any two overlap."""
+    """Return the ranges sorted, with those that meet exactly joined; None if any two overlap."""
     merged: list[tuple[float, float]] = []
     for low, high in sorted(ranges):
         if merged and low < merged[-1][1]:
@@ -200,5 +204,5 @@ def merge_adjacent(ranges: Iterable[tuple[float, float]]) -> list[tuple[float, f
 
 
 def tiles_key_space(segments: Sequence[Segment]) -> bool:
-    """Whether the segments' ranges cover [0, 1) exactly once."""
+    """Return whether the segments' ranges cover [0, 1) exactly once."""
     return merge_adjacent(segment.key_range for segment in segments) == [(0.0, 1.0)]

@@ -7,7 +7,7 @@ Invariants:
 2. An update of several keys happens whole or not at all, and only if every key has the version that
    its change names.
 3. A conditional update that conflicts, but finds every conditional key at the value it wanted to
-   write, has happened: either its first attempt's reply was lost, or somebody wrote the same.
+   write, has happened: either its first attempt's reply was lost, or another writer wrote the same.
 4. Iteration follows the table's own order; its token resumes after the last entry handed out.
 5. No value is sent that the table would refuse for its size.
 """
@@ -54,16 +54,16 @@ from pravega_wire.commands import (
 __all__ = ["NOT_EXISTS", "NO_VERSION", "Entry", "Page", "TableClient"]
 
 VALUE_BYTES_MAX = 1024 * 1024 - 8192
-"""The greatest value that a table takes under any key."""
+"""Maximum length of a value under any key, in bytes."""
 READ_KEYS_MAX = 15
-"""Keys per read: fifteen values of the greatest size still fit one reply."""
+"""Maximum number of keys per read: fifteen values of the maximum length still fit one reply."""
 READ_SMALL_KEYS_MAX = 500
-"""Keys per read when the values are known to be small."""
+"""Maximum number of keys per read of values that are known to be small."""
 READS_AT_A_TIME_MAX = 4
 REMOVED_KEYS_MAX = 1000
-"""Keys per removal."""
+"""Maximum number of keys per removal."""
 UPDATED_KEYS_MAX = 2000
-"""Keys per update: segment stores refuse requests with more than 4096."""
+"""Maximum number of keys per update: segment stores refuse requests with more than 4096."""
 PAGE_ENTRIES = 1000
 
 
@@ -125,7 +125,9 @@ class TableClient:
         expect(reply, SegmentCreated, SegmentAlreadyExists)
 
     async def delete(self, table: str, *, must_be_empty: bool) -> None:
-        """Delete a table; fine if it is gone. ``TableNotEmptyError`` if it must be but is not."""
+        """Delete a table; fine if it is gone. Raises ``TableNotEmptyError`` if it must be but is
+        not.
+        """
         reply = await self._segments.request(
             table, lambda i: DeleteTableSegment(i, table, must_be_empty, NO_TOKEN)
         )
@@ -135,7 +137,7 @@ class TableClient:
             raise TableNotEmptyError(f"table {table} is not empty")
 
     async def get(self, table: str, key: bytes) -> Entry | None:
-        """The entry of a key, or None. No entry has the empty key."""
+        """Return the entry of a key, or None. No entry has the empty key."""
         if not key:
             return None
         return (await self.get_all(table, [key]))[0]
@@ -143,7 +145,7 @@ class TableClient:
     async def get_all(
         self, table: str, keys: Sequence[bytes], *, value_bytes_max: int = VALUE_BYTES_MAX
     ) -> list[Entry | None]:
-        """The entries of the keys, in their order; None where there is none.
+        """Return the entries of the keys, in their order; None where there is none.
 
         Many keys are read together if their values are known to have at most ``value_bytes_max``.
         """
@@ -201,7 +203,9 @@ class TableClient:
             await self.update(table, changes[start : start + UPDATED_KEYS_MAX])
 
     async def _versions_if_written(self, table: str, changes: Sequence[Change]) -> list[int]:
-        """The versions of an update that met a conflict with itself. ``VersionConflictError``."""
+        """Return the versions of an update that met a conflict with itself, or raise
+        ``VersionConflictError``.
+        """
         current = await self.get_all(table, [change.key for change in changes])
         for change, entry in zip(changes, current, strict=True):
             is_ours = entry is not None and entry.value == change.value
@@ -212,7 +216,9 @@ class TableClient:
         return [NO_VERSION if entry is None else entry.version for entry in current]
 
     async def remove(self, table: str, key: bytes, *, version: int = NO_VERSION) -> None:
-        """Remove a key if it has this version; fine if it is gone. ``VersionConflictError``."""
+        """Remove a key if it has this version; fine if it is gone. Raises
+        ``VersionConflictError``.
+        """
         await self.remove_if(table, [(key, version)])
 
     async def remove_if(self, table: str, versions: Sequence[tuple[bytes, int]]) -> None:
@@ -244,7 +250,7 @@ class TableClient:
         expect(reply, TableKeysRemoved)
 
     async def page(self, table: str, token: bytes) -> Page:
-        """The next entries after the token; no entries only at the end of the table."""
+        """Return the next entries after the token; no entries only at the end of the table."""
         args = TableIteratorArgs(continuation_token=token)
         reply = await self._request(
             table, lambda i: ReadTableEntries(i, table, NO_TOKEN, PAGE_ENTRIES, args)
@@ -257,7 +263,9 @@ class TableClient:
     async def read_range(
         self, table: str, first: bytes, last: bytes, *, count_max: int
     ) -> tuple[Entry, ...]:
-        """The next entries of a table with keys of one length, sorted, both bounds included."""
+        """Return the next entries of a table with keys of one length, sorted, both bounds
+        included.
+        """
         args = TableIteratorArgs(from_key=first, to_key=last)
         reply = await self._request(
             table, lambda i: ReadTableEntries(i, table, NO_TOKEN, count_max, args)
@@ -267,7 +275,7 @@ class TableClient:
         return tuple(Entry(e.key.key, e.value, e.key.version) for e in reply.entries)
 
     async def pages(self, table: str) -> AsyncIterator[tuple[Entry, ...]]:
-        """Every entry of a table, page by page."""
+        """Yield every entry of a table, page by page."""
         token = b""
         while (page := await self.page(table, token)).entries:
             yield page.entries

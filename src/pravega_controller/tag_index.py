@@ -3,13 +3,14 @@
 Owns: the keys and values of the tables ``_system/_tables/controller/tags-<scope id>``.
 
     hash of the tag (16 bytes)  hash of the stream's name (16 bytes)  ->  TagRecord
-    32 zeros: every stream that has tags is in the index              ->  empty TagRecord
+    32 zeros: the index has every stream that has tags                ->  empty TagRecord
 
 Invariants:
-1. An index is whole before anything is asked of it or changed in it: the first who needs it makes
-   it of what the streams say, and then writes the entry under zeros.
-2. A stream that has a tag is in a whole index, because the workflow that gives it the tag puts it
-   there before it ends. One that has it no more may still be there: whoever lists checks.
+1. An index is complete before it is read or changed: its first user builds it from the records of
+   the streams, and then writes the entry under zeros.
+2. A stream that has a tag is in a complete index, because the workflow that gives it the tag puts
+   it there before it ends. A stream that lost a tag may still be there: callers check what they
+   find.
 """
 
 from __future__ import annotations
@@ -68,14 +69,14 @@ class TagIndex:
         self._whole: set[str] = set()
 
     async def add(self, scope: Scope, stream: str, tags: Iterable[str]) -> None:
-        """Note that a stream has these tags, too."""
+        """Record that a stream has these tags, too."""
         if not (wanted := list(tags)):
             return
         await self._make_whole(scope)
         await self._put(scope, stream, wanted)
 
     async def remove(self, scope: Scope, stream: str, tags: Iterable[str]) -> None:
-        """Note that a stream has these tags no more; fine if it never had them."""
+        """Record that a stream has these tags no more; it may never have had them."""
 
         async def remove(tag: str) -> None:
             await self._tables.remove(scope.tag_index, _key(tag, stream))
@@ -86,7 +87,9 @@ class TagIndex:
         await for_each(unwanted, remove)
 
     async def find(self, scope: Scope, tag: str, *, from_key: bytes = b"") -> TaggedPage:
-        """The next streams that may have a tag, in the index's order. ``ScopeNotFoundError``."""
+        """Return the next streams that may have a tag, in the index's order. Raises
+        ``ScopeNotFoundError``.
+        """
         tag_hash = _hash(tag)
         first = from_key if from_key.startswith(tag_hash) else tag_hash + _FIRST
         try:
@@ -110,7 +113,7 @@ class TagIndex:
         return TaggedPage(found, _next_key(entries[-1].key) if entries else b"")
 
     async def _make_whole(self, scope: Scope) -> None:
-        """Make the index of a scope that has none; of two who do it, either may finish first."""
+        """Build the index of a scope unless it is complete; two controllers may do so at once."""
         table = scope.tag_index
         if table in self._whole:
             return
@@ -135,12 +138,12 @@ class TagIndex:
 
 
 def encode_position(key: bytes) -> str:
-    """A continuation token that resumes at a key."""
+    """Return a continuation token that resumes at a key."""
     return "tag-" + base64.urlsafe_b64encode(key).decode()
 
 
 def decode_position(token: str) -> bytes:
-    """The key in a continuation token. ``InvalidRequestError`` for a foreign one."""
+    """Return the key in a continuation token. Raises ``InvalidRequestError`` for a foreign one."""
     if not token:
         return b""
     try:
@@ -161,7 +164,7 @@ def _hash(text: str) -> bytes:
 
 
 def _next_key(key: bytes) -> bytes:
-    """The first key behind another one; none behind the last of a tag."""
+    """Return the first key behind another one; none behind the last of a tag."""
     tag_hash, stream_hash = key[:HASH_BYTES], key[HASH_BYTES:]
     if stream_hash == _LAST:
         return b""

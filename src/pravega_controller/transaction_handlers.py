@@ -61,7 +61,7 @@ async def ping_transaction(
 async def commit_transaction(
     controller: Controller, request: pb.TxnRequest, call: Call
 ) -> pb.TxnStatus:
-    """Answers as soon as the commit is recorded; it is then carried out whatever happens."""
+    """Record a commit and answer; it is then carried out whatever happens."""
     info = request.streamInfo
     decided = await controller.transactions.commit(
         info.scope,
@@ -77,7 +77,7 @@ async def commit_transaction(
 async def abort_transaction(
     controller: Controller, request: pb.TxnRequest, call: Call
 ) -> pb.TxnStatus:
-    """Answers as soon as the abort is recorded; it is then carried out whatever happens."""
+    """Record an abort and answer; it is then carried out whatever happens."""
     info = request.streamInfo
     decided = await controller.transactions.abort(info.scope, info.stream, _to_id(request.txnId))
     return _status(is_decided=decided)

@@ -19,20 +19,20 @@ from typing import Generic, Protocol, TypeVar
 import trio
 
 ROUND_SECONDS_MIN = 0.1
-"""Leases that end within this time of each other are handed over together."""
+"""Minimum interval of rounds, in seconds: leases that end within it are handed over together."""
 LEFT_OVER_MAX = 1_000
-"""So many leases that ended early may be kept at least until their time comes."""
+"""Maximum number of leases that ended early and are kept until their time comes."""
 
 
 class Lease(Protocol):
     """Something that ends unless it is renewed."""
 
     lease_end: float
-    """By trio's clock."""
+    """Time, by trio's clock."""
 
     @property
     def is_running(self) -> bool:
-        """Whether the lease still matters to anybody."""
+        """Return whether the lease still matters."""
 
 
 L = TypeVar("L", bound=Lease)
@@ -49,14 +49,16 @@ class LeaseTimer(Generic[L]):
         self._is_earlier = trio.Event()
 
     def add(self, lease: L) -> None:
-        """Watch a lease from now on; again, if it was made to end earlier than it was to."""
+        """Watch a lease from now on; call this again if its end was moved to an earlier time."""
         is_first = not self._ends or lease.lease_end < self._ends[0][0]
         heapq.heappush(self._ends, (lease.lease_end, next(self._ties), lease))
         if is_first:
             self._is_earlier.set()
 
-    def note_end(self) -> None:
-        """Take note that a lease no longer runs although its time has not come."""
+    def count_early_end(self) -> None:
+        """Count a lease that ended before its time came; remove such leases when there are too
+        many.
+        """
         self._left_over += 1
         if self._left_over > max(LEFT_OVER_MAX, len(self._ends) // 2):
             self._ends = [end for end in self._ends if end[2].is_running]
@@ -64,18 +66,18 @@ class LeaseTimer(Generic[L]):
             self._left_over = 0
 
     async def run(self) -> None:
-        """Hand over what ends, for ever."""
+        """Call ``expire`` with the leases that end, forever."""
         while True:
             self._is_earlier = trio.Event()
             end = self._ends[0][0] if self._ends else float("inf")
             with trio.move_on_at(end):
                 await self._is_earlier.wait()
             if self._ends and self._ends[0][0] <= trio.current_time():
-                self._expire(self._take())
+                self._expire(self._remove_due())
                 await trio.sleep(ROUND_SECONDS_MIN)
 
-    def _take(self) -> list[L]:
-        """The leases that have ended; those that were renewed are put back."""
+    def _remove_due(self) -> list[L]:
+        """Remove and return the leases that have ended; put those that were renewed back."""
         now = trio.current_time()
         # One that was made to end earlier is watched for both ends: it is handed over once.
         ended: dict[int, L] = {}

@@ -5,8 +5,9 @@ Owns: beginning and renewing transactions, and the decisions to commit and abort
 Invariants:
 1. A transaction is recorded before its first segment is created: whatever happens, it is found
    again, and its segments with it.
-2. A decision is recorded before it is answered, and stays: who asks again gets the same answer.
-3. Any controller answers for any transaction. Who renews a lease watches it from then on.
+2. A decision is recorded before it is answered, and stays: a client that asks again gets the same
+   answer.
+3. Any controller answers for any transaction. The one that renews a lease watches it from then on.
 4. A lease that was promised is stored: renewing it by the same or a shorter time stores nothing.
 """
 
@@ -32,7 +33,7 @@ from pravega_controller.errors import (
 )
 from pravega_controller.open_transactions import StreamTransactions, Transaction
 from pravega_controller.records import Create, Delete, Seal
-from pravega_controller.segment_client import NewSegment, SegmentClient, run_together
+from pravega_controller.segment_client import NewSegment, SegmentClient, run_all
 from pravega_controller.store import MetadataStore, Stream
 from pravega_controller.streams import ScaleType, Segment
 from pravega_controller.table_client import NOT_EXISTS
@@ -51,16 +52,18 @@ from pravega_controller.transactions import (
 )
 
 END_WAIT_SECONDS_MAX = 0.05
-"""How long a question about a transaction whose end is being carried out waits for that end."""
+"""Maximum time, in seconds, that a question about a transaction waits for its end, while that is
+carried out."""
 
 KNOWN_SECONDS_MAX = 60.0
-"""A transaction is begun on a stream as it was seen so long ago at most, before that is checked."""
+"""Maximum age, in seconds, of what is known of a stream on which a transaction is begun before
+that is checked."""
 
 log = structlog.get_logger(__name__)
 
 
 class PingAnswer(enum.Enum):
-    """What came of renewing a lease."""
+    """Outcomes of renewing a lease."""
 
     OK = enum.auto()
     LEASE_TOO_LARGE = enum.auto()
@@ -110,7 +113,9 @@ class TransactionOperations:
         return await until_unchanged(partial(self._begin, scope, name, lease_ms))
 
     async def _begin(self, scope: str, name: str, lease_ms: int) -> BegunTransaction:
-        """As ``begin``. ``VersionConflictError`` if the stream is deleted and created meanwhile."""
+        """Begin a transaction like ``begin``. Raises ``VersionConflictError`` if the stream is
+        replaced meanwhile.
+        """
         number = await self._transactions.next_number()
         known = self._store.known(scope, name, age_seconds_max=KNOWN_SECONDS_MAX)
         if known is None or known.record.pending is not None or known.record.is_sealed:
@@ -130,7 +135,7 @@ class TransactionOperations:
         async def verify() -> None:
             found = await self._store.stream(scope, name)
             if found.stream_id != stream.stream_id:
-                raise VersionConflictError(f"another controller made {scope}/{name} anew")
+                raise VersionConflictError(f"another controller has created {scope}/{name} again")
             _refuse_unless_open(found, owner)
             _refuse_unless_kept(found, epoch)
 
@@ -139,7 +144,7 @@ class TransactionOperations:
                 await self._record(owner, identifier, lease_ms)
                 # Whoever seals the stream or drops the epoch from now on finds the record; who did
                 # before is found.
-                await run_together(partial(self._create_segments, stream, identifier), verify)
+                await run_all(partial(self._create_segments, stream, identifier), verify)
                 await self._verify_open(owner, identifier)
             except ControllerError:
                 self._workflows.undo_begin(owner, stream, identifier)
@@ -218,7 +223,9 @@ class TransactionOperations:
             try:
                 async with self._workflows.locks.hold(identifier):
                     if isinstance(found, Stored):
-                        return await self._take(scope, name, identifier, found, lease_ms)
+                        return await self._renew_for_another(
+                            scope, name, identifier, found, lease_ms
+                        )
                     if found.owner.transactions.get(identifier) is found:
                         return await self._renew(found, lease_ms, now)
             except VersionConflictError as error:
@@ -243,7 +250,7 @@ class TransactionOperations:
             self._workflows.timer.add(transaction)
         return PingAnswer.OK
 
-    async def _take(
+    async def _renew_for_another(
         self, scope: str, name: str, identifier: bytes, stored: Stored, lease_ms: int
     ) -> PingAnswer:
         """Renew a lease that another controller watches: watch it from now on."""
@@ -255,7 +262,7 @@ class TransactionOperations:
         if lease_ms > execution_ms_max(record.begin_lease_ms) - age_ms:
             return PingAnswer.EXECUTION_TIME_EXCEEDED
         record = structs.replace(record, lease_ms=max(lease_ms, record.lease_ms))
-        await self._workflows.take(scope, name, identifier, Stored(record, stored.version))
+        await self._workflows.take_over(scope, name, identifier, Stored(record, stored.version))
         return PingAnswer.OK
 
     # ---- Decisions -------------------------------------------------------------------------------
@@ -263,9 +270,10 @@ class TransactionOperations:
     async def commit(
         self, scope: str, name: str, identifier: bytes, *, writer_id: str, writer_ms: int | None
     ) -> bool:
-        """Decide to commit a transaction; False if it is unknown, or was decided otherwise.
+        """Record that a transaction commits, and return True; return False if it is unknown or
+        aborts.
 
-        The first to decide says the writer and its time.
+        The first decision sets the writer and its time.
         """
 
         def committed(record: TransactionRecord) -> TransactionRecord:
@@ -279,7 +287,9 @@ class TransactionOperations:
         return await self._decide(scope, name, identifier, committed, is_commit=True)
 
     async def abort(self, scope: str, name: str, identifier: bytes) -> bool:
-        """Decide to abort a transaction; False if it is unknown, or was decided otherwise."""
+        """Record that a transaction aborts, and return True; return False if it is unknown or
+        commits.
+        """
 
         def aborted(record: TransactionRecord) -> TransactionRecord:
             return structs.replace(record, state=TransactionState.ABORTING)
@@ -322,8 +332,10 @@ class TransactionOperations:
         raise VersionConflictError(f"others change transaction {identifier.hex()}")
 
     def _refuse_unless_seen(self, identifier: bytes) -> None:
-        """Clients ask again when they are told so, and ask each controller in turn."""
-        if not self._workflows.may_take:
+        """Raise an error while this controller may not change what others hold: clients then ask
+        the next one.
+        """
+        if not self._workflows.may_take_over:
             raise VersionConflictError(
                 f"another controller holds transaction {identifier.hex()}, "
                 "and may not know that this one is there"
@@ -332,10 +344,11 @@ class TransactionOperations:
     # ---- Questions -------------------------------------------------------------------------------
 
     async def state(self, scope: str, name: str, identifier: bytes) -> TransactionState | None:
-        """Where a transaction is in its life, or None if there is none, or no such stream.
+        """Return where a transaction is in its life, or None if there is no such transaction or
+        stream.
 
         Clients that wait for an end ask again and again. While this controller carries it out, the
-        answer waits for it a little: one question instead of many, and no pause behind the end.
+        answer waits for it a little: one question instead of many, and no pause after the end.
         """
         found = await self._find(scope, name, identifier)
         if isinstance(found, Transaction) and found.state is not TransactionState.OPEN:
@@ -347,7 +360,9 @@ class TransactionOperations:
         return found.state if isinstance(found, Transaction) else found
 
     async def completed(self, scope: str, name: str) -> list[Outcome]:
-        """The transactions of a stream that ended last, up to ``LISTED_MAX``, oldest first."""
+        """Return the transactions of a stream that ended last, up to ``LISTED_MAX``, oldest
+        first.
+        """
         stream = await self._store.stream(scope, name)
         archived = await self._archive.latest(scope, name)
         owner = self._workflows.registry.find(scope, name)
@@ -362,10 +377,11 @@ class TransactionOperations:
     async def _find(
         self, scope: str, name: str, identifier: bytes
     ) -> Transaction | Stored | TransactionState | None:
-        """A transaction, as it is now, or None.
+        """Return a transaction as it is now, or None.
 
-        As this controller has it in memory if it watches its lease or carries out its end; as it is
-        stored if it is open and another one watches it; else its state.
+        It comes from memory if this controller watches its lease or carries out its end, and from
+        the store if it is open and another controller watches it; otherwise its state alone is
+        returned.
         """
         owner = self._workflows.registry.find(scope, name)
         if owner is not None:

@@ -11,8 +11,8 @@ it over some seconds later, many at a time. The chunks say what the archive has,
 are what is listed, and what is dropped.
 
 Invariants:
-1. An outcome is in the archive before its transaction's record goes: who looks for the record first
-   and in the archive then finds the outcome.
+1. An outcome is in the archive before its transaction's record is removed: a task that looks for
+   the record first and in the archive then finds the outcome.
 2. Whatever the archive has is named by a chunk, and a chunk is dropped only once all its outcomes
    are older than ``KEPT_MS_MIN`` and their keys are gone.
 3. Outcomes are added to an archive at the version that it had before the stream was seen to exist,
@@ -44,15 +44,16 @@ from pravega_controller.transaction_store import table_index, table_names
 KEPT_MS_MIN = 24 * 60 * 60 * 1_000
 LISTED_MAX = 500
 CHUNK_OUTCOMES_MAX = 400
-"""With their own keys, a chunk's outcomes fit one request that changes them together."""
+"""Maximum number of outcomes in a chunk: with their own keys they fit one request that changes
+them together."""
 DROPPED_CHUNKS_MAX = 4
-"""Chunks that one change of the archive drops at most: more than it can add."""
+"""Maximum number of chunks that one change of the archive drops: more than it can add."""
 KNOWN_ARCHIVES_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """What is known of a stream's archive: its record, and that record's version."""
+    """A stream's archive as it is known: its record, and that record's version."""
 
     record: ArchiveRecord
     version: int
@@ -69,12 +70,12 @@ class OutcomeArchive:
         self._known: OrderedDict[tuple[str, str], Archive] = OrderedDict()
 
     async def find(self, scope: str, stream: str, identifier: bytes) -> OutcomeRecord | None:
-        """How a transaction ended, or None if that is not known."""
+        """Return how a transaction ended, or None if that is not known."""
         (entry,) = await self._read(scope, stream, [_outcome_key(scope, stream, identifier.hex())])
         return None if entry is None else decode(entry.value, OutcomeRecord)
 
     async def latest(self, scope: str, stream: str) -> list[Outcome]:
-        """The outcomes that were archived last, up to ``LISTED_MAX``, oldest first."""
+        """Return the outcomes that were archived last, up to ``LISTED_MAX``, oldest first."""
         # Another controller may have archived more.
         self._known.pop((scope, stream), None)
         archive = await self._load(scope, stream)
@@ -88,7 +89,7 @@ class OutcomeArchive:
         return list(found.values())[LISTED_MAX - 1 :: -1]
 
     async def open(self, scope: str, stream: str) -> int:
-        """The version of a stream's archive, which is made if there is none."""
+        """Return the version of a stream's archive; make the archive if there is none."""
         async with self._locks.hold((scope, stream)):
             archive = await self._load(scope, stream)
             if archive.version == NOT_EXISTS:
@@ -108,7 +109,7 @@ class OutcomeArchive:
     ) -> None:
         """Archive outcomes, at most ``CHUNK_OUTCOMES_MAX`` of them.
 
-        ``VersionConflictError`` if the archive does not have this version any more.
+        Raises ``VersionConflictError`` if the archive no longer has this version.
         """
         assert len(outcomes) <= CHUNK_OUTCOMES_MAX
         async with self._locks.hold((scope, stream)):
@@ -163,7 +164,7 @@ class OutcomeArchive:
             await self._remove_record(scope, stream, archive)
 
     async def _remove_record(self, scope: str, stream: str, archive: Archive) -> None:
-        """Remove an archive's record as it was read. ``VersionConflictError``."""
+        """Remove an archive's record as it was read. Raises ``VersionConflictError``."""
         self._known.pop((scope, stream), None)
         table = self._names[table_index(scope, stream)]
         key = _archive_key(scope, stream)
@@ -187,7 +188,10 @@ class OutcomeArchive:
         return Archive(decode(entry.value, ArchiveRecord), entry.version)
 
     async def _chunk(self, scope: str, stream: str, number: int) -> tuple[OutcomesRecord, int]:
-        """A chunk and its version; one that is gone was being dropped when a controller died."""
+        """Return a chunk and its version.
+
+        A chunk that is gone was being dropped when a controller died.
+        """
         (entry,) = await self._read(scope, stream, [_chunk_key(scope, stream, number)])
         if entry is None:
             return OutcomesRecord(()), NOT_EXISTS

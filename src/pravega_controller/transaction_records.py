@@ -21,7 +21,7 @@ class TransactionRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1, 
     lease_ms: int
     """The longest lease it was ever promised: what a restart gives it again."""
     order: int = 0
-    """Its place among the commits of its stream, if an earlier version recorded its commit."""
+    """Place among the commits of its stream, if an earlier version recorded its commit."""
     writer_id: str = ""
     writer_ms: int | None = None
     """The writer's own time, given with the commit."""
@@ -53,22 +53,22 @@ class CounterRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
     """The numbers that transactions were given so far, for the whole cluster."""
 
     next_number: str
-    """In hexadecimal: it has 96 bits."""
+    """A number of 96 bits, in hexadecimal."""
     block: str
     """Drawn by the controller that took the last block: two never write the same value."""
 
 
 class Outcome(msgspec.Struct, frozen=True, array_like=True):
-    """How a transaction ended."""
+    """The end of a transaction."""
 
     identifier: str
-    """In hexadecimal."""
+    """The id, in hexadecimal."""
     is_committed: bool
     ended_ms: int
 
 
 class OutcomeRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
-    """How the transaction ended that the key names."""
+    """The end of the transaction that the key names."""
 
     is_committed: bool
     ended_ms: int
@@ -81,7 +81,7 @@ class OutcomesRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
 
 
 class ArchiveRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
-    """Which chunks of outcomes a stream has: ``first`` up to, not including, ``end``."""
+    """The chunks of outcomes that a stream has: ``first`` up to, not including, ``end``."""
 
     first: int
     end: int

@@ -47,7 +47,8 @@ from pravega_wire import names
 from pravega_wire.hashing import container_hash
 
 TABLES = 4
-"""Over how many tables streams are spread. A change needs every table read and written anew."""
+"""Number of tables over which streams are spread. After a change every table has to be read
+and written again."""
 BLOCK_NUMBERS = 10_000
 COUNTER_KEY = b"transactions"
 
@@ -55,12 +56,12 @@ log = structlog.get_logger(__name__)
 
 
 def table_index(scope: str, stream: str) -> int:
-    """Which of the tables a stream's transactions are in."""
+    """Return the index of the table that has a stream's transactions."""
     return container_hash(names.scoped_name(scope, stream), TABLES)
 
 
 def table_names(kind: str) -> list[str]:
-    """The names of all tables of a kind."""
+    """Return the names of all tables of a kind."""
     return [
         names.table_name(names.INTERNAL_SCOPE, "controller", f"{kind}-{index}")
         for index in range(TABLES)
@@ -106,7 +107,7 @@ class StoredBegunEpoch:
 
 
 Found: TypeAlias = StoredTransaction | StoredLine | StoredBegunEpoch
-"""What the tables of transactions hold."""
+"""Anything that the tables of transactions have."""
 
 
 class TransactionStore:
@@ -122,10 +123,10 @@ class TransactionStore:
         self._block_end = 0
 
     async def next_number(self) -> int:
-        """A number that no transaction had before."""
+        """Return a number that no transaction had before."""
         async with self._counting:
             if self._next_number == self._block_end:
-                self._next_number = await self._take_block()
+                self._next_number = await self._reserve_numbers()
                 self._block_end = self._next_number + BLOCK_NUMBERS
             number = self._next_number
             self._next_number += 1
@@ -136,7 +137,7 @@ class TransactionStore:
     ) -> list[int]:
         """Write transactions of one stream, each as id, record and version, all or none.
 
-        Returns the new versions. ``VersionConflictError``.
+        Returns the new versions. Raises ``VersionConflictError``.
         """
         changes = [
             Change(_key(scope, stream, identifier), encode(record), version)
@@ -145,7 +146,7 @@ class TransactionStore:
         return await self._writes[table_index(scope, stream)].write(changes)
 
     async def read(self, scope: str, stream: str, identifier: bytes) -> Stored | None:
-        """A transaction's record, or None."""
+        """Return a transaction's record, or None."""
         try:
             entry = await self._tables.get(
                 self._names[table_index(scope, stream)], _key(scope, stream, identifier)
@@ -159,7 +160,7 @@ class TransactionStore:
     async def read_all(
         self, scope: str, stream: str, identifiers: Sequence[bytes]
     ) -> list[Stored | None]:
-        """The records of some transactions, None where there is none."""
+        """Return the records of some transactions, None where there is none."""
         keys = [_key(scope, stream, identifier) for identifier in identifiers]
         try:
             entries = await self._tables.get_all(self._names[table_index(scope, stream)], keys)
@@ -198,7 +199,7 @@ class TransactionStore:
     async def read_line(
         self, scope: str, stream: str, stream_id: str
     ) -> tuple[CommitLineRecord, int]:
-        """A stream's line of commits and its version; an empty one if none is stored."""
+        """Return a stream's line of commits and its version; an empty line if none is stored."""
         table = self._names[table_index(scope, stream)]
         try:
             entry = await self._tables.get(table, _line_key(scope, stream, stream_id))
@@ -218,14 +219,14 @@ class TransactionStore:
             log.debug("no transaction was ever begun", table=table)
 
     async def load(self) -> AsyncIterator[Found]:
-        """Everything that is stored. A record that cannot be read is told and left alone."""
+        """Yield everything that is stored. A record that cannot be read is logged and skipped."""
         for table in self._names:
             async for entry in self._entries(table):
                 if (found := _loaded(entry)) is not None:
                     yield found
 
     async def load_stream(self, scope: str, stream: str) -> AsyncIterator[StoredTransaction]:
-        """The transactions of a stream that are stored."""
+        """Yield the transactions of a stream that are stored."""
         prefix = _key(scope, stream, b"")
         async for entry in self._entries(self._names[table_index(scope, stream)]):
             if entry.key.startswith(prefix):
@@ -241,7 +242,7 @@ class TransactionStore:
         except NoSuchTableError:
             log.debug("no transaction was ever begun", table=table)
 
-    async def _take_block(self) -> int:
+    async def _reserve_numbers(self) -> int:
         while True:
             entry = await self._tables.get(NUMBERS, COUNTER_KEY)
             # From 1: an id of zeros means none to many programs.
@@ -275,7 +276,7 @@ def _begun_key(scope: str, stream: str) -> bytes:
 
 
 def _loaded(entry: Entry) -> Found | None:
-    """What an entry says, or None for one that is damaged, which the log tells."""
+    """Return what an entry says; log a damaged entry and return None."""
     try:
         return _parse(entry)
     except CorruptMetadataError as error:

@@ -6,8 +6,8 @@ Owns: the steps that take a transaction from COMMITTING to COMMITTED and from AB
          -> ABORTING   -> its segments deleted                        -> ABORTED   -> archived
 
 A decision is recorded before anything is done about it, and every step after it may be repeated. A
-controller that was killed reads all transactions at its next start and goes on with those whose end
-is decided.
+controller that was killed reads all transactions at its next start and continues with those whose
+end is decided.
 
 Invariants:
 1. A controller merges one batch of a stream at a time, under the lock that also orders its other
@@ -86,14 +86,14 @@ from pravega_controller.transactions import (
 from pravega_controller.watermarks import OldPositionError, OldTimeError, Watermarks
 
 ARCHIVE_SECONDS = 5.0
-"""How long an outcome stays with the open transactions."""
+"""Time, in seconds, for which an outcome stays with the open transactions."""
 ABORTS_AT_A_TIME_MAX = 64
 HELD_AT_A_TIME_MAX = 500
 ARCHIVED_STREAMS_AT_A_TIME_MAX = 16
 EXPIRE_AGAIN_SECONDS = 5.0
-"""How long after a failure a transaction whose lease has ended is tried again."""
+"""Pause, in seconds, between attempts to end a transaction whose lease has ended."""
 CONFLICTS_MAX = 5
-"""How often a change is tried again that met another controller's."""
+"""Maximum number of attempts to make a change that meets another controller's."""
 
 log = structlog.get_logger(__name__)
 
@@ -131,7 +131,7 @@ class TransactionWorkflows:
         """Held, by a transaction's id, from looking at the transaction to having changed it."""
         self._archiving = KeyedLocks()
         self.timer: LeaseTimer[Transaction] = LeaseTimer(self._expire)
-        streams.take_transactions(self)
+        streams.set_transactions(self)
 
     # ---- What others left ------------------------------------------------------------------------
 
@@ -148,10 +148,10 @@ class TransactionWorkflows:
         committing: dict[tuple[str, str], list[StoredTransaction]] = {}
         async for found in self._transactions.load():
             if isinstance(found, StoredLine):
-                self._learn_line(found)
+                self._record_line(found)
                 continue
             if isinstance(found, StoredBegunEpoch):
-                self._learn_epoch(found)
+                self._record_epoch(found)
                 continue
             name = (found.scope, found.stream)
             record = found.stored.record
@@ -164,38 +164,39 @@ class TransactionWorkflows:
                 continue
             if name not in owners:
                 owners[name] = await self._find_owner(*name)
-            transaction = self._take_up(owners[name], found)
+            transaction = self._adopt_found(owners[name], found)
             if transaction is not None:
                 taken.append(transaction)
         for owner in self.registry.all():
             owner.ended = dict(sorted(owner.ended.items(), key=lambda item: item[1].ended_ms))
-            self.go_on_soon(owner)
+            self.finish_decided_soon(owner)
             if owner.line.record.waiting and not self._lines.leads(owner):
                 self.look_soon(owner)
         self._hold_soon(taken)
         self._line_up_soon(committing)
 
-    def _learn_line(self, found: StoredLine) -> None:
+    def _record_line(self, found: StoredLine) -> None:
         owner = self.registry.of_stream(found.scope, found.stream, found.stream_id)
         if owner.line.version < found.version:
             owner.line.record, owner.line.version = found.record, found.version
 
-    def _learn_epoch(self, found: StoredBegunEpoch) -> None:
-        """An earlier version left this; it counts until the stream has a line of commits."""
+    def _record_epoch(self, found: StoredBegunEpoch) -> None:
+        """Record the epoch that an earlier version stored, until the stream has a line."""
         owner = self.registry.of(found.scope, found.stream)
         if owner.line.version == NOT_EXISTS:
             owner.line.record = structs.replace(owner.line.record, epoch=found.epoch)
 
     def take_over_soon(self) -> None:
-        """Take over what a controller held that has died."""
+        """Take over the transactions of a controller that died, in the background."""
         self._background.start(self.load, work="take over transactions")
 
     async def take_over_one(
         self, scope: str, stream: str, identifier: bytes, stored: Stored
     ) -> Transaction | Stored | TransactionState:
-        """A transaction that is not known here: held from now on if its holder is dead.
+        """Return a transaction that is not in memory; hold it from now on if its holder is dead.
 
-        The record is returned as it is of an open one that a living controller holds.
+        Returns the stored record of an open one that a living controller holds, and the state alone
+        of one that has ended or is ending.
         """
         record = stored.record
         is_abandoned = record.holder == "" or await self._members.is_dead(record.holder)
@@ -212,22 +213,24 @@ class TransactionWorkflows:
         if transaction is None:
             transaction = self.adopt(owner, identifier, stored)
             self._hold_soon([transaction])
-            self.go_on_soon(owner)
+            self.finish_decided_soon(owner)
         return transaction
 
     def is_certain(self, transaction: Transaction) -> bool:
-        """Whether what memory says of a transaction is what is stored."""
+        """Return whether memory and store agree about a transaction."""
         solitude = self._members.solitude
         return solitude is not None and transaction.certain_in == solitude
 
     @property
     def solitude(self) -> int | None:
-        """As ``Members.solitude``."""
+        """Return ``Members.solitude``."""
         return self._members.solitude
 
     @property
-    def may_take(self) -> bool:
-        """Whether to change what another controller holds: it must not believe to be alone."""
+    def may_take_over(self) -> bool:
+        """Return whether to change what another controller holds: that one must not believe it is
+        alone.
+        """
         return self._members.is_seen
 
     async def check(self, transaction: Transaction) -> None:
@@ -240,9 +243,9 @@ class TransactionWorkflows:
         return self.registry.of_stream(stream.scope.name, stream.name, stream.stream_id)
 
     async def _find_owner(self, scope: str, name: str) -> StreamTransactions:
-        """Where transactions found in the store belong: to the stream that has the name now.
+        """Return where transactions found in the store belong: to the stream that has the name now.
 
-        What is known by the name may be of a stream that another controller has deleted.
+        The stream that is known by the name may be one that another controller has deleted.
         """
         owner = self.registry.of(scope, name)
         if owner.stream_id:
@@ -251,7 +254,9 @@ class TransactionWorkflows:
         return owner
 
     async def owner_now(self, scope: str, name: str) -> StreamTransactions:
-        """Where transactions of the stream belong that has the name now. ``NotFoundError``."""
+        """Return where transactions of the stream with this name belong now. Raises
+        ``NotFoundError``.
+        """
         return self._owner_of(await self._store.stream(scope, name))
 
     def _hold_soon(self, transactions: Sequence[Transaction]) -> None:
@@ -275,14 +280,16 @@ class TransactionWorkflows:
                 except VersionConflictError:
                     log.info("not held any more", transaction=transaction.identifier.hex())
 
-    def go_on_soon(self, owner: StreamTransactions) -> None:
-        """Carry out what is decided about a stream's transactions."""
+    def finish_decided_soon(self, owner: StreamTransactions) -> None:
+        """Carry out, in the background, what is decided about a stream's transactions."""
         self.commit_soon(owner)
         if aborting := owner.in_state(TransactionState.ABORTING):
             self.abort_soon(owner, aborting)
 
     def look_soon(self, owner: StreamTransactions) -> None:
-        """Look whether transactions of a stream wait to be committed, and nobody does it."""
+        """Look, in the background, whether transactions of a stream wait and no controller commits
+        them.
+        """
         if owner.is_looking:
             return
         owner.is_looking = True
@@ -308,11 +315,11 @@ class TransactionWorkflows:
         )
 
     def _line_up_soon(self, committing: dict[tuple[str, str], list[StoredTransaction]]) -> None:
-        """Put commits into their streams' lines that an earlier version recorded without one."""
+        """Add commits that an earlier version recorded without a line to their streams' lines."""
 
         async def line_up(scope: str, stream: str, found: list[StoredTransaction]) -> None:
             owner = await self.owner_now(scope, stream)
-            await self._lines.look(owner)
+            await self._lines.refresh(owner)
             await self._line_up(owner, found)
             self.commit_soon(owner)
 
@@ -325,7 +332,7 @@ class TransactionWorkflows:
                 )
 
     async def _line_up(self, owner: StreamTransactions, found: list[StoredTransaction]) -> None:
-        """As ``_line_up_soon``, for one stream whose line was read after ``found``."""
+        """Add commits of one stream to its line, which was read after ``found``."""
         for one in sorted(found, key=lambda one: one.stored.record.order):
             if one.identifier.hex() not in owner.line.record.waiting:
                 change = (one.identifier, one.stored.record, one.stored.version)
@@ -333,13 +340,17 @@ class TransactionWorkflows:
                 with suppress(VersionConflictError):
                     await self._lines.enter(owner, change)
 
-    def _take_up(self, owner: StreamTransactions, found: StoredTransaction) -> Transaction | None:
-        """Take what nobody has into memory; returns the transaction if it is new and has no end."""
+    def _adopt_found(
+        self, owner: StreamTransactions, found: StoredTransaction
+    ) -> Transaction | None:
+        """Load what no other controller holds into memory; return the transaction if it is new and
+        open.
+        """
         record = found.stored.record
         if found.identifier in owner.ended:
             return None
         if record.state in (TransactionState.COMMITTED, TransactionState.ABORTED):
-            owner.note_end(found.identifier, _outcome(found.identifier, record))
+            owner.record_end(found.identifier, _outcome(found.identifier, record))
             return None
         known = owner.transactions.get(found.identifier)
         if known is not None and known.version == found.stored.version:
@@ -347,7 +358,7 @@ class TransactionWorkflows:
         return self.adopt(owner, found.identifier, found.stored)
 
     def adopt(self, owner: StreamTransactions, identifier: bytes, stored: Stored) -> Transaction:
-        """Take a transaction into memory as it is stored, with a whole lease.
+        """Load a transaction into memory as it is stored, with a whole lease.
 
         Its record may change until it names this controller: it is not certain before.
         """
@@ -369,12 +380,12 @@ class TransactionWorkflows:
 
     def watch(self, transaction: Transaction) -> None:
         """Keep a transaction in memory, and end it with its lease."""
-        transaction.owner.note(transaction)
+        transaction.owner.add(transaction)
         if transaction.is_running:
             self.timer.add(transaction)
 
     async def run(self) -> None:
-        """Watch leases and archive outcomes, for ever."""
+        """Watch leases and archive outcomes, forever."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.timer.run)
             nursery.start_soon(self.late.run)
@@ -382,11 +393,13 @@ class TransactionWorkflows:
 
     # ---- Decisions -------------------------------------------------------------------------------
 
-    async def take(self, scope: str, name: str, identifier: bytes, stored: Stored) -> Transaction:
-        """Hold a transaction that another controller holds, with a whole lease from now on.
+    async def take_over(
+        self, scope: str, name: str, identifier: bytes, stored: Stored
+    ) -> Transaction:
+        """Take over a transaction that another controller holds, with a whole lease from now on.
 
         The caller holds its lock; ``stored`` is the new record, and the version of the old one.
-        ``VersionConflictError`` if it was changed meanwhile.
+        Raises ``VersionConflictError`` if it was changed meanwhile.
         """
         owner = await self.owner_now(scope, name)
         solitude = self._members.solitude
@@ -400,7 +413,8 @@ class TransactionWorkflows:
     async def commit(self, scope: str, name: str, identifier: bytes, stored: Stored) -> None:
         """Record the commit of an open transaction and carry it out; the caller holds its lock.
 
-        ``stored`` is what it is to be, and the version that it has. ``VersionConflictError``.
+        ``stored`` is what it is to be, and the version that it has. Raises
+        ``VersionConflictError``.
         """
         owner = await self._known_owner(scope, name, identifier)
         solitude = self._members.solitude
@@ -413,7 +427,7 @@ class TransactionWorkflows:
             self.commit_soon(owner)
             raise
         except ControllerError:
-            # It may be recorded all the same, and then with nobody else to carry it out.
+            # It may be recorded all the same, and then no other controller carries it out.
             self.look_soon(owner)
             raise
         was_here = identifier in owner.transactions
@@ -425,7 +439,7 @@ class TransactionWorkflows:
             owner.drop(identifier)
         if was_here:
             # Only now: its lease does not run any more.
-            self.timer.note_end()
+            self.timer.count_early_end()
 
     async def abort(self, scope: str, name: str, identifier: bytes, stored: Stored) -> None:
         """Record the abort of an open transaction, and carry it out; as ``commit``."""
@@ -445,7 +459,9 @@ class TransactionWorkflows:
         self.abort_soon(owner, [transaction])
 
     async def _known_owner(self, scope: str, name: str, identifier: bytes) -> StreamTransactions:
-        """Where a transaction belongs: to the stream that it is known of, else to the present."""
+        """Return where a transaction belongs: to the stream it is known of, else to the present
+        one.
+        """
         owner = self.registry.find(scope, name)
         if owner is not None and owner.stream_id and identifier in owner.transactions:
             return owner
@@ -457,18 +473,19 @@ class TransactionWorkflows:
             await self._reload(transaction)
 
     async def decide(self, transaction: Transaction, record: TransactionRecord) -> None:
-        """Record a transaction's decided end, for whoever holds its lock.
+        """Record a transaction's decided end; the caller holds its lock.
 
-        ``VersionConflictError`` if another controller has changed it; memory then is as stored.
+        Raises ``VersionConflictError`` if another controller has changed it; memory then is as
+        stored.
         """
         try:
             await self.change(transaction, record)
         finally:
             if not transaction.is_running:
-                self.timer.note_end()
+                self.timer.count_early_end()
 
     async def change(self, transaction: Transaction, record: TransactionRecord) -> None:
-        """Replace a transaction's record, for whoever holds its lock. As ``decide``."""
+        """Replace a transaction's record; the caller holds its lock. Raises like ``decide``."""
         owner = transaction.owner
         solitude = self._members.solitude
         change = (transaction.identifier, record, transaction.version)
@@ -500,7 +517,7 @@ class TransactionWorkflows:
                 return
             self._hold_soon([transaction])
         if record.state in (TransactionState.COMMITTED, TransactionState.ABORTED):
-            self._note_ends(owner, [(identifier, record)])
+            self._record_ends(owner, [(identifier, record)])
             return
         transaction.certain_in = solitude
         if stored.version != transaction.version:
@@ -508,12 +525,14 @@ class TransactionWorkflows:
             # The controller that changed it may have renewed the lease just before it died.
             lease_end = trio.current_time() + record.lease_ms / 1000
             transaction.lease_end = max(transaction.lease_end, lease_end)
-            self.go_on_soon(owner)
+            self.finish_decided_soon(owner)
 
     def _drop(self, transaction: Transaction) -> None:
-        """Take a transaction out of memory, whose lease another controller watches, if any."""
+        """Remove a transaction from memory; if its lease still runs, another controller watches
+        it.
+        """
         if transaction.is_running:
-            self.timer.note_end()
+            self.timer.count_early_end()
         transaction.owner.drop(transaction.identifier)
 
     # ---- Commits ---------------------------------------------------------------------------------
@@ -543,7 +562,9 @@ class TransactionWorkflows:
         owner.is_committing = False
 
     async def _give_up(self, owner: StreamTransactions) -> None:
-        """Let another controller, or a later attempt, lead the commits of a stream."""
+        """Stop leading the commits of a stream, so that another controller or a later attempt leads
+        them.
+        """
         try:
             await self._lines.give_up(owner)
         except ControllerError as error:
@@ -584,13 +605,17 @@ class TransactionWorkflows:
             raise
 
     async def _settle_for_another(self, owner: StreamTransactions) -> Stream:
-        """The stream without pending work, after another controller may have done this one's."""
+        """Return the stream without pending work, after another controller may have done this
+        one's.
+        """
         stream = await self._streams.settled(owner.scope, owner.stream)
         await self._store.remove_intent(stream_intent(owner.scope, owner.stream))
         return stream
 
     async def _discard(self, owner: StreamTransactions) -> None:
-        """Drop the transactions of a stream that is gone: there is nothing to merge them into."""
+        """Remove the transactions of a deleted stream: there is nothing into which to merge
+        them.
+        """
         log.warning("transactions of no stream", scope=owner.scope, stream=owner.stream)
         waiting = [commit.identifier for commit in owner.line.commits()]
         identifiers = list(dict.fromkeys([*owner.transactions, *waiting]))
@@ -601,7 +626,7 @@ class TransactionWorkflows:
             owner.drop(identifier)
 
     async def _commit_batch(self, owner: StreamTransactions, stream: Stream) -> Stream:
-        """Commit the transactions that are next, for whoever holds the stream exclusively."""
+        """Commit the transactions that are next; the caller holds the stream exclusively."""
         line = owner.line
         batch = choose_batch(line.commits(), begun_epoch=line.record.epoch)
         epoch = batch[0].epoch
@@ -625,7 +650,9 @@ class TransactionWorkflows:
     async def _load_committing(
         self, owner: StreamTransactions, identifiers: Sequence[bytes], *, is_known: bool = True
     ) -> list[Transaction]:
-        """Those of some transactions that are committing; read unless memory has them as such."""
+        """Return those of some transactions that are committing; read them unless memory says
+        so.
+        """
         found: dict[bytes, Transaction] = {}
         if is_known:
             for identifier in identifiers:
@@ -639,20 +666,22 @@ class TransactionWorkflows:
                 if stored is not None and stored.record.state is TransactionState.COMMITTING:
                     found[identifier] = self.adopt(owner, identifier, stored)
                 elif stored is not None and self._has_committed(stored.record):
-                    # The answer to this controller's write was lost: nobody else archives it.
-                    self._note_ends(owner, [(identifier, stored.record)])
+                    # The answer to this controller's write was lost: no other one archives it.
+                    self._record_ends(owner, [(identifier, stored.record)])
                 else:
                     owner.drop(identifier)
         return [found[identifier] for identifier in identifiers if identifier in found]
 
     def _has_committed(self, record: TransactionRecord) -> bool:
-        """Whether it was this controller that recorded a commit."""
+        """Return whether this controller recorded the commit."""
         return record.state is TransactionState.COMMITTED and record.holder == self.instance_id
 
     async def _merge(
         self, stream: Stream, segments: Iterable[Segment], transactions: Sequence[Transaction]
     ) -> dict[int, list[int]]:
-        """Merge transactions into segments; returns where each ended after each transaction."""
+        """Merge transactions into segments; return where each segment ended after each
+        transaction.
+        """
         if not transactions:
             return {}
         scope, name = stream.scope.name, stream.name
@@ -674,7 +703,7 @@ class TransactionWorkflows:
     ) -> None:
         """Record that transactions are committed, and before that what their writers say of time:
         done again after a crash, it means the same."""
-        await self._note_times(owner, transactions, offsets)
+        await self._record_times(owner, transactions, offsets)
         await self._write_committed(owner, transactions)
         log.debug(
             "transactions committed",
@@ -684,13 +713,13 @@ class TransactionWorkflows:
             segments=len(offsets),
         )
 
-    async def _note_times(
+    async def _record_times(
         self,
         owner: StreamTransactions,
         transactions: Sequence[Transaction],
         offsets: dict[int, list[int]],
     ) -> None:
-        """Note each writer's latest time, and where the stream ends after that transaction."""
+        """Record each writer's latest time, and where the stream ends after that transaction."""
         latest: dict[str, tuple[int, int]] = {}
         for index, transaction in enumerate(transactions):
             record = transaction.record
@@ -700,12 +729,14 @@ class TransactionWorkflows:
         for writer, (time, index) in latest.items():
             position = {segment_id: ends[index] for segment_id, ends in offsets.items()}
             try:
-                await self._watermarks.note(owner.scope, owner.stream, writer, time, position)
+                await self._watermarks.record_mark(
+                    owner.scope, owner.stream, writer, time, position
+                )
             except (OldTimeError, OldPositionError, InvalidRequestError, NotFoundError) as error:
-                log.info("a writer's time is not noted", writer=writer, reason=str(error))
+                log.info("a writer's time is not recorded", writer=writer, reason=str(error))
             except (CorruptMetadataError, StoreAnswerError) as error:
                 # A watermark must never hold back a commit.
-                log.error("a writer's time cannot be noted", writer=writer, reason=str(error))
+                log.error("a writer's time cannot be recorded", writer=writer, reason=str(error))
 
     async def _write_committed(
         self, owner: StreamTransactions, transactions: Sequence[Transaction]
@@ -723,12 +754,12 @@ class TransactionWorkflows:
                     await self._lines.leave(owner, [], absent=identifiers)
                     return
                 continue
-            self._note_ends(owner, [(identifier, record) for identifier, record, _ in ends])
+            self._record_ends(owner, [(identifier, record) for identifier, record, _ in ends])
             return
         raise VersionConflictError("another controller changes the same transactions")
 
     async def _write_aborted(self, transaction: Transaction) -> None:
-        """For whoever holds the transaction's lock."""
+        """Write that a transaction is aborted; the caller holds its lock."""
         owner, identifier = transaction.owner, transaction.identifier
         for _ in range(CONFLICTS_MAX):
             if owner.transactions.get(identifier) is not transaction:
@@ -739,29 +770,29 @@ class TransactionWorkflows:
             except VersionConflictError:
                 await self._reload(transaction)
                 continue
-            self._note_ends(owner, [(identifier, end[1])])
+            self._record_ends(owner, [(identifier, end[1])])
             return
         raise VersionConflictError("another controller changes the same transaction")
 
     def _end_of(self, transaction: Transaction, state: TransactionState) -> RecordChange:
-        """What a transaction's record is to be once it has ended."""
+        """Return what a transaction's record becomes once it has ended."""
         record = structs.replace(
             transaction.record, state=state, ended_ms=self._now_ms(), holder=self.instance_id
         )
         return transaction.identifier, record, transaction.version
 
-    def _note_ends(
+    def _record_ends(
         self, owner: StreamTransactions, ends: Iterable[tuple[bytes, TransactionRecord]]
     ) -> None:
         for identifier, record in ends:
-            owner.note_end(identifier, _outcome(identifier, record))
+            owner.record_end(identifier, _outcome(identifier, record))
 
     # ---- Rolling ---------------------------------------------------------------------------------
 
     async def _roll(
         self, stream: Stream, active: Epoch, epoch: int, transactions: Sequence[Transaction]
     ) -> Stream:
-        """Take in transactions of an earlier epoch, for whoever holds the stream exclusively."""
+        """Merge transactions of an earlier epoch; the caller holds the stream exclusively."""
         history = stream.history
         epochs = rolled_epochs(
             await history.segments_in(epoch),
@@ -779,10 +810,10 @@ class TransactionWorkflows:
             raise
 
     async def finish_roll(self, stream: Stream, rolling: Rolling) -> Stream:
-        """Merge transactions into the first of two new epochs, and go on with the second.
+        """Merge transactions into the first of two new epochs, and make the second one active.
 
-        Both were recorded before, so that whoever finds an active segment sealed is told where to
-        go on. What the first epoch has is sealed before the active segments are.
+        Both were recorded before, so that a client that finds an active segment sealed learns its
+        successors. The first epoch's segments are sealed before the active ones.
         """
         owner = self._owner_of(stream)
         wanted = [bytes.fromhex(digits) for digits in rolling.transactions]
@@ -804,7 +835,7 @@ class TransactionWorkflows:
     # ---- Aborts ----------------------------------------------------------------------------------
 
     def abort_soon(self, owner: StreamTransactions, transactions: Sequence[Transaction]) -> None:
-        """Carry out aborts that are recorded."""
+        """Carry out, in the background, aborts that are recorded."""
         self._background.start(
             lambda: for_each(transactions, self._finish_abort, limit=ABORTS_AT_A_TIME_MAX),
             work="abort",
@@ -824,7 +855,7 @@ class TransactionWorkflows:
                 stream = await self._store.stream(owner.scope, owner.stream)
                 segments = await stream.history.segments_in(transaction.epoch)
             except NotFoundError:
-                # There is no such stream any more, or it was created anew and has no such epoch.
+                # There is no such stream any more, or it was created again and has no such epoch.
                 await self._transactions.remove(owner.scope, owner.stream, [transaction.identifier])
                 owner.drop(transaction.identifier)
                 return
@@ -870,7 +901,7 @@ class TransactionWorkflows:
         )
 
     def _abort_again(self, transaction: Transaction) -> None:
-        """Repeat what failed: by the timer what is undecided, in the background what is decided."""
+        """Repeat what failed: by the timer if no end is decided, else in the background."""
         if transaction.is_running:
             again = trio.current_time() + EXPIRE_AGAIN_SECONDS
             transaction.lease_end = max(transaction.lease_end, again)
@@ -888,7 +919,7 @@ class TransactionWorkflows:
         await self._finish_abort(transaction)
 
     async def _decide_abort(self, transaction: Transaction) -> None:
-        """Record an open transaction's abort, for whoever holds its lock."""
+        """Record an open transaction's abort; the caller holds its lock."""
         if transaction.is_running:
             record = structs.replace(
                 transaction.record, state=TransactionState.ABORTING, holder=self.instance_id
@@ -940,7 +971,7 @@ class TransactionWorkflows:
         (version,) = await self._transactions.write(
             owner.scope, owner.stream, [(identifier, record, NOT_EXISTS)]
         )
-        owner.note_end(identifier, _outcome(identifier, record))
+        owner.record_end(identifier, _outcome(identifier, record))
         return Stored(record, version)
 
     # ---- The end of a stream ---------------------------------------------------------------------
@@ -948,7 +979,7 @@ class TransactionWorkflows:
     async def end_all(self, stream: Stream) -> Stream:
         """Abort every open transaction and commit those that are to be, before a stream is sealed.
 
-        For whoever holds the stream exclusively; returns it as it is then.
+        The caller holds the stream exclusively. Returns the stream as it is afterwards.
         """
         owner = self._owner_of(stream)
         await owner.close()
@@ -985,7 +1016,7 @@ class TransactionWorkflows:
                 stream = await self._commit_batch(owner, stream)
 
     async def outcomes_stored(self, scope: str, name: str) -> list[Outcome]:
-        """The outcomes of a stream that no controller has archived yet, oldest first."""
+        """Return the outcomes of a stream that no controller has archived yet, oldest first."""
         found = [
             _outcome(one.identifier, one.stored.record)
             async for one in self._transactions.load_stream(scope, name)
@@ -1031,7 +1062,7 @@ class TransactionWorkflows:
             self.registry.forget_idle()
 
     async def archive_ended(self, owner: StreamTransactions) -> None:
-        """Move a stream's outcomes to the archive, and drop from it what is old enough.
+        """Move a stream's outcomes to the archive, and remove from it what is old enough.
 
         Outcomes of a stream that another controller has deleted are dropped.
         """
@@ -1055,7 +1086,7 @@ class TransactionWorkflows:
                     await self._archive.drop_old(scope, stream, now_ms=self._now_ms())
 
     async def _exists(self, owner: StreamTransactions) -> bool:
-        """Whether there is the stream still, and not only another one of its name."""
+        """Return whether this very stream still exists, and not only another one of its name."""
         try:
             stream = await self._store.stream(owner.scope, owner.stream)
         except NotFoundError:

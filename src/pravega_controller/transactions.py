@@ -9,7 +9,7 @@ the segments of an earlier one under new ids, and transactions begun on either b
 
 Invariants:
 1. The segments of a transaction are named after its id: segment number of the parent, epoch of the
-   id. So whoever knows the id finds them, whatever the stream went through since.
+   id. So a client that knows the id finds them, whatever happened to the stream since.
 2. A lease only ends by a monotonic clock. The wall clock decides nothing but how much execution
    time is left after a restart, and then a transaction gets at least its whole lease.
 3. Transactions of one epoch are committed in the order in which their commits were recorded.
@@ -37,7 +37,7 @@ _UINT32 = 2**32 - 1
 
 
 class TransactionState(enum.Enum):
-    """Where a transaction is in its life. The values are stored."""
+    """States of a transaction. The values are stored."""
 
     OPEN = "open"
     COMMITTING = "committing"
@@ -50,7 +50,9 @@ class TransactionState(enum.Enum):
 
 
 def make_id(epoch: int, counter: int) -> bytes:
-    """The id of a transaction: the reference epoch it is begun on, and a number of its own."""
+    """Return the id of a transaction: the reference epoch it is begun on, and a number of its
+    own.
+    """
     if not 0 <= epoch < 2**31:
         raise InvalidRequestError(f"there is no epoch {epoch}")
     assert 0 <= counter < 2**COUNTER_BITS
@@ -58,7 +60,7 @@ def make_id(epoch: int, counter: int) -> bytes:
 
 
 def generalize(segments: Iterable[Segment], epoch: int) -> tuple[Segment, ...]:
-    """The segments under ids that carry this epoch instead of the one that created them."""
+    """Return the segments under ids that carry this epoch instead of the one that created them."""
     return tuple(
         Segment(names.segment_id(segment.number, epoch), segment.low, segment.high)
         for segment in segments
@@ -66,7 +68,7 @@ def generalize(segments: Iterable[Segment], epoch: int) -> tuple[Segment, ...]:
 
 
 def segment_name(scope: str, stream: str, number: int, identifier: bytes) -> str:
-    """The name of a transaction's segment for the segment with this number."""
+    """Return the name of a transaction's segment for the segment with this number."""
     parent = names.segment_id(number, names.transaction_epoch(identifier))
     return names.transaction_segment_name(names.segment_name(scope, stream, parent), identifier)
 
@@ -83,12 +85,14 @@ def validate_lease(lease_ms: int) -> None:
 
 
 def execution_ms_max(lease_ms: int) -> int:
-    """How long a transaction that is begun with this lease may stay open, however it is pinged."""
+    """Return how long, in milliseconds, a transaction begun with this lease may stay open, even if
+    pinged.
+    """
     return min(EXECUTION_LEASES_MAX * lease_ms, EXECUTION_MS_MAX)
 
 
 def execution_ms_left(begin_lease_ms: int, lease_ms: int, *, age_ms: int) -> int:
-    """How much execution time a transaction has after a restart.
+    """Return how much execution time, in milliseconds, a transaction has after a restart.
 
     ``age_ms`` comes from two readings of the wall clock, which may have jumped between them, either
     way: so the answer is never less than the lease that the transaction was promised last, and
@@ -114,7 +118,7 @@ class Commit:
 
 
 def choose_batch(commits: Iterable[Commit], *, begun_epoch: int | None) -> list[Commit]:
-    """The transactions to commit next, in order; none if there are none.
+    """Return the transactions to commit next, in order; none if there are none.
 
     All are of one epoch: the one that a batch may have been begun for before a crash, else the
     lowest, so that a stream is rolled as seldom as can be. Those of the begun epoch that come after
@@ -144,10 +148,11 @@ def rolled_epochs(
     *,
     now_ms: int,
 ) -> tuple[Epoch, Epoch]:
-    """The two epochs after the active one that take in transactions of an earlier epoch.
+    """Return the two epochs after the active one into which transactions of an earlier epoch are
+    merged.
 
     The first repeats the earlier epoch's segments under new ids: transactions are merged into them.
-    The second repeats those of the active epoch, so that the stream goes on as it was.
+    The second repeats those of the active epoch, so that the stream continues as it was.
     """
     first = duplicate_epoch(
         active,

@@ -20,7 +20,7 @@ async def note_timestamp_from_writer(
     position = dict(request.position.cut)
     status = pb.TimestampResponse.SUCCESS
     try:
-        await controller.watermarks.note(
+        await controller.watermarks.record_mark(
             info.scope, info.stream, request.writer, request.timestamp, position
         )
     except OldTimeError:

@@ -1,4 +1,4 @@
-"""What writers' marks say about a stream: who counts, up to which time, and behind which cut.
+"""The rules of watermarks: which writers count, up to which time, and after which cut.
 
 Owns: comparing positions, choosing the writers, and the cut that is behind all of their positions.
 Pure; segments are given.
@@ -21,7 +21,7 @@ Position: TypeAlias = Mapping[Segment, int]
 
 @dataclass(frozen=True, slots=True)
 class WriterState:
-    """A writer's last time, and since when, in seconds, it has been behind the last watermark."""
+    """A writer's last time, and for how many seconds it has been behind the last watermark."""
 
     time: int
     is_alive: bool
@@ -30,7 +30,7 @@ class WriterState:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Which writers are gone, and the times between which the others are, if all have gone on."""
+    """The writers that are gone, and the bounds of the others' times if all have advanced."""
 
     gone: tuple[str, ...]
     is_complete: bool
@@ -39,14 +39,17 @@ class Verdict:
 
 
 def goes_on(earlier: Mapping[int, int], later: Mapping[int, int]) -> bool:
-    """Whether a position can follow another: no offset falls in a segment that both have."""
+    """Return whether a position can follow another: no offset of a segment that both have
+    falls.
+    """
     return all(later[each] >= earlier[each] for each in earlier.keys() & later.keys())
 
 
 def judge_writers(
     writers: Mapping[str, WriterState], last_lower: int | None, timeout_seconds: float
 ) -> Verdict:
-    """Who counts for the next watermark after the one with that lower bound, if there was one.
+    """Return which writers count for the next watermark after the one with that lower bound, if
+    any.
 
     A writer that is behind it is waited for, if it is alive, until the time-out; then it is gone.
     """
@@ -66,7 +69,9 @@ def judge_writers(
 
 
 def add_to_bound(bound: dict[Segment, int], position: Position) -> None:
-    """Move a bound behind a position, too. Later segments take the place of those before them."""
+    """Move a bound so that it is also at or after a position; later segments replace earlier
+    ones.
+    """
     merged = dict(bound)
     for segment, offset in position.items():
         merged[segment] = max(merged.get(segment, 0), offset)
@@ -79,7 +84,7 @@ def add_to_bound(bound: dict[Segment, int], position: Position) -> None:
 
 
 def find_gaps(bound: Iterable[Segment]) -> list[tuple[float, float]]:
-    """The key ranges that no segment of a bound serves."""
+    """Return the key ranges that no segment of a bound serves."""
     gaps = []
     covered = 0.0
     for segment in sorted(bound, key=lambda each: each.low):
@@ -96,9 +101,10 @@ async def bound_cut(
     last_cut: Position,
     segments_in: Callable[[int], Awaitable[Sequence[Segment]]],
 ) -> dict[Segment, int]:
-    """A cut of the whole stream that is behind all the positions and the last watermark's cut.
+    """Return a cut of the whole stream that is behind all the positions and the last watermark's
+    cut.
 
-    Where nobody wrote it takes the segments of the latest epoch that somebody wrote to, at their
+    Where no writer wrote it takes the segments of the latest epoch that has writes, at their
     beginning. ``segments_in`` tells the segments of an epoch. There has to be a position.
     """
     known: dict[Segment, int] = {}

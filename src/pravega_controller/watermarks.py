@@ -4,18 +4,18 @@ Owns: the marks of writers, and what is written to mark streams.
 
     _system/_tables/controller/writer-marks    scope/stream/writer -> WriterMarkRecord
 
-A writer notes up to which time it has written everything, and where that ends. Once all writers of
-a stream have noted a time behind the last watermark, a round appends the next one to the stream's
-mark stream, where readers find it. All marks are read at the beginning of a round, so that it costs
-one request when nobody writes with times, whatever the number of streams.
+A writer sends a mark: the time up to which it has written everything, and where that ends. Once all
+writers of a stream have sent a time after the last watermark, a round appends the next one to the
+stream's mark stream, where readers find it. All marks are read at the beginning of a round, so that
+it costs one request when no writer sends times, whatever the number of streams.
 
 Invariants:
 1. A watermark is appended only where the last one ends that was read: of two controllers one
    succeeds, and the times and cuts of a stream's watermarks never go back.
-2. A writer is removed only on the version of its mark that was judged: one that goes on meanwhile
-   stays.
+2. A writer is removed only on the version of its mark that was judged: one that sends a mark
+   meanwhile stays.
 3. How long a writer has been lagging is known in this process only: another controller begins to
-   wait anew.
+   wait again.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ WRITER_MARKS = names.table_name(names.INTERNAL_SCOPE, "controller", "writer-mark
 
 WRITER_NAME_LENGTH_MAX = 512
 ATTEMPTS_MAX = 10
-"""So many times a mark is judged again after somebody else wrote it meanwhile."""
+"""Maximum number of times a mark is judged again after another controller wrote it meanwhile."""
 LAST_MARK = attribute_id_of_name("RevisionStreamClientMark")
 """The attribute of a mark stream's segment that says where the last watermark begins."""
 
@@ -71,17 +71,17 @@ log = structlog.get_logger(__name__)
 
 
 class WriterMarkRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
-    """Up to which time a writer has written everything, and where that ends."""
+    """The time up to which a writer has written everything, and where that ends."""
 
     stream_id: str
     time: int
     position: dict[int, int]
     is_alive: bool = True
-    """Whether it is waited for when it lags; else it counts until it does."""
+    """Whether watermarks wait for the writer when it lags; otherwise it counts until it lags."""
 
 
 class OldTimeError(ControllerError):
-    """The writer has noted a later time before."""
+    """The writer has sent a later time before."""
 
 
 class OldPositionError(ControllerError):
@@ -130,10 +130,10 @@ class Watermarks:
 
     # ---- Writers ---------------------------------------------------------------------------------
 
-    async def note(
+    async def record_mark(
         self, scope: str, name: str, writer: str, time: int, position: Mapping[int, int]
     ) -> None:
-        """Take a writer's mark.
+        """Record a writer's mark.
 
         Raises ``OldTimeError`` or ``OldPositionError`` when it goes back, ``StreamNotFoundError``,
         and ``InvalidRequestError``.
@@ -148,7 +148,9 @@ class Watermarks:
             earlier = None if entry is None else decode(entry.value, WriterMarkRecord)
             if earlier is not None and earlier.stream_id == stream.stream_id:
                 if earlier.time > time:
-                    raise OldTimeError(f"writer {writer} has noted {earlier.time} before {time}")
+                    raise OldTimeError(
+                        f"writer {writer} has sent time {earlier.time} before time {time}"
+                    )
                 if not goes_on(earlier.position, position):
                     raise OldPositionError(f"writer {writer} was further on before")
             try:
@@ -159,7 +161,9 @@ class Watermarks:
         raise VersionConflictError(f"the mark of writer {writer} changes all the time")
 
     async def remove(self, scope: str, name: str, writer: str) -> None:
-        """Wait for a writer no more. ``NotFoundError`` for an unknown one or an unknown stream."""
+        """Wait for a writer no more. Raises ``NotFoundError`` for an unknown one or an unknown
+        stream.
+        """
         _check_writer(writer)
         stream = await self._store.stream(scope, name)
         key = _key(scope, name, writer)
@@ -186,7 +190,7 @@ class Watermarks:
     # ---- Rounds ----------------------------------------------------------------------------------
 
     async def run_round(self) -> None:
-        """Look at every stream whose writers note times."""
+        """Look at every stream whose writers send times."""
         if not self._is_open:
             await self._tables.create(WRITER_MARKS)
             self._is_open = True
@@ -219,7 +223,7 @@ class Watermarks:
         return marks
 
     async def _advance(self, scope: str, name: str, marks: dict[str, _Mark]) -> None:
-        """Append the next watermark of a stream, if all its writers have gone on."""
+        """Append the next watermark of a stream, if all its writers have advanced."""
         try:
             stream = await self._store.stream(scope, name)
         except NotFoundError:
@@ -267,7 +271,7 @@ class Watermarks:
         segments = await stream.history.segments(named)
         positions = []
         for mark in marks:
-            # A client may note a predecessor and its successor: only the later one counts.
+            # A client may send a predecessor and its successor: only the later one counts.
             position: dict[Segment, int] = {}
             written = mark.record.position.items()
             found = {segments[i]: max(0, o) for i, o in written if i in segments}
@@ -291,7 +295,7 @@ class Watermarks:
     # ---- The mark stream -------------------------------------------------------------------------
 
     async def _find_last(self, stream: Stream) -> _Last:
-        """The last watermark, read anew if somebody else has appended one."""
+        """Return the last watermark; read it again if another controller has appended one."""
         scope, name = stream.scope.name, stream.name
         mark_stream = await self._store.stream(scope, names.mark_stream(name))
         segment = mark_stream.segment_name(mark_stream.active[0].segment_id)
@@ -330,7 +334,7 @@ class Watermarks:
             return
         log.debug("watermark", scope=scope, stream=name, lower=watermark.lower)
         if last.watermark is not None:
-            # Whoever reads from the mark on finds the newest one alone.
+            # A client that reads from the mark on finds the newest watermark alone.
             earlier = await self._segments.get_attribute(last.segment, LAST_MARK)
             if earlier < last.end:
                 await self._segments.replace_attribute(

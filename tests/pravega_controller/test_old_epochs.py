@@ -227,7 +227,7 @@ async def test_a_slow_controller_begins_no_transaction_on_an_epoch_that_expires(
     await scene.round(days=8)
     assert await scene.first() == 8
     history = StreamHistory(slow.store.tables, known.table, known.stream_id, stream="s/a")
-    history.note(known.record)
+    history.update(known.record)
     history._epochs.update(epochs)
     slow.store._streams["s", "a"] = dataclasses.replace(known, history=history)
     slow.store._seen_at["s", "a"] = trio.current_time()
@@ -268,7 +268,7 @@ async def test_commits_of_a_slow_controller_go_on_with_what_is_there(
     begun = await slow.transactions.begin("s", "a", lease_ms=LEASE_MS)
     assert known is not None
     history = StreamHistory(slow.store.tables, known.table, known.stream_id, stream="s/a")
-    history.note(known.record)
+    history.update(known.record)
     slow.store._streams["s", "a"] = dataclasses.replace(known, history=history)
     assert await slow.transactions.commit("s", "a", begun.identifier, writer_id="", writer_ms=None)
     await wait_until_committed(slow, begun.identifier)

@@ -159,7 +159,7 @@ async def test_a_question_about_a_stream_whose_name_was_freed_is_told_not_found(
     await scene.scale(2)
     stream = await scene.other.store.stream("s", "a")
     history = StreamHistory(scene.other.store.tables, stream.table, stream.stream_id, stream="s/a")
-    history.note(stream.record)
+    history.update(stream.record)
     await scene.controller.streams.seal("s", "a")
     await scene.controller.streams.delete("s", "a")
     await scene.other.store.tables.put(stream.table, stream.key("state"), GONE)
@@ -178,7 +178,7 @@ async def test_the_segments_up_to_a_cut_are_told_while_epochs_are_dropped(
     # As a controller that has not read the first epochs.
     history = StreamHistory(scene.other.store.tables, stream.table, stream.stream_id, stream="s/a")
     scene.other.store._streams["s", "a"] = dataclasses.replace(stream, history=history)
-    history.note(stream.record)
+    history.update(stream.record)
 
     def is_about_epoch(request: Request) -> bool:
         return isinstance(request, ReadTable) and any(

@@ -45,7 +45,7 @@ class Scene:
         self.now_ms = 10_000_000
         self.tables = TableClient(segments)
         registry = RetentionRegistry(self.tables, now_ms=lambda: self.now_ms)
-        controller.streams._note_policies = registry.register
+        controller.streams._register_policies = registry.register
         self.retention = Retention(
             controller.store,
             controller.streams,

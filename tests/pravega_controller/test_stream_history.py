@@ -109,7 +109,7 @@ async def stored(
 
             def make() -> StreamHistory:
                 history = StreamHistory(tables, "t", "id", stream="s/a")
-                history.note(record)
+                history.update(record)
                 return history
 
             yield memory, make
@@ -256,7 +256,7 @@ async def drop(history: StreamHistory, before: int, *, tells: bool = True) -> No
     record = structs.replace(decode(entry.value, StreamRecord), first_epoch=before)
     if tells:
         await history._tables.put("t", history.state_key, encode(record))
-    other.note(record)
+    other.update(record)
     assert await other.remove_old(epochs_max=10_000) == before
 
 
@@ -348,18 +348,18 @@ def test_a_question_that_meets_the_dropping_is_told_so(seed: int) -> None:
         await drop(history, base)
         for identifier in random.sample(sorted(model.segments), 20):
             asked = StreamHistory(history._tables, "t", "id", stream="s/a")
-            asked.note(record)
+            asked.update(record)
             try:
                 assert await asked.successors(identifier) == model.successors(identifier)
             except EpochDroppedError:
                 assert model.sealed_in[identifier] < base
         for ask in ("epoch", "segments_in"):
             asked = StreamHistory(history._tables, "t", "id", stream="s/a")
-            asked.note(record)
+            asked.update(record)
             with pytest.raises(EpochDroppedError):
                 await getattr(asked, ask)(base - 1)
         asked = StreamHistory(history._tables, "t", "id", stream="s/a")
-        asked.note(record)
+        asked.update(record)
         alive = model.segments_in(before)
         assert await asked.segments(model.segments) == {
             identifier: segment

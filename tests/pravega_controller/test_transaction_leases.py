@@ -57,7 +57,7 @@ def test_a_lease_ends_at_its_end_and_no_earlier(steps: list[tuple[str, float, fl
                 else:
                     running[-1].is_running = False
                     stopped.add(running[-1])
-                    timer.note_end()
+                    timer.count_early_end()
             await trio.sleep(100)
             nursery.cancel_scope.cancel()
         for lease in leases:
@@ -80,5 +80,5 @@ async def test_leases_that_ended_early_take_no_room() -> None:
         lease = Lease(trio.current_time() + 600)
         timer.add(lease)
         lease.is_running = False
-        timer.note_end()
+        timer.count_early_end()
         assert len(timer._ends) <= LEFT_OVER_MAX + len(kept) + 1

@@ -683,7 +683,7 @@ async def test_a_damaged_mark_of_a_writer_holds_back_no_commit_and_no_seal(
 ) -> None:
     async with open_on_memory() as c:
         await make_stream(c)
-        await c.watermarks.note("s", "a", "w", 5, {0: 0, 1: 0})
+        await c.watermarks.record_mark("s", "a", "w", 5, {0: 0, 1: 0})
         marks = memory_store.tables[WRITER_MARKS].entries
         marks[b"s/a/w"] = (b"{garbage", marks[b"s/a/w"][1])
         first, second = await begin(c), await begin(c)

@@ -277,7 +277,7 @@ async def test_work_that_its_owner_gives_up_is_taken_up_by_another(open_on_memor
     async with open_on_memory(port=1) as first, open_on_memory(port=2) as second:
         await first.scopes.create("s")
         await first.streams.create("s", "a", fixed_configuration(2))
-        first.streams._workflows.take_transactions(DamagedTransactions())
+        first.streams._workflows.set_transactions(DamagedTransactions())
         with pytest.raises(CorruptMetadataError):
             await first.streams.seal("s", "a")
         stream = await second.store.stream("s", "a")

@@ -48,8 +48,8 @@ class Scene:
         configuration = StreamConfiguration(scaling, timestamp_aggregation_timeout_ms=timeout_ms)
         await self.controller.streams.create("s", "t", configuration)
 
-    async def note(self, writer: str, time: int, position: dict[int, int]) -> None:
-        await self.marks.note("s", "t", writer, time, position)
+    async def record(self, writer: str, time: int, position: dict[int, int]) -> None:
+        await self.marks.record_mark("s", "t", writer, time, position)
 
     async def watermarks(self) -> list[Watermark]:
         """All that were written, after another round."""
@@ -79,8 +79,8 @@ def whole(offset: int) -> dict[SegmentWithRange, int]:
 
 async def test_the_slowest_writer_gives_the_time_and_the_fastest_the_cut(scene: Scene) -> None:
     await scene.create(timeout_ms=60_000)
-    await scene.note("a", 100, {0: 10})
-    await scene.note("b", 120, {0: 30})
+    await scene.record("a", 100, {0: 10})
+    await scene.record("b", 120, {0: 30})
     first = Watermark(100, 120, whole(30))
     assert await scene.watermarks() == [first]
     assert await scene.watermarks() == [first]
@@ -90,7 +90,7 @@ async def test_watermarks_follow_each_other_and_the_mark_leads_to_the_last(scene
     await scene.create(timeout_ms=60_000)
     segment = "s/_MARKt/0.#epoch.0"
     for number in range(1, 4):
-        await scene.note("a", 10 * number, {0: number})
+        await scene.record("a", 10 * number, {0: number})
         found = await scene.watermarks()
         assert found[-1] == Watermark(10 * number, 10 * number, whole(number))
         assert len(found) == number
@@ -103,33 +103,33 @@ async def test_watermarks_follow_each_other_and_the_mark_leads_to_the_last(scene
 
 async def test_marks_do_not_go_back(scene: Scene) -> None:
     await scene.create()
-    await scene.note("a", 100, {0: 10})
-    await scene.note("a", 100, {0: 10})
+    await scene.record("a", 100, {0: 10})
+    await scene.record("a", 100, {0: 10})
     with pytest.raises(OldTimeError):
-        await scene.note("a", 99, {0: 20})
+        await scene.record("a", 99, {0: 20})
     with pytest.raises(OldPositionError):
-        await scene.note("a", 101, {0: 9})
+        await scene.record("a", 101, {0: 9})
     with pytest.raises(StreamNotFoundError):
-        await scene.marks.note("s", "none", "a", 1, {})
+        await scene.marks.record_mark("s", "none", "a", 1, {})
 
 
 async def test_a_writer_that_lags_is_waited_for(scene: Scene) -> None:
     await scene.create(timeout_ms=60_000)
-    await scene.note("a", 100, {0: 10})
-    await scene.note("b", 100, {0: 10})
+    await scene.record("a", 100, {0: 10})
+    await scene.record("b", 100, {0: 10})
     assert len(await scene.watermarks()) == 1
-    await scene.note("a", 200, {0: 20})
+    await scene.record("a", 200, {0: 20})
     assert len(await scene.watermarks()) == 1
-    await scene.note("b", 150, {0: 15})
+    await scene.record("b", 150, {0: 15})
     assert (await scene.watermarks())[-1] == Watermark(150, 200, whole(20))
 
 
 async def test_without_a_time_out_a_writer_that_lags_is_gone(scene: Scene) -> None:
     await scene.create()
-    await scene.note("a", 100, {0: 10})
-    await scene.note("b", 100, {0: 10})
+    await scene.record("a", 100, {0: 10})
+    await scene.record("b", 100, {0: 10})
     await scene.watermarks()
-    await scene.note("a", 200, {0: 20})
+    await scene.record("a", 200, {0: 20})
     assert (await scene.watermarks())[-1] == Watermark(200, 200, whole(20))
     assert await scene.writers() == {"a"}
     await scene.watermarks()
@@ -141,7 +141,7 @@ async def test_positions_of_epochs_that_were_dropped_hold_up_no_watermark(
 ) -> None:
     monkeypatch.setattr(stream_history, "SNAPSHOT_EPOCHS", 2)
     await scene.create(timeout_ms=60_000)
-    await scene.note("a", 100, {0: 10})
+    await scene.record("a", 100, {0: 10})
     assert len(await scene.watermarks()) == 1
     streams, old_epochs = scene.controller.streams, scene.controller.old_epochs
     for number in range(9):
@@ -155,22 +155,22 @@ async def test_positions_of_epochs_that_were_dropped_hold_up_no_watermark(
         await old_epochs.drop("s", "t")
     assert (await scene.controller.store.stream("s", "t")).record.first_epoch == 8
     # All that is known of where it is lies before the first epoch: the cut is where that begins.
-    await scene.note("a", 200, {0: 10})
+    await scene.record("a", 200, {0: 10})
     first = SegmentWithRange(names.segment_id(8, 8), 0.0, 1.0)
     assert (await scene.watermarks())[-1] == Watermark(200, 200, {first: 0})
-    await scene.note("a", 300, {0: 10})
-    await scene.note("b", 310, {last: 5})
+    await scene.record("a", 300, {0: 10})
+    await scene.record("b", 310, {last: 5})
     cut = {SegmentWithRange(last, 0.0, 1.0): 5}
     assert (await scene.watermarks())[-1] == Watermark(300, 310, cut)
 
 
 async def test_a_removed_writer_counts_until_it_lags(scene: Scene) -> None:
     await scene.create(timeout_ms=60_000)
-    await scene.note("a", 100, {0: 10})
-    await scene.note("b", 90, {0: 10})
+    await scene.record("a", 100, {0: 10})
+    await scene.record("b", 90, {0: 10})
     await scene.marks.remove("s", "t", "b")
     assert (await scene.watermarks())[-1].lower == 90
-    await scene.note("a", 200, {0: 20})
+    await scene.record("a", 200, {0: 20})
     assert (await scene.watermarks())[-1].lower == 200
     for writer, stream in (("b", "t"), ("c", "t"), ("a", "none")):
         with pytest.raises(NotFoundError):
@@ -179,7 +179,7 @@ async def test_a_removed_writer_counts_until_it_lags(scene: Scene) -> None:
 
 async def test_cuts_are_whole_across_scales(scene: Scene) -> None:
     await scene.create(2)
-    await scene.note("a", 100, {0: 5})
+    await scene.record("a", 100, {0: 5})
     first = {SegmentWithRange(0, 0.0, 0.5): 5, SegmentWithRange(1, 0.5, 1.0): 0}
     assert (await scene.watermarks())[-1].cut == first
     await scene.controller.streams.scale("s", "t", [1], [(0.5, 0.7), (0.7, 1.0)], now_ms=1)
@@ -188,7 +188,7 @@ async def test_cuts_are_whole_across_scales(scene: Scene) -> None:
         while (await scene.controller.store.stream("s", "t")).record.pending:  # noqa: ASYNC110
             await trio.sleep(0.01)
     upper = 1 << 32 | 3
-    await scene.note("a", 200, {0: 6, upper: 4})
+    await scene.record("a", 200, {0: 6, upper: 4})
     assert (await scene.watermarks())[-1].cut == {
         SegmentWithRange(0, 0.0, 0.5): 6,
         SegmentWithRange(1 << 32 | 2, 0.5, 0.7): 0,
@@ -200,15 +200,15 @@ async def test_another_controller_goes_on_where_the_first_was(
     scene: Scene, segment_store: tuple[str, int]
 ) -> None:
     await scene.create(timeout_ms=60_000)
-    await scene.note("a", 100, {0: 10})
+    await scene.record("a", 100, {0: 10})
     assert len(await scene.watermarks()) == 1
     config = ControllerConfig(segment_stores=(segment_store,), **QUIET)
     async with open_controller(config, Environment(random=Random(8))) as controller:
         other = Scene(controller)
         assert len(await other.watermarks()) == 1
-        await other.note("a", 200, {0: 20})
+        await other.record("a", 200, {0: 20})
         assert len(await other.watermarks()) == 2
-    await scene.note("a", 300, {0: 30})
+    await scene.record("a", 300, {0: 30})
     found = await scene.watermarks()
     assert [each.lower for each in found] == [100, 200, 300]
 
@@ -219,7 +219,7 @@ async def test_of_two_controllers_one_writes(scene: Scene, segment_store: tuple[
     async with open_controller(config, Environment(random=Random(8))) as controller:
         other = Scene(controller)
         for number in range(1, 6):
-            await scene.note("a", 10 * number, {0: number})
+            await scene.record("a", 10 * number, {0: number})
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(scene.marks.run_round)
                 nursery.start_soon(other.marks.run_round)
@@ -230,7 +230,7 @@ async def test_of_two_controllers_one_writes(scene: Scene, segment_store: tuple[
 
 async def test_marks_of_a_stream_that_is_gone_go_too(scene: Scene) -> None:
     await scene.create()
-    await scene.note("a", 100, {0: 10})
+    await scene.record("a", 100, {0: 10})
     await scene.controller.streams.seal("s", "t")
     await scene.controller.streams.delete("s", "t")
     await scene.marks.run_round()
@@ -239,11 +239,11 @@ async def test_marks_of_a_stream_that_is_gone_go_too(scene: Scene) -> None:
 
 async def test_a_stream_of_the_same_name_has_writers_of_its_own(scene: Scene) -> None:
     await scene.create()
-    await scene.note("a", 100, {0: 10})
+    await scene.record("a", 100, {0: 10})
     await scene.controller.streams.seal("s", "t")
     await scene.controller.streams.delete("s", "t")
     await scene.create()
-    await scene.note("a", 50, {1: 1})
+    await scene.record("a", 50, {1: 1})
     await scene.marks.run_round()
     mark = await scene.controller.store.stream("s", "_MARKt")
     segment = mark.segment_name(mark.active[0].segment_id)

@@ -84,7 +84,7 @@ class MemorySegmentStore:
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything, as if nothing had ever been stored."""
+        """Delete everything, as if nothing had ever been stored."""
         self.segments: dict[str, MemorySegment] = {}
         self.tables: dict[str, MemoryTable] = {}
         self.created: list[str] = []
@@ -96,9 +96,9 @@ class MemorySegmentStore:
         self.refuse_connections = 0
         self.page_entries_max = 1000
         self.reply_seconds = 0.0
-        """How long each request takes, while others are answered."""
+        """Time, in seconds, that each request takes, while others are answered."""
         self.wrong_host_replies = 0
-        """So many changes are refused as if their container were elsewhere."""
+        """Number of changes that are still refused as if their container were elsewhere."""
         self.pause: trio.Event | None = None
         """While set to an event, requests wait for it, if they are such as ``pauses`` says."""
         self.pauses: Callable[[wire.Request], bool] = lambda request: True
@@ -106,25 +106,25 @@ class MemorySegmentStore:
         self._version = 0
 
     def contents(self) -> Contents:
-        """A copy of everything that is stored."""
+        """Return a copy of everything that is stored."""
         return copy.deepcopy((self.segments, self.tables, self.created))
 
     def restore(self, contents: Contents) -> None:
-        """Go back to what was stored, without any fault."""
+        """Restore what was stored, and remove any fault."""
         version = self._version
         self.reset()
         self.segments, self.tables, self.created = copy.deepcopy(contents)
         self._version = version
 
     async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
-        """Serve the streams that ``open_stream`` gives out."""
+        """Serve the streams that ``open_stream`` returns."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             task_status.started()
             await trio.sleep_forever()
 
     async def open_stream(self, host: str, port: int) -> trio.abc.Stream:
-        """What the controller opens instead of a TCP connection."""
+        """Open a connection in memory, in place of the controller's TCP connection."""
         await trio.lowlevel.checkpoint()
         if self.refuse_connections:
             self.refuse_connections -= 1
@@ -343,7 +343,9 @@ class MemorySegmentStore:
         return wire.TableRead(q.request_id, q.segment, tuple(found))
 
     def _iterate(self, q: wire.ReadTableEntries) -> wire.Reply:
-        """In the order of hashes, like a real hash table; the token is the last hash."""
+        """Yield entries in the order of hashes, like a real hash table; the token is the last
+        hash.
+        """
         table = self.tables.get(q.segment)
         if table is None:
             return wire.NoSuchSegment(q.request_id, q.segment)
@@ -361,7 +363,7 @@ class MemorySegmentStore:
         return wire.TableEntriesRead(q.request_id, q.segment, found, token)
 
     def _iterate_range(self, q: wire.ReadTableEntries, table: MemoryTable) -> wire.Reply:
-        """Both bounds are included; there is no token."""
+        """Return entries between both bounds, which are included; there is no token."""
         keys = sorted(key for key in table.entries if q.args.from_key <= key <= q.args.to_key)
         count = min(q.suggested_entry_count, self.page_entries_max)
         found = tuple(
@@ -390,7 +392,7 @@ _HANDLERS: dict[type[wire.Request], Callable[..., wire.Reply]] = {
 
 
 def segment_of(request: wire.Request) -> str:
-    """The segment that a request is about."""
+    """Return the segment that a request is about."""
     if isinstance(request, wire.MergeSegmentsBatch):
         return request.target
     segment: str = getattr(request, "segment")  # noqa: B009 (not every request has one)
@@ -398,7 +400,9 @@ def segment_of(request: wire.Request) -> str:
 
 
 def _is_about_members(request: wire.Request) -> bool:
-    """Whether it comes at any time, of itself: nobody counts it, and no fault loses it."""
+    """Return whether a request concerns membership: it comes at any time, is not counted, and meets
+    no fault.
+    """
     return getattr(request, "segment", "").endswith(MEMBERS_TABLE)
 
 

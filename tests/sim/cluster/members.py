@@ -26,7 +26,7 @@ from cluster.links import Weather, Wires
 from cluster.processes import Process
 from cluster.zookeeper import SimulatedZooKeeper, open_simulated_session
 from pravega_cluster.records import Host
-from pravega_controller.cluster_membership import take_part
+from pravega_controller.cluster_membership import run_membership
 from pravega_controller.config import ControllerConfig
 from pravega_controller.placement import MapPlacement
 from segstore.network.server import ConnectionServer, _accept
@@ -288,7 +288,7 @@ class ControllerPlace(Place):
         )
         serves = trio.Event()
         serves.set()
-        await take_part(
+        await run_membership(
             config,
             MapPlacement(world.container_count),
             _NoSegmentClient(),
