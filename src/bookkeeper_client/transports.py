@@ -27,7 +27,7 @@ class Transport(Protocol):
 
     @property
     def send_now(self) -> SendNow | None:
-        """A function that sends without waiting; None when only ``send`` can be used."""
+        """Return a function that sends without waiting; None when only ``send`` can be used."""
         ...
 
     async def send(self, data: bytes | memoryview) -> None:
