@@ -26,6 +26,7 @@ from benchmarks.cluster.sizes import SMALL, USUAL, Size
 from benchmarks.comparison import plain_table, write_json_if_asked
 from benchmarks.machine import this_machine
 from benchmarks.measured import OURS
+from benchmarks.record import add_run, read_record, write_record
 from benchmarks.streams.report import PERFORMANCE, REASONS, targets
 
 
@@ -48,7 +49,12 @@ def main(arguments: Sequence[str]) -> int:
     print("\n".join([*measured.remarks(), f"{measured.elapsed_seconds:.0f} s in all"]))
     write_json_if_asked(compared)
     if options.report:
+        path = PERFORMANCE / report.RECORD
+        before = read_record(path, BY_NAME)
+        recorded = add_run(before, measured.outcomes, commit=machine.commit, moment=moment)
+        write_record(path, recorded)
         text = report.markdown(
+            recorded,
             measured,
             machine=machine,
             command=" ".join(["python -m benchmarks.bench_cluster", *arguments]),
@@ -88,7 +94,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--all", action="store_true", help="print figures without a target, too")
     parser.add_argument("--directory", help="where the servers keep their data (a temporary one)")
     parser.add_argument(
-        "--report", action="store_true", help=f"write docs/performance/{report.TABLE}"
+        "--report",
+        action="store_true",
+        help=f"record these rows in docs/performance, and make {report.TABLE} of all recorded ones",
     )
     return parser
 

@@ -28,8 +28,8 @@ from benchmarks.machine import this_machine
 from benchmarks.maven import MavenFailedError
 from benchmarks.other_load import spinning
 from benchmarks.peers.api import PeerFailedError
+from benchmarks.record import add_run, read_record, write_record
 from benchmarks.streams import report
-from benchmarks.streams.record import add_run, combine, read_record, write_record
 from benchmarks.streams.rows import BY_NAME, OURS, PEERS, QUICK, SMALL, USUAL, Plan
 from benchmarks.streams.run import LOGS, Measured, run
 from benchmarks.streams.servers import servers
@@ -59,9 +59,10 @@ def main(arguments: Sequence[str]) -> int:
     command = " ".join(["python -m benchmarks.bench_streams", *arguments])
     if options.report:
         path = report.PERFORMANCE / report.RECORD
-        recorded = add_run(read_record(path), measured, commit=machine.commit, moment=moment)
+        before = read_record(path, BY_NAME)
+        recorded = add_run(before, measured.outcomes, commit=machine.commit, moment=moment)
         write_record(path, recorded)
-        plots = report.plots_of(combine(recorded, measured))
+        plots = report.plots_of(report.combine(recorded, measured))
         for name, text in plots.items():
             (report.PERFORMANCE / name).write_text(text)
         path = report.PERFORMANCE / report.TABLE

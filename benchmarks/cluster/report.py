@@ -1,5 +1,7 @@
 """What a run leaves behind: a page with the targets, what misses and why, and all figures."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 
 from benchmarks.cluster.rows import BY_NAME
@@ -8,22 +10,35 @@ from benchmarks.cluster.sizes import Size
 from benchmarks.comparison import markdown_table
 from benchmarks.machine import Machine, measured_on
 from benchmarks.measured import Measured
+from benchmarks.record import RecordedRow, outcomes_of
 from benchmarks.streams.report import missing, targets
 
 TABLE = "cluster.md"
+RECORD = "cluster.json"
+
+
+def combine(record: Mapping[str, RecordedRow], measured: Measured[Size]) -> Measured[Size]:
+    """Return all that is recorded, as if one run had measured it."""
+    rows = {name: row for name, row in BY_NAME.items() if name in record}
+    return replace(measured, rows=rows, outcomes=outcomes_of(record))
 
 
 def markdown(
-    measured: Measured[Size],
+    record: Mapping[str, RecordedRow],
+    last_run: Measured[Size],
     *,
     machine: Machine,
     command: str,
     moment: datetime,
     reasons: str,
 ) -> str:
-    """The report of one run. ``reasons`` is the text of ``misses.md``."""
+    """Return the report of all recorded rows. ``reasons`` is the text of ``misses.md``."""
+    measured = combine(record, last_run)
     size, compared = measured.size, measured.compared()
-    work = "\n".join(f"| {name} | {row.work} |" for name, row in measured.rows.items())
+    work = "\n".join(
+        f"| {name} | {row.work} | {record[name].day} | {record[name].commit} |"
+        for name, row in measured.rows.items()
+    )
     set_ups = dict.fromkeys(BY_NAME[name].set_up for name in measured.rows)
     servers = "\n".join(
         f"- {each.name}: {make_cluster(key, each).description}"
@@ -31,7 +46,7 @@ def markdown(
         for key in measured.servers
     )
     remarks = "\n".join(f"- {remark}" for remark in measured.remarks()) or "- none"
-    missed = "\n".join(missing(compared, reasons)) or "Nothing."
+    missed = "\n".join(missing(compared, reasons, table="cluster")) or "Nothing."
     return f"""# Clusters, {moment:%d %B %Y}
 
 ## What has to be reached
@@ -39,10 +54,11 @@ def markdown(
 {markdown_table(targets(compared))}
 
 Ratio: ours divided by the original's or by the limit, both the median of {size.rounds} interleaved
-rounds. All processes of a cluster, and its clients, share this machine.
+rounds. All servers of a row were measured in one run; rows may be of different runs. All processes
+of a cluster, and its clients, share this machine.
 
-| row | work |
-| --- | --- |
+| row | work | measured | commit |
+| --- | --- | --- | --- |
 {work}
 
 - Loads warm up for {size.warmup_seconds:g} s at least, and are measured for {size.seconds:g} s.
@@ -72,6 +88,6 @@ Remarks:
 
 {remarks}
 
+The last run: rows {", ".join(last_run.rows)}, in {last_run.elapsed_seconds / 60:.0f} minutes.
 {measured_on(machine, moment, command)}
-It took {measured.elapsed_seconds / 60:.0f} minutes.
 """

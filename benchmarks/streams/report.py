@@ -8,7 +8,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from statistics import median
@@ -24,10 +24,11 @@ from benchmarks.comparison import (
 from benchmarks.load import Load
 from benchmarks.machine import Machine
 from benchmarks.plots import Curve, Plot, svg
+from benchmarks.record import RecordedRow, outcomes_of
 from benchmarks.streams import rows
-from benchmarks.streams.record import RecordedRow, combine
-from benchmarks.streams.rows import BY_NAME, OURS, Plan
+from benchmarks.streams.rows import BY_NAME, OURS, PEERS, Plan
 from benchmarks.streams.run import Measured
+from benchmarks.streams.servers import servers
 
 PERFORMANCE = Path(__file__).parent.parent.parent / "docs" / "performance"
 WHOLE, QUICK = "whole", "quick"
@@ -45,6 +46,19 @@ NAME_LENGTH_MAX, LINE_LENGTH = 60, 72
 def targets(compared: Sequence[ComparedRow]) -> list[ComparedRow]:
     """The compared rows that have something to reach."""
     return [row for row in compared if row.reach is not None]
+
+
+def combine(record: Mapping[str, RecordedRow], measured: Measured) -> Measured:
+    """Return all that is recorded, as if one run had measured it with this run's plan."""
+    keys = {server for row in record.values() for server in row.outcomes}
+    peers = tuple(peer for peer in PEERS if peer in keys)
+    names = tuple(name for name in BY_NAME if name in record)
+    return replace(
+        measured,
+        plan=replace(measured.plan, rows=names, peers=peers),
+        servers=servers([key for key in (OURS, *peers) if key in keys]),
+        outcomes=outcomes_of(record),
+    )
 
 
 def figures(measured: Measured) -> str:
@@ -149,10 +163,11 @@ The last run: rows {", ".join(last_run.plan.rows)}, {moment:%Y-%m-%d %H:%M} UTC,
 """
 
 
-def missing(compared: Sequence[ComparedRow], reasons: str) -> list[str]:
-    """A line for each row that misses, with a link to its reason.
+def missing(compared: Sequence[ComparedRow], reasons: str, *, table: str = "") -> list[str]:
+    """Return a line for each row that misses, with a link to its reason.
 
-    The headings of the reasons begin with the rows that they are about: ``L1, L2: ...``.
+    The headings of the reasons begin with the rows that they are about: ``L1, L2: ...``. Where
+    another table has rows of the same names, ``table`` stands before each: ``cluster L1: ...``.
     """
     anchors = {}
     for line in reasons.splitlines():
@@ -165,7 +180,7 @@ def missing(compared: Sequence[ComparedRow], reasons: str) -> list[str]:
     for row in compared:
         if row.holds is False:
             cells = table_cells(row)
-            place = anchors.get(row.row.split()[0])
+            place = anchors.get(f"{table} {row.row.split()[0]}".strip())
             why = f"[why]({REASONS}#{place})" if place else "not explained yet"
             lines.append(f"- {row.row}, {cells[1]}: {cells[4]}, to reach {cells[5]}: {why}")
     return lines

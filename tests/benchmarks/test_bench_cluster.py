@@ -1,6 +1,7 @@
 """The benchmark of clusters measures all of its rows."""
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from benchmarks.load import Load, parse_result
 from benchmarks.machine import this_machine
 from benchmarks.measured import OURS, Measured
 from benchmarks.peers.api import PeerFailedError
+from benchmarks.record import add_run
 from benchmarks.streams.rows import DURABLE
 
 from benchmarks import bench_cluster
@@ -90,14 +92,19 @@ def test_the_report_says_what_misses_and_what_failed() -> None:
             ("move", OURS): [Outcome({}, failure="containers [3] are not served")],
         }
     )
+    moment = datetime(2026, 1, 1, tzinfo=UTC)
+    record = add_run({}, measured.outcomes, commit="abc", moment=moment)
+    later = replace(measured, rows={"move": BY_NAME["move"]}, outcomes={})
     text = report.markdown(
-        measured,
+        record,
+        later,
         machine=this_machine(Path()),
         command="python -m benchmarks.bench_cluster",
-        moment=datetime(2026, 1, 1, tzinfo=UTC),
-        reasons="## kill: a reason\n",
+        moment=moment,
+        reasons="## L1: of another table\n\n## cluster kill: a reason\n",
     )
     assert f"- kill, {works.SERVED.name} (s) / durable: 0.7, to reach <= 0.5: [why]" in text
+    assert f"| kill | {BY_NAME['kill'].work} | 2026-01-01 | abc |" in text
     assert "move, ours, round 1: FAILED: containers [3] are not served" in text
     assert "the same, afresh: original 0.13.0" in text
     assert measured.ours_failed

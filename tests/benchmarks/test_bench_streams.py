@@ -13,9 +13,9 @@ from benchmarks.peers.kafka_broker import KafkaBroker
 from benchmarks.peers.original_durable import OriginalDurable
 from benchmarks.peers.original_standalone import OriginalStandalone
 from benchmarks.peers.segstore_standalone import UNSTORED, AssembledStore, SegstoreStandalone
+from benchmarks.record import add_run, read_record, write_record
 from benchmarks.streams import report, rows
 from benchmarks.streams.drains import DRAINED
-from benchmarks.streams.record import add_run, combine, read_record, write_record
 from benchmarks.streams.rows import BY_NAME, CRASH, OURS, PEERS, ROWS, SMALL, START, Plan
 from benchmarks.streams.run import LOGS, Measured, run
 
@@ -25,6 +25,7 @@ QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 RATE = Metric(rows.PUBLISHED, "events/s", "higher")
 P95 = Metric(rows.PUBLISH_P95, "ms", "lower")
 MB = Metric("published bytes", "MB/s", "higher")
+NEXT_DAY = datetime(2030, 1, 3, tzinfo=UTC)
 
 
 def number(of: Outcome, name: str) -> float:
@@ -211,7 +212,7 @@ def test_a_report_names_work_machine_servers_and_failures(
 ) -> None:
     day = datetime(2030, 1, 2, 3, 4, tzinfo=UTC)
     text = report.markdown(
-        add_run({}, measured, commit="abc", moment=day),
+        add_run({}, measured.outcomes, commit="abc", moment=day),
         measured,
         machine=this_machine(tmp_path),
         command="python -m benchmarks.bench_streams --rows T1",
@@ -235,26 +236,26 @@ def test_a_run_replaces_its_rows_in_the_record_and_leaves_the_others(
     measured: Measured, tmp_path: Path
 ) -> None:
     path = tmp_path / "streams.json"
-    assert read_record(path) == {}
-    first = add_run({}, measured, commit="abc", moment=datetime(2030, 1, 2, tzinfo=UTC))
+    assert read_record(path, BY_NAME) == {}
+    first = add_run({}, measured.outcomes, commit="abc", moment=datetime(2030, 1, 2, tzinfo=UTC))
     write_record(path, first)
-    assert read_record(path) == first
+    assert read_record(path, BY_NAME) == first
     later = replace(
         measured,
         plan=replace(measured.plan, rows=("T2",)),
         outcomes={("T2", OURS): [Outcome({RATE: 1.0})]},
         servers={OURS: SegstoreStandalone()},
     )
-    both = add_run(read_record(path), later, commit="def", moment=datetime(2030, 1, 3, tzinfo=UTC))
+    both = add_run(read_record(path, BY_NAME), later.outcomes, commit="def", moment=NEXT_DAY)
     assert (both["T1"], both["T2"].commit) == (first["T1"], "def")
-    combined = combine(both, later)
+    combined = report.combine(both, later)
     assert combined.plan.rows == ("T1", "T2")
     assert list(combined.servers) == [OURS, "durable"]
 
     def ratios(rows: Measured) -> list[float]:
         return [row.ratio for row in rows.compared() if row.row == "T2" and row.ratio is not None]
 
-    assert 3 in ratios(combine(first, measured))
+    assert 3 in ratios(report.combine(first, measured))
     assert not ratios(combined), "a peer of an earlier run stands beside this one"
 
 

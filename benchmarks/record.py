@@ -1,6 +1,6 @@
-"""The last measurement of each row, kept in ``docs/performance/streams.json``.
+"""The last measurement of each row of a benchmark, kept in a file of ``docs/performance``.
 
-The whole table takes hours, so a run may measure a few of its rows. The report is made of the last
+A whole table may take hours, so a run may measure a few of its rows. The report is made of the last
 measurement of every row.
 
 1. All servers of a row are from one run: ratios are never taken across runs.
@@ -11,16 +11,13 @@ measurement of every row.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from benchmarks.comparison import Metric, Outcome
-from benchmarks.streams.rows import BY_NAME, OURS, PEERS
-from benchmarks.streams.run import Measured
-from benchmarks.streams.servers import servers
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +29,8 @@ class RecordedRow:
     outcomes: Mapping[str, Sequence[Outcome]]
 
 
-def read_record(path: Path) -> dict[str, RecordedRow]:
-    """The recorded rows by their names; none where there is no file."""
+def read_record(path: Path, names: Container[str]) -> dict[str, RecordedRow]:
+    """Return the recorded rows that have one of these names; none where there is no file."""
     if not path.exists():
         return {}
     return {
@@ -46,22 +43,24 @@ def read_record(path: Path) -> dict[str, RecordedRow]:
             },
         )
         for name, row in json.loads(path.read_text()).items()
-        if name in BY_NAME
+        if name in names
     }
 
 
 def add_run(
-    record: Mapping[str, RecordedRow], measured: Measured, *, commit: str, moment: datetime
+    record: Mapping[str, RecordedRow],
+    outcomes: Mapping[tuple[str, str], Sequence[Outcome]],
+    *,
+    commit: str,
+    moment: datetime,
 ) -> dict[str, RecordedRow]:
-    """The record with the rows of a run in place of earlier ones."""
+    """Return the record with the rows of a run, by row and server, in place of earlier ones."""
     found = dict(record)
-    for name in measured.plan.rows:
-        outcomes = {
-            server: measured.of(name, server)
-            for server in measured.servers
-            if measured.of(name, server)
+    for name in dict.fromkeys(row for row, _ in outcomes):
+        by_server = {
+            server: each for (row, server), each in outcomes.items() if row == name and each
         }
-        found[name] = RecordedRow(commit, f"{moment:%Y-%m-%d}", outcomes)
+        found[name] = RecordedRow(commit, f"{moment:%Y-%m-%d}", by_server)
     return found
 
 
@@ -79,23 +78,15 @@ def write_record(path: Path, record: Mapping[str, RecordedRow]) -> None:
     path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
-def combine(record: Mapping[str, RecordedRow], measured: Measured) -> Measured:
-    """Everything that is recorded, as if it had been measured in one run with this run's plan."""
-    keys = {server for row in record.values() for server in row.outcomes}
-    peers = tuple(peer for peer in PEERS if peer in keys)
-    return replace(
-        measured,
-        plan=replace(
-            measured.plan, rows=tuple(name for name in BY_NAME if name in record), peers=peers
-        ),
-        servers=servers([key for key in (OURS, *peers) if key in keys]),
-        outcomes={
-            (name, server): outcomes
-            for name in BY_NAME
-            if name in record
-            for server, outcomes in record[name].outcomes.items()
-        },
-    )
+def outcomes_of(
+    record: Mapping[str, RecordedRow],
+) -> dict[tuple[str, str], Sequence[Outcome]]:
+    """Return all outcomes, by row and server."""
+    return {
+        (name, server): outcomes
+        for name, row in record.items()
+        for server, outcomes in row.outcomes.items()
+    }
 
 
 def _document(outcome: Outcome) -> dict[str, Any]:
