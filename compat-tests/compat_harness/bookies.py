@@ -30,6 +30,9 @@ PROJECT = ROOT / "compat-tests" / "bookkeeper"
 POM = ROOT / "benchmarks" / "peers" / "durable" / "pom.xml"
 TOOL = "bookkeeper.LedgerTool"
 POLL_SECONDS = 0.05
+REGISTRATION_SECONDS_MAX = 40.0
+"""Maximum time between the start of a bookie and its registration, or its end, in seconds: it waits
+10 s for the session of its earlier life, on a machine that has other work."""
 OPTIONS = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 
@@ -172,13 +175,19 @@ class BookieCluster:
         """Wait until a bookie has registered: before that nobody finds it, though it listens.
 
         The node of a life that was killed stays until its session is over. A bookie waits for that
-        for one session's time and then ends, so it is started again, as a supervisor does.
+        for one session's time and then ends, so it is started again, as a supervisor does. Now and
+        then one hangs at that end: it is killed before.
         """
         deadline = time.monotonic() + READY_SECONDS_MAX
+        launched = time.monotonic()
         while self._registered_session(number) in (None, earlier):
             assert time.monotonic() < deadline, f"bookie {number} does not register"
-            if self._bookies[number].has_ended:
+            hangs = time.monotonic() > launched + REGISTRATION_SECONDS_MAX
+            if hangs:
+                self.kill(number)
+            if hangs or self._bookies[number].has_ended:
                 self._launch(number)
+                launched = time.monotonic()
             time.sleep(POLL_SECONDS)
 
     def _registered_session(self, number: int) -> int | None:
