@@ -23,7 +23,7 @@ settings.register_profile("sanitize", max_examples=25, deadline=None)
 settings.load_profile("usual")
 
 STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}
-"""The interpreter's audit events that tell of a new process."""
+"""Names of the audit events that Python raises when it starts a process."""
 ALLOWED = {"git"}
 """Programs that any test may run: the rules of the repository ask for the list of its files."""
 

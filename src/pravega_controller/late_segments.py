@@ -1,10 +1,10 @@
-"""Deletes the segments of aborted transactions once more, after requests can no longer be late.
+"""Deletes the segments of aborted transactions again, once no late request can create them.
 
-A controller that begins a transaction asks for its segments. If the stream is sealed meanwhile, or
-the controller dies, another one may abort the transaction before these requests reach the segment
-store, and they then create segments that belong to nothing. So whoever aborts a transaction that
-may still be in the course of beginning records an intent first, and deletes the segments again
-after ``LATE_SECONDS``.
+A controller that begins a transaction asks the segment store to create its segments. Another
+controller may abort the transaction, because the stream is sealed or the first controller has died,
+before the segment store carries out these requests. The segments are then created after they were
+deleted, and no transaction has them. So a controller that aborts a transaction whose requests may
+still come records an intent first, and deletes the segments again after ``LATE_SECONDS``.
 
 Owns: which segments are to be deleted again, and when.
 

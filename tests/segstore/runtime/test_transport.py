@@ -4,6 +4,7 @@ import os
 import socket
 import struct
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 import trio
@@ -205,17 +206,24 @@ async def test_who_waits_goes_on_when_more_is_there_than_fits(pair: Pair) -> Non
             received += len(await pair.transport.receive())
 
 
-async def test_the_end_is_taken_as_no_bytes(pair: Pair) -> None:
+@asynccontextmanager
+async def taking_until_the_end(pair: Pair) -> AsyncIterator[list[bytes]]:
+    """Let the transport hand over what comes, until the end, during a block that sends it."""
     taken: list[bytes] = []
 
     def take(data: bytes) -> bool:
         taken.append(data)
         return bool(data)
 
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(pair.transport.receive_with, take)
+        await trio.testing.wait_all_tasks_blocked()
+        yield taken
+
+
+async def test_the_end_is_taken_as_no_bytes(pair: Pair) -> None:
     with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(pair.transport.receive_with, take)
-            await trio.testing.wait_all_tasks_blocked()
+        async with taking_until_the_end(pair) as taken:
             await pair.other.send_all(b"bytes")
             await pair.other.send_eof()
         assert b"".join(taken) == b"bytes"
@@ -224,16 +232,8 @@ async def test_the_end_is_taken_as_no_bytes(pair: Pair) -> None:
 
 
 async def test_an_end_that_came_with_the_last_bytes_is_noticed(pair: Pair) -> None:
-    taken: list[bytes] = []
-
-    def take(data: bytes) -> bool:
-        taken.append(data)
-        return bool(data)
-
     with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(pair.transport.receive_with, take)
-            await trio.testing.wait_all_tasks_blocked()
+        async with taking_until_the_end(pair) as taken:
             # Both before the event loop looks again: there is only one edge.
             os.write(pair.other.socket.fileno(), b"bytes")
             await pair.other.send_eof()
@@ -242,16 +242,8 @@ async def test_an_end_that_came_with_the_last_bytes_is_noticed(pair: Pair) -> No
 
 
 async def test_a_peer_that_breaks_off_is_told_from_one_that_ends(pair: Pair) -> None:
-    taken: list[bytes] = []
-
-    def take(data: bytes) -> bool:
-        taken.append(data)
-        return bool(data)
-
     with trio.fail_after(60):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(pair.transport.receive_with, take)
-            await trio.testing.wait_all_tasks_blocked()
+        async with taking_until_the_end(pair) as taken:
             pair.other.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             await trio.aclose_forcefully(pair.other)  # a reset
         assert taken == []
