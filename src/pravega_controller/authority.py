@@ -1,6 +1,6 @@
-"""Where to send a client: the host at which it reached us, which is one it can reach.
+"""The address that a client is sent to: the host at which it reached this controller.
 
-Owns: reading the host out of a call's ``:authority``, and what to do when it has none of use.
+Owns: reading the host from a call's ``:authority``, and the choice of a host when it has none.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ import urllib.parse
 
 _HOST_PORT = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.%]+)\]|(?P<name>[A-Za-z0-9._-]+))(?::\d+)?")
 WILDCARDS = frozenset({"", "0.0.0.0", "::", "[::]"})
-"""Hosts that stand for all addresses of a machine; others reach none by them."""
+"""Hosts that stand for all addresses of a machine, so that no client can connect to them."""
 
 
 def is_local(host: str) -> bool:
-    """Return whether a host name means the caller's own machine, or no machine at all."""
+    """Return whether a host name means only the caller's own machine, or no machine at all."""
     return host in WILDCARDS or host == "localhost" or host == "::1" or host.startswith("127.")
 
 
 def dialled_host(authority: str) -> str | None:
     """Return the host in an authority, or None when it names no single host.
 
-    Clients send their whole controller URI's authority, which may be a list ``h1:p1,h2:p2``.
+    Clients send the authority of their whole controller URI, which may be a list ``h1:p1,h2:p2``.
     """
     match = _HOST_PORT.fullmatch(authority)
     if match is None:
@@ -32,8 +32,7 @@ def dialled_host(authority: str) -> str | None:
 
 
 def local_host_towards(peer: str, listening: str) -> str:
-    """Return the local address that the peer of a call can reach: where we listen, else by our
-    routes.
+    """Return a local address that the caller can reach: the listening one, else one by our routes.
 
     ``peer`` is as gRPC gives it: ``ipv4:127.0.0.1:1234`` or ``ipv6:[::1]:1234``.
     """

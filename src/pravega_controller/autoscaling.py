@@ -1,17 +1,18 @@
 """Splits busy segments and merges idle ones, as segment stores ask and scaling policies allow.
 
-Owns: what is done about an ``AutoScaleEvent``, and the marks of segments that were reported idle.
+Owns: the handling of an ``AutoScaleEvent``, and the marks of segments that were reported idle.
 
     _system/_tables/controller/idle-segments    scope/stream/<segment id> -> IdleSegmentRecord
 
-An event may come twice, to several controllers, or late: it is about a segment by its id, and does
-nothing once that is not active any more. A mark lasts for some minutes after the event. That of a
-silent segment lasts until it is written again, for nothing more will be told about it.
+An event may come twice, to several controllers, or late. It names its segment by id, and has no
+effect once that segment is not active. A mark lasts for some minutes after the event. The mark of a
+silent segment lasts until the segment is written again, because no later event will report it.
 
 Invariants:
 1. No event leaves a stream with fewer segments than its policy's minimum; fixed ones stay.
-2. What cannot be done for good is dropped with a line in the log; only the loss of segment stores,
-   and races with another controller, are errors: the event is to be handled again.
+2. A request that can never be carried out is dropped with a line in the log. Only the loss of
+   segment stores and races with another controller are errors: then the event must be handled
+   again.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class AutoScaling:
         await self._tables.create(IDLE_SEGMENTS)
 
     async def handle(self, event: AutoScaleEvent) -> None:
-        """Scale the stream as an event asks, unless the event is too old or no longer applies."""
+        """Scale the stream as an event requests, unless it is too old or no longer applies."""
         bound = log.bind(scope=event.scope, stream=event.stream, segment=event.segment_id)
         if self._now_ms() - event.time_ms > 1000 * self._event_seconds_max:
             bound.info("request for scaling is too old", time_ms=event.time_ms)
@@ -120,7 +121,7 @@ class AutoScaling:
         except NotFoundError:
             return False
         except CorruptMetadataError:
-            # It says nothing, and must not keep the marks of other streams.
+            # A damaged mark must not keep the marks of other streams.
             return True
 
     async def _split(self, stream: Stream, event: AutoScaleEvent) -> None:

@@ -1,11 +1,10 @@
-"""Work in the background, for which no caller waits: unfinished workflows, retried until they are
-done.
+"""Runs work in the background, such as unfinished workflows, and retries it until it succeeds.
 
 Owns: one task per intent at most, and the pauses between attempts.
 
 Invariants:
-1. An intent handed in is attempted until it succeeds or is known to be pointless; only the end of
-   the controller stops it, and then the intent's record brings it back at the next start.
+1. An intent that was handed in is attempted until it succeeds or turns out to be pointless; only
+   the end of the controller stops it. Then the intent's record brings it back at the next start.
 """
 
 from __future__ import annotations
@@ -59,17 +58,14 @@ class Background:
             self._nursery.start_soon(self._run, intent)
 
     def start(self, work: Callable[[], Awaitable[None]], /, **what: str) -> None:
-        """Begin some work as a task of its own, and repeat it until it succeeds.
-
-        ``what`` says in the log what the work is.
-        """
+        """Begin work as a task, repeated until it succeeds; ``what`` names it in the log."""
         self._nursery.start_soon(self._repeat, work, log.bind(**what))
 
     async def _run(self, intent: IntentRecord) -> None:
         bound = log.bind(kind=intent.kind, scope=intent.scope, name=intent.name)
         finish = self._finishers.get(intent.kind)
         if finish is None:
-            bound.error("nobody can finish this kind of workflow")
+            bound.error("no code finishes this kind of workflow")
             return
 
         async def work() -> None:

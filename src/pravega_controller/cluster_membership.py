@@ -1,14 +1,14 @@
-"""A controller in a cluster: what it does in ZooKeeper as long as it lives.
+"""A controller's membership in a cluster: its work in ZooKeeper for as long as it lives.
 
 Owns: ``run_membership``: the controller's registration, its placement by the map of containers, and
 its turns as the leader that keeps the map.
 
-All of it is done again in each session. That a session is lost changes nothing for requests: the
-placement keeps the last map, and where that is wrong by then, stores say so. Who lives of the
-controllers is decided by their heartbeats, see ``members``; the registration is for others.
+All of this is repeated in each session. The loss of a session changes nothing for requests: the
+placement keeps the last map, and a store answers when that is wrong. The members' heartbeats decide
+which controllers live, see ``members``; the registration is for other processes.
 
-Stores record once for all how many containers the cluster has. A controller that was given another
-number ends: it would look for segments in the wrong containers.
+Stores record once for all how many containers the cluster has. A controller that was started with
+another number ends, because it would look for segments in the wrong containers.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ async def run_membership(
 ) -> None:
     """Run this controller as a member of the cluster, forever; register it once it ``serves``."""
     paths = find_paths(config.cluster)
-    # The endpoint is of this process: what a controller left is told from what the next one does.
+    # The endpoint is that of this process, so records of an earlier controller differ from it.
     endpoint = f"{random.getrandbits(128):032x}"
     own = Host(config.published_address or config.host, config.port, endpoint)
 

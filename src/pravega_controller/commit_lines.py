@@ -1,29 +1,30 @@
-"""The line of each stream's commits: one order for all controllers, and one of them that merges.
+"""The line of each stream's commits: one order for all controllers, and one controller that merges.
 
-Owns: the stored line (``CommitLineRecord``), what is known of it in memory, and which controller
-leads it.
+Owns: the stored line (``CommitLineRecord``), the copy of it in memory, and the choice of the
+controller that leads it.
 
     commit recorded by any controller  ->  end of the line  ->  merged by the leader  ->  out of it
 
-A transaction's commit is recorded by one update that also puts the transaction at the end of its
-stream's line, on condition of the line's version. So all commits of a stream have one order,
-through however many controllers they come, and a controller that reads the line knows all that was
+One update records a transaction's commit and also puts the transaction at the end of its stream's
+line, on condition of the line's version. So all commits of a stream have one order, through however
+many controllers they come, and a controller that reads the line knows every commit that was
 answered.
 
-The controller that records a commit while none leads becomes the leader by the same update, and
-carries out what waits. It stops to lead by the update that takes the last transaction out: if
-another controller has added one meanwhile, this update fails, and the leader continues. So none has
-to be told of a commit, and none has to look for one while the leader lives.
+A controller that records a commit while no controller leads becomes the leader by the same update,
+and carries out the waiting commits. It stops leading by the update that removes the last
+transaction: if another controller has added one meanwhile, this update fails, and the leader
+continues. So no controller must be told of a commit, and none must look for one while the leader
+lives.
 
 Invariants:
 1. The line changes only by a conditional update on the version that was read, and no two writes of
    it are equal.
-2. While transactions wait, one controller leads, unless the leader gave up for an error. A dead
-   leader's place is taken by the controller that writes the line next; the end of a stream takes it
-   from a living one.
-3. What a leader merges are the first transactions of one epoch in the line, and the line says which
-   epoch. Two that lead, because one is slow to learn that it does not any more, therefore merge the
-   same transactions in the same order: what one has merged, the other finds merged.
+2. While transactions wait, one controller leads, unless the leader gave up after an error. The
+   controller that writes the line next replaces a dead leader; the end of a stream replaces a
+   living one.
+3. A leader merges the first transactions of one epoch in the line, and the line names the epoch. If
+   two controllers lead, because one is slow to learn that it does not lead any more, they merge the
+   same transactions in the same order: the second finds them merged.
 """
 
 from __future__ import annotations
@@ -46,12 +47,11 @@ from pravega_controller.transaction_store import Stored, TransactionStore
 from pravega_controller.transactions import Commit
 
 CONFLICTS_MAX = 50
-"""Maximum number of attempts to store a group of changes that meets another controller's."""
+"""Maximum number of attempts to store a group of changes that conflicts with another controller."""
 WAITING_MAX = 10_000
 """Maximum number of commits that wait for one stream: their ids fit one value of a table."""
 GIVING_WAY_WRITES = 3
-"""Pause after a write, as a multiple of the write's duration, in which other controllers may
-write."""
+"""Pause after a write, as a multiple of its duration, in which other controllers may write."""
 GIVING_WAY_SECONDS_MAX = 0.1
 
 RecordChange: TypeAlias = tuple[bytes, TransactionRecord, int]
@@ -63,12 +63,12 @@ class LineChange:
     """A change of the line, and the transactions that change with it."""
 
     apply: Callable[[CommitLineRecord], CommitLineRecord]
-    """Makes the change; if it raises ``StoreUnavailableError``, that is the answer."""
+    """Makes the change; a ``StoreUnavailableError`` that it raises is the answer."""
     records: Sequence[RecordChange] = ()
     takes_over: bool = False
-    """Whether to lead from now on, even if the present leader lives."""
+    """True to lead from now on, even if the present leader lives."""
     gives_up: bool = False
-    """Whether to stop leading, although transactions wait."""
+    """True to stop leading, although transactions wait."""
 
 
 _Change = PendingWrite[LineChange, list[int]]
@@ -76,7 +76,7 @@ _Change = PendingWrite[LineChange, list[int]]
 
 @dataclass(slots=True, eq=False)
 class KnownLine:
-    """A stream's line as one controller knows it: it may have changed since."""
+    """A stream's line as this controller knows it; it may have changed since."""
 
     record: CommitLineRecord = field(default_factory=CommitLineRecord)
     version: int = NOT_EXISTS
@@ -94,7 +94,7 @@ class KnownLine:
 
 
 class LineOwner(Protocol):
-    """A stream, and what is known of its line."""
+    """A stream, and the copy of its line."""
 
     scope: str
     stream: str
@@ -112,9 +112,7 @@ class CommitLines:
         self._writes = 0
 
     def leads(self, owner: LineOwner) -> bool:
-        """Return whether, as far as it knows, this controller has commits of the stream to carry
-        out.
-        """
+        """Return whether this controller knows of commits of the stream that it must carry out."""
         return owner.line.is_led_by(self._me)
 
     # ---- Changes ---------------------------------------------------------------------------------
@@ -123,7 +121,7 @@ class CommitLines:
         """Record a commit at the end of the line; returns the transaction's new version.
 
         Raises ``VersionConflictError`` if the transaction has changed, and
-        ``StoreUnavailableError`` if the line is full, or if it is not known what happened.
+        ``StoreUnavailableError`` if the line is full, or if the outcome of the write is unknown.
         """
         identifier = change[0].hex()
 
@@ -135,7 +133,7 @@ class CommitLines:
                     f"{WAITING_MAX} transactions of {owner.scope}/{owner.stream} wait to be "
                     "committed: try again later"
                 )
-            # What comes into an empty line is the next batch: its epoch is known.
+            # A commit that enters an empty line is the next batch, so its epoch is known.
             epoch = line.epoch if line.waiting else Commit(change[0], 0).epoch
             return structs.replace(line, waiting=(*line.waiting, identifier), epoch=epoch)
 
@@ -148,9 +146,9 @@ class CommitLines:
         *,
         absent: Sequence[bytes] = (),
     ) -> None:
-        """Record that transactions are committed, and take them out of the line.
+        """Record that transactions are committed, and remove them from the line.
 
-        ``absent`` are such as were committed before. Raises ``VersionConflictError`` if a
+        The transactions ``absent`` were committed before. Raises ``VersionConflictError`` if a
         transaction has changed, which only another controller that committed it does.
         """
         gone = {one.hex() for one in (*(r[0] for r in records), *absent)}
@@ -163,7 +161,7 @@ class CommitLines:
         await self._change(owner, LineChange(apply, records))
 
     async def begin_epoch(self, owner: LineOwner, epoch: int) -> bool:
-        """Record of which epoch the next batch is; returns whether this controller still leads."""
+        """Record the epoch of the next batch; return whether this controller still leads."""
 
         def apply(line: CommitLineRecord) -> CommitLineRecord:
             return structs.replace(line, epoch=epoch) if line.leader == self._me else line
@@ -172,10 +170,9 @@ class CommitLines:
         return self.leads(owner)
 
     async def lead(self, owner: LineOwner, *, takes_over: bool = False) -> bool:
-        """Lead the line if transactions wait and no living controller leads; return whether this
-        one leads now.
+        """Lead the line if transactions wait and no living controller leads; return whether so.
 
-        With ``takes_over`` also if a living controller leads: for the one that ends the stream.
+        With ``takes_over``, which ends the stream, replaces a living leader, too.
         """
         await self.refresh(owner)
         line = owner.line.record
@@ -184,7 +181,7 @@ class CommitLines:
         return self.leads(owner)
 
     async def give_up(self, owner: LineOwner) -> None:
-        """Stop leading, although transactions wait: this controller cannot carry them out."""
+        """Stop leading although transactions wait: this controller cannot carry them out."""
         await self._change(owner, LineChange(lambda same: same, gives_up=True))
 
     async def refresh(self, owner: LineOwner) -> None:
@@ -196,7 +193,7 @@ class CommitLines:
     # ---- Writes ----------------------------------------------------------------------------------
 
     async def _change(self, owner: LineOwner, change: LineChange) -> list[int]:
-        """Make a change with all that wait; returns the new versions of its transactions."""
+        """Make a change with all waiting ones; return the new versions of its transactions."""
         line = owner.line
         if line.groups is None:
 
@@ -220,7 +217,7 @@ class CommitLines:
                     waiting.fail(error)
 
     async def _try(self, owner: LineOwner, group: list[_Change]) -> bool:
-        """Write what a group makes of the line as it is known; False if it is to be tried again."""
+        """Write the line after a group of changes; return False if it must be tried again."""
         line = owner.line
         made: list[_Change] = []
         record = line.record
@@ -237,7 +234,7 @@ class CommitLines:
         leader = await self._choose_leader(record, [waiting.write for waiting in made])
         record = structs.replace(record, leader=leader)
         if record == line.record and not changes:
-            # The line may have gone with its stream: it must not be created again then.
+            # The line may have been removed with its stream: this write must not create it again.
             for waiting in made:
                 waiting.complete([])
             return True
@@ -267,7 +264,7 @@ class CommitLines:
         return True
 
     async def _learn(self, owner: LineOwner, group: list[_Change]) -> None:
-        """Read the line after a conflict, and refuse what can not succeed any more."""
+        """Read the line after a conflict, and refuse changes that cannot succeed any more."""
         known = [change for waiting in group for change in waiting.write.records]
         stored: list[Stored | None] = []
 
@@ -301,8 +298,7 @@ class CommitLines:
         return not line.leader or await self._members.is_dead(line.leader)
 
     async def _pause_for_others(self, line: KnownLine) -> None:
-        """Pause until controllers whose writes met this one's can write. They read before they
-        write, so without a pause the controller that writes all the time would always win.
-        """
+        """Pause so that other controllers can write. They read before they write, so that without a
+        pause the controller that writes all the time would always win."""
         if self._members.solitude is None and trio.current_time() < line.gives_way_until:
             await trio.sleep_until(line.gives_way_until)

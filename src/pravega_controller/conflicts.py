@@ -1,4 +1,4 @@
-"""What to do when another controller was faster: decide again, on what is there now."""
+"""Repeats a change after a conflict with another controller, on the records as they are now."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import structlog
 from pravega_controller.errors import VersionConflictError
 
 CONFLICTS_MAX = 20
-"""Maximum number of times a change is decided again before its caller is told of the conflict."""
+"""Maximum number of attempts of a change before its caller gets the conflict."""
 
 T = TypeVar("T")
 
@@ -18,8 +18,7 @@ log = structlog.get_logger(__name__)
 
 
 async def until_unchanged(act: Callable[[], Awaitable[T]]) -> T:
-    """Call ``act``, which reads, decides and writes; call it again if another controller wrote in
-    between.
+    """Call ``act``, which reads, decides and writes, until no other controller interferes.
 
     Raises ``VersionConflictError`` if that happens time and again.
     """

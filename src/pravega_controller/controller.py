@@ -1,4 +1,4 @@
-"""A controller, put together: everything but its gRPC face.
+"""Assembles a controller: everything but its gRPC server.
 
 Owns: which part gets which, what must exist before requests are taken, and resuming what an earlier
 run left unfinished.

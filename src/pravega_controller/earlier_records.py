@@ -1,4 +1,4 @@
-"""Streams as the first format stored them, and how they are carried over into today's.
+"""Streams as the first format stored them, and their conversion into today's records.
 
 Owns: the first format's records of streams. It kept a stream's whole state in one value under its
 name in the objects table, and what an epoch sealed as bare ids, in the histories table:
@@ -8,10 +8,10 @@ name in the objects table, and what an epoch sealed as bare ids, in the historie
                       subscribers/<stream>    -> EarlierSubscribersRecord
 
 Invariants:
-1. A stream is carried over when it is first asked for. Its new records count only once its name
-   leads to them, which one conditional update decides; killed before, the work is done again.
+1. A stream is converted when it is first requested. Its new records count only once its name leads
+   to them, which one conditional update decides; after a crash before it, the work is repeated.
 2. The new records are filed under an id made of the name and the version of the old record, so that
-   doing it again, or two doing it at a time, writes the same keys with the same values.
+   a repetition, or another controller, writes the same keys with the same values.
 """
 
 from __future__ import annotations
@@ -120,9 +120,7 @@ def tags_of(value: bytes) -> tuple[str, ...]:
 async def carry_over(
     tables: TableClient, objects: str, histories: str, name: str, entry: Entry
 ) -> Entry:
-    """Write a stream's records in today's form, and return the entry of its name, which leads to
-    them.
-    """
+    """Write a stream's records in today's form; return the entry of its name that leads to them."""
     record = decode(entry.value, EarlierStreamRecord)
     stream_id = f"earlier.{name}.{entry.version}"
     history = StreamHistory(tables, histories, stream_id, stream=name)
@@ -146,7 +144,7 @@ async def carry_over(
     await carrier.remove_earlier(record.epoch_count)
     current = await tables.get(objects, entry.key)
     if current is None:
-        raise VersionConflictError(f"stream {name} was removed while it was carried over")
+        raise VersionConflictError(f"stream {name} was removed while it was converted")
     return current
 
 
@@ -195,7 +193,7 @@ class _Carrier:
         )
 
     async def remove_earlier(self, count: int) -> None:
-        """Remove the first format's records, which nothing leads to any more."""
+        """Remove the records of the first format, to which nothing leads any more."""
         keys = [_epoch_key(self._name, number) for number in range(count)]
         await self._tables.remove_all(self._table, [*keys, _subscribers_key(self._name)])
 
@@ -212,7 +210,7 @@ class _Carrier:
                 if entry is not None:
                     yield decode(entry.value, EarlierEpochRecord).epoch
                 elif number > 0 and isinstance(pending, Delete):
-                    # Removal went from the last epoch down: what is left is still a history.
+                    # Removal went from the last epoch down: the rest is still a history.
                     return
                 else:
                     raise CorruptMetadataError(f"epoch {number} of {self._name} is missing")
@@ -223,8 +221,8 @@ class _Carrier:
     def _has_head(self, record: EarlierStreamRecord) -> bool:
         """Return whether the stream has a head that the copied epochs contain.
 
-        A removal that was killed took the last epochs, and maybe those of the head's segments. What
-        is left of the stream is then removed from its beginning on.
+        A removal that was killed removed the last epochs, and maybe those of the head's segments.
+        The rest of the stream is then removed from its beginning on.
         """
         is_whole = all(names.segment_epoch(segment) < self._count for segment in record.head)
         return bool(record.head) and (is_whole or not isinstance(record.pending, Delete))

@@ -1,14 +1,14 @@
 """The controller's errors: a shallow tree, each kind with one meaning to a caller.
 
-Owns: what can go wrong, named for what the caller may do about it. The service maps each kind to a
-gRPC status in one place; a message is a sentence for a person.
+Owns: the errors, named for what the caller may do about them. The service maps each kind to a gRPC
+status in one place; a message is a sentence for a person.
 """
 
 from __future__ import annotations
 
 
 class ControllerError(Exception):
-    """Anything the controller refuses or cannot do."""
+    """The controller refuses the request, or cannot carry it out."""
 
 
 class InvalidRequestError(ControllerError):
@@ -20,7 +20,7 @@ class NotFoundError(ControllerError):
 
 
 class EpochDroppedError(NotFoundError):
-    """The epoch lies so far before the stream's head that it is not on record any more."""
+    """The epoch lies so far before the stream's head that its record was removed."""
 
 
 class ScopeNotFoundError(NotFoundError):
@@ -44,7 +44,7 @@ class SubscriberNotFoundError(NotFoundError):
 
 
 class GenerationMismatchError(ControllerError):
-    """The caller knows another id or generation of the reader group than there is."""
+    """The caller names another id or generation of the reader group than the present one."""
 
 
 class AlreadyExistsError(ControllerError):
@@ -72,15 +72,15 @@ class ScalePreconditionError(ControllerError):
 
 
 class StoreUnavailableError(ControllerError):
-    """No segment store answered in time; what was asked may or may not have happened."""
+    """No segment store answered in time; the request may have been carried out or not."""
 
 
 class OwnedElsewhereError(StoreUnavailableError):
-    """Another controller that lives has not finished its work on the stream in time."""
+    """Another living controller has not finished its work on the stream in time."""
 
 
 class StoreAnswerError(ControllerError):
-    """A segment store answered what it must not answer to this request."""
+    """A segment store sent a reply that this request cannot have."""
 
 
 class NoSuchTableError(NotFoundError):
@@ -96,4 +96,4 @@ class VersionConflictError(ControllerError):
 
 
 class CorruptMetadataError(ControllerError):
-    """A stored value is not in any format this controller knows."""
+    """A stored value is in no format that this controller knows."""

@@ -1,4 +1,4 @@
-"""What each RPC about reader groups and their subscriptions does: one function per method.
+"""Handlers of the RPCs about reader groups and their subscriptions: one function per method.
 
 Owns: their answers, by the rule of ``handlers``.
 """

@@ -1,15 +1,15 @@
-"""Writes of many tasks, sent together: what waits while a request is under way is the next request.
+"""Groups writes of many tasks: those that wait while a request is under way form the next request.
 
-Owns: the order of the writes, and the answer of each; and, for the writes of one
-table, what a group of them becomes.
+Owns: the order of the writes, and the answer to each; and, for writes to one table, the joining of
+a group into one request.
 
 Invariants:
-1. Writes reach the table in the order in which they were handed in: a write that is stored tells
-   that every earlier one was stored or has failed.
-2. A write is stored whole or not at all, and fails only for reasons of its own: when a request with
-   several writes meets a conflict, each is sent again by itself, and when the task that sends a
-   group is cancelled, another one sends the others' writes again.
-3. A table that does not exist yet is created by the first write.
+1. Writes reach the table in the order in which they were submitted: once a write is stored, every
+   earlier one was stored or has failed.
+2. A write is stored whole or not at all, and fails only for reasons of its own. When a request with
+   several writes meets a conflict, each is sent again by itself; when the task that sends a group
+   is cancelled, another task sends the others' writes again.
+3. The first write creates the table if it does not exist.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class PendingWrite(Generic[W, A]):
         self.answer: A | None = None
         self.error: Exception | None = None
         self.woken = trio.Event()
-        """Set when the write has its answer, and when its task shall send the next group."""
+        """Set when the write has its answer, and when its task should send the next group."""
 
     @property
     def is_answered(self) -> bool:
@@ -61,7 +61,7 @@ class Groups(Generic[W, A]):
     """Sends the writes of many tasks, one group after the other.
 
     ``send`` completes or fails every write of a group; the next group waits until it returns. After
-    a cancellation it may get a write again: sent twice, a write must mean the same.
+    a cancellation it may get a write a second time, so a write must be idempotent.
     """
 
     def __init__(self, send: Callable[[list[PendingWrite[W, A]]], Awaitable[None]]) -> None:
@@ -72,14 +72,14 @@ class Groups(Generic[W, A]):
     async def submit(self, write: W, *, size: int = 1) -> A:
         """Send a write with its group, and return its answer.
 
-        Raises what it was refused with, and ``StoreUnavailableError`` when nothing is known of it.
+        Raises the refusal of the write, or ``StoreUnavailableError`` when its outcome is unknown.
         """
         waiting: PendingWrite[W, A] = PendingWrite(write, size)
         self._waiting.append(waiting)
         if self._is_sending:
             await self._wait(waiting)
         if not waiting.is_answered:
-            # The task of the write at the head of the line sends for all that wait behind it.
+            # The task of the first waiting write sends all writes that wait behind it.
             await self._send()
         if waiting.error is not None:
             raise waiting.error
@@ -103,7 +103,7 @@ class Groups(Generic[W, A]):
         try:
             await self._send_group(group)
         finally:
-            # This task was cancelled if others have no answer: the next task sends for them again.
+            # If others have no answer, this task was cancelled: the next task sends them again.
             left = [waiting for waiting in group[1:] if not waiting.is_answered]
             self._waiting.extendleft(reversed(left))
             self._wake_next_sender()
@@ -137,10 +137,10 @@ class GroupedWrites:
         self._groups: Groups[Sequence[Change], list[int]] = Groups(self._store)
 
     async def write(self, changes: Sequence[Change]) -> list[int]:
-        """Write these keys, all or none, and return their new versions. Raises
-        ``VersionConflictError``.
+        """Write these keys, all or none, and return their new versions.
 
-        Raises ``StoreUnavailableError`` when it is not known whether they were written.
+        Raises ``VersionConflictError``, and ``StoreUnavailableError`` when it is unknown whether
+        they were written.
         """
         return await self._groups.submit(changes, size=len(changes))
 

@@ -1,8 +1,8 @@
-"""What each RPC about scopes and streams does: one function per method.
+"""Handlers of the RPCs about scopes and streams: one function per method.
 
-Owns: their answers. A refusal that the interface has a status value for is answered with it; any
-other error goes to the service, which answers with a gRPC status. Values that nothing can ever have
-go there too: a status FAILURE would make some clients try again.
+Owns: their answers. If the interface has a status value for a refusal, the answer carries that; any
+other error goes to the service, which answers with a gRPC status. The same holds for requests with
+values that are never valid: a status FAILURE would make some clients try again.
 """
 
 from __future__ import annotations
@@ -30,19 +30,17 @@ from pravega_wire import controller_pb2 as pb
 from pravega_wire import names
 from pravega_wire.names import InvalidNameError
 
-# ---- Where things are ----------------------------------------------------------------------------
+# ---- Places --------------------------------------------------------------------------------------
 
 
 @rpc("getControllerServerList", question=True)
 async def get_controller_server_list(
     controller: Controller, request: pb.ServerRequest, call: Call
 ) -> pb.ServerResponse:
-    """Return the living controllers: this one as the caller reached it, the others as they
-    registered.
-    """
+    """Return the living controllers: this one as the caller reached it, others as registered."""
     found = [pb.NodeUri(endpoint=call.host, port=call.port)]
     for other in controller.members.living()[1:]:
-        # A host that means something on one machine only is the one where the caller found us.
+        # A host that is valid on one machine only is replaced by the caller's name of this one.
         host = call.host if is_local(other.host) else other.host
         found.append(pb.NodeUri(endpoint=host, port=other.port))
     return pb.ServerResponse(nodeURI=found)
@@ -67,10 +65,10 @@ def _find_uri_now(controller: Controller, request: pb.SegmentId, call: Call) -> 
 
 @rpc("getURI", immediate=_find_uri_now, question=True)
 async def get_uri(controller: Controller, request: pb.SegmentId, call: Call) -> pb.NodeUri:
-    """Return the store of a segment, which may not exist: its name alone decides.
+    """Return the store of a segment, which need not exist: its name alone decides.
 
-    Waits for a store that is away, or for another one to take its place: the Java client keeps the
-    answer for 20 seconds, in which it asks nobody again.
+    Waits while a store is away and until another one takes its place, because the Java client keeps
+    the answer for 20 seconds without asking again.
     """
     segment = _segment_of(request)
     await controller.segments.wait_until_alive(segment)
@@ -87,7 +85,7 @@ def _give_empty_token(
 async def get_delegation_token(
     controller: Controller, request: pb.StreamInfo, call: Call
 ) -> pb.DelegationToken:
-    """Return the empty token: clients ask for one even where authorization is off."""
+    """Return the empty token: clients request one even where authorization is off."""
     return _give_empty_token(controller, request, call)
 
 
@@ -131,9 +129,7 @@ async def delete_scope(
 async def delete_scope_recursive(
     controller: Controller, request: pb.ScopeInfo, call: Call
 ) -> pb.DeleteScopeStatus:
-    """Delete a scope with its contents; a missing scope counts as deleted, as with the
-    original.
-    """
+    """Delete a scope with its contents; a missing scope counts as deleted, as in the original."""
     try:
         await controller.scopes.delete_with_contents(request.scope)
     except ScopeNotFoundError:
@@ -364,7 +360,7 @@ async def is_stream_cut_valid(
 
 @rpc("scale")
 async def scale(controller: Controller, request: pb.ScaleRequest, call: Call) -> pb.ScaleResponse:
-    """Record a scale and answer; it is then carried out whatever happens."""
+    """Record a scale and answer; the scale is then carried out in any case."""
     info = request.streamInfo
     ranges = [(entry.start, entry.end) for entry in request.newKeyRanges]
     try:

@@ -1,9 +1,9 @@
-"""The health service of gRPC, by which Kubernetes and others ask a controller whether it serves.
+"""The health service of gRPC: Kubernetes and others ask it whether a controller serves.
 
-Owns: ``HEALTH``, the part of ``grpc.health.v1.Health`` that is served, and what it answers.
+Owns: ``HEALTH``, the part of ``grpc.health.v1.Health`` that is served, and its answers.
 
 A controller takes calls only when its metadata is readable, and the answer comes from the event
-loop: there is none from a controller that starts, stops or hangs. ``Watch`` is not served.
+loop: a controller that starts, stops or hangs gives none. ``Watch`` is not served.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SERVING: Final = 1
 KNOWN: Final = frozenset(
     {"", controller_pb2.DESCRIPTOR.services_by_name["ControllerService"].full_name}
 )
-"""The services whose health may be asked for: the server as a whole, and the controller's."""
+"""The services whose health is known: the server as a whole, and the controller's."""
 
 _FIELD: Final = descriptor_pb2.FieldDescriptorProto
 
@@ -58,9 +58,7 @@ _Response: Final = message_factory.GetMessageClass(HEALTH.methods_by_name["Check
 
 @rpc("Check", question=True)
 async def check(controller: Controller, request: Any, call: Call) -> Message:
-    """Return that the controller serves. Raises ``NotFoundError`` for a service that it does not
-    have.
-    """
+    """Return that the controller serves. Raises ``NotFoundError`` for an unknown service."""
     if request.service not in KNOWN:
-        raise NotFoundError(f"there is no service {request.service!r} here")
+        raise NotFoundError(f"this server has no service {request.service!r}")
     return _Response(status=SERVING)

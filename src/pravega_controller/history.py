@@ -1,16 +1,16 @@
-"""A stream's epochs as pure data: what each created and sealed, and what follows from that.
+"""A stream's epochs as pure data: the segments that each created and sealed.
 
 Owns: computing scales and duplicate epochs, the segments of an epoch, and the successors of a
-segment. Reading epochs from tables is ``stream_history``'s.
+segment. ``stream_history`` reads epochs from tables.
 
 Invariants:
-1. Epoch numbers are consecutive from 0. Epoch 0 seals nothing; every later epoch says which
-   segments it seals and which it creates, each with its key range.
+1. Epoch numbers are consecutive from 0. Epoch 0 seals nothing; every later epoch records the
+   segments that it seals and those that it creates, each with its key range.
 2. The segments of every epoch tile the key space: [0, 1) is covered exactly once.
 3. A segment is in every epoch from the one that created it up to, not including, the one that
    sealed it. A segment once sealed never comes back.
-4. What an epoch creates covers exactly what it seals, so that the successors of a segment, and
-   their predecessors, are all found in the one epoch that sealed it.
+4. The segments that an epoch creates cover exactly those that it seals, so that the successors of a
+   segment, and their predecessors, are all found in the one epoch that sealed it.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from pravega_wire import names
 class Epoch(msgspec.Struct, frozen=True):
     """One step of a stream's history: what it created, what it sealed, and when.
 
-    ``reference`` is the epoch whose key ranges this one repeats; its own number unless it is a
-    duplicate made to take in transactions.
+    ``reference`` is the epoch whose key ranges this one repeats: another epoch if this one is a
+    duplicate that receives transactions, else itself.
     """
 
     number: int
@@ -55,14 +55,14 @@ class Epoch(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Successor:
-    """A segment that takes over, with the ids of all segments it takes over from."""
+    """A segment and the ids of all segments whose place it takes."""
 
     segment: Segment
     predecessors: tuple[int, ...]
 
 
 def apply_epochs(segments: Iterable[Segment], epochs: Iterable[Epoch]) -> tuple[Segment, ...]:
-    """Return, in order of key range, what these epochs leave of ``segments``.
+    """Return, in order of key range, the segments that these epochs leave of ``segments``.
 
     Raises ``CorruptMetadataError`` when they do not fit together.
     """
@@ -118,8 +118,7 @@ def scaled_epoch(
     number: int,
     created_ms: int,
 ) -> Epoch:
-    """Return epoch ``number``, which replaces the ``sealed`` segments of ``latest`` by segments of
-    ``ranges``.
+    """Return epoch ``number``, which replaces ``sealed`` segments of ``latest`` by ``ranges``.
 
     Raises ``ScalePreconditionError`` if one of them is not active, and ``InvalidRequestError`` if
     the new ranges do not cover exactly what the sealed segments covered.

@@ -1,4 +1,4 @@
-"""Intents: which scopes, streams and groups may have a workflow to finish if this controller dies.
+"""Intents: the scopes, streams and groups whose workflows must be finished if a controller dies.
 
 Owns: the table of intents, when an intent is written and removed, and taking over those of others.
 
@@ -6,7 +6,7 @@ Owns: the table of intents, when an intent is written and removed, and taking ov
 
 Invariants:
 1. An intent is durable before its workflow is, and stays at least until the workflow has ended.
-2. An intent is a promise to look, not a lock: one that is left over costs a look, nothing else.
+2. An intent is a promise to look, not a lock: a stale one costs a look, nothing else. So it
    So it outlives its workflow by a while, in which the next workflow of the same thing finds it
    already written, and many are removed by one request.
 3. An intent is removed only at the version at which it was written. So a removal that was given up,

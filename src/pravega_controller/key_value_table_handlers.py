@@ -1,4 +1,4 @@
-"""What each RPC about key-value tables does: one function per method.
+"""Handlers of the RPCs about key-value tables: one function per method.
 
 Owns: their answers, by the rule of ``handlers``.
 """
@@ -39,9 +39,7 @@ async def create_key_value_table(
 async def get_current_segments_key_value_table(
     controller: Controller, request: pb.KeyValueTableInfo, call: Call
 ) -> pb.SegmentRanges:
-    """Return a table's segments under its bare name: clients append the suffix of tables
-    themselves.
-    """
+    """Return a table's segments under its bare name, to which clients append the suffix."""
     table = await controller.tables.get(request.scope, request.kvtName)
     return messages.segment_ranges(request.scope, request.kvtName, table.segments)
 

@@ -1,4 +1,4 @@
-"""Key-value tables: what they are, how they are made and deleted.
+"""Key-value tables: their configuration, creation and deletion.
 
 Owns: a table's configuration and record, and its two workflows. A table is a fixed number of table
 segments that share the key space evenly; clients read and write them without the controller.
@@ -6,11 +6,11 @@ segments that share the key space evenly; clients read and write them without th
     request -> intent -> record with ``pending`` -> segments -> pending = None -> no intent
 
 Invariants:
-1. A table's segments never change: its configuration and first segment number say what they are.
+1. A table's segments never change: its configuration and first segment number determine them.
 2. A deleted table leaves the number after its last segment behind, so that no segment name is ever
-   used twice and a table that is created again shows nothing of an earlier one.
-3. Both workflows may be repeated at any step: making a segment that exists and deleting one that is
-   gone change nothing.
+   used twice and a table that is created again contains nothing of an earlier one.
+3. Both workflows may be repeated at any step: making a segment that exists and deleting a missing
+   one change nothing.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ log = structlog.get_logger(__name__)
 
 
 class KeyValueTableConfiguration(msgspec.Struct, frozen=True):
-    """Everything a user says about a key-value table. Lengths are in bytes."""
+    """A user's settings of a key-value table. Lengths are in bytes."""
 
     partition_count: int
     primary_key_length: int
@@ -184,22 +184,31 @@ class KeyValueTableOperations:
         return table
 
     async def delete(self, scope: str, name: str) -> None:
-        """Delete a table with all it holds. Raises ``KeyValueTableNotFoundError``."""
+        """Delete a table with its contents. Raises ``KeyValueTableNotFoundError``."""
+        is_decided = False
 
         async def delete() -> None:
+            nonlocal is_decided
+            if is_decided:
+                # Another controller finishes it too. A table that it has created since stays.
+                await self.finish(scope, name)
+                return
             async with self._locks.hold(_intent(scope, name)):
                 table = await self._settled(scope, name)
+                await self._store.put_intent(_intent(scope, name))
                 record = structs.replace(table.record, pending=DeleteTable())
-                await self._run(KeyValueTable(table.scope, name, table.version, record))
+                table = await self._write(table, record)
+                is_decided = True
+                await self._settle(table)
 
         await until_unchanged(delete)
 
     async def delete_in_any_case(self, scope: str, name: str) -> None:
-        """Delete a table with all it holds; fine if there is none."""
+        """Delete a table with its contents; a missing table is fine."""
         try:
             await self.delete(scope, name)
         except KeyValueTableNotFoundError:
-            log.debug("key-value table is gone", scope=scope, table=name)
+            log.debug("key-value table does not exist", scope=scope, table=name)
 
     async def list(self, scope: str, token: str) -> Listing:
         """Return a page of the names of a scope's tables. Raises ``ScopeNotFoundError``."""
@@ -256,7 +265,7 @@ class KeyValueTableOperations:
         stream = names.key_value_table_stream(table.name)
         number = await self._store.next_number(table.scope.name, stream)
         if number > table.record.first_number:
-            # Another controller made and deleted a table between our question and our record.
+            # Another controller made and deleted a table between this one's look and its record.
             table = await self._write(table, structs.replace(table.record, first_number=number))
         configuration = table.record.configuration
         key_length = configuration.primary_key_length + configuration.secondary_key_length
@@ -273,15 +282,12 @@ class KeyValueTableOperations:
             return await self._write(table, structs.replace(table.record, pending=None))
         except (VersionConflictError, ScopeNotFoundError):
             if not await self._is_there(table):
-                # Another controller deleted the table while we made it. No other table will ever
-                # have these segments.
+                # Another controller deleted the table. No other one will ever have these segments.
                 await self._delete_segments(table)
             raise
 
     async def _is_there(self, table: KeyValueTable) -> bool:
-        """Return whether this very table, and no later one of its name, exists and is not being
-        deleted.
-        """
+        """Return whether this very table, and no later one of its name, exists and will stay."""
         try:
             current = await self._load(table.scope.name, table.name)
         except NotFoundError:

@@ -34,6 +34,9 @@ LATE_SECONDS = 60.0
 """Time in which a request that was sent reaches the segment store and is carried out, or never: far
 longer than a store takes for what is in the sockets of a controller that was killed, and longer
 than the kernel keeps sending what a network that was cut for some seconds has lost."""
+BEGIN_SECONDS_MAX = 300.0
+"""Maximum age of a transaction whose beginning may still be under way: recording it and asking for
+its segments are repeated for 30 s each, and the clocks of two machines tell the age."""
 AGAIN_SECONDS = 5.0
 """Time after a deletion that failed until it is tried again."""
 DELETIONS_AT_A_TIME_MAX = 64
@@ -58,7 +61,7 @@ class LateSegments:
 
     def may_come(self, created_ms: int) -> bool:
         """Return whether requests for the segments of a transaction of this time may still come."""
-        return self._now_ms() - created_ms < LATE_SECONDS * 1000
+        return self._now_ms() - created_ms < BEGIN_SECONDS_MAX * 1000
 
     async def promise(
         self, scope: str, stream: str, identifier: bytes, segment_numbers: Sequence[int]

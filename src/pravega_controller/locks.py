@@ -1,9 +1,9 @@
 """Locks by key, for as many keys as are in use.
 
-Owns: nothing but the locks; a key without a holder or waiter costs no memory.
+Owns: the locks; a key without a holder or waiter costs no memory.
 
 ``KeyedLocks`` are plain locks. ``WorkflowLocks`` are those of scopes, groups and tables, which have
-workflows: a workflow that the segment store interrupted is finished later.
+workflows: a workflow that the loss of a segment store interrupted is finished later.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pravega_controller.records import IntentRecord
 
 
 class KeyedLocks:
-    """One fair lock for every key. A task must not take a key it already holds."""
+    """One fair lock for every key. A task must not acquire a key twice."""
 
     def __init__(self) -> None:
         self._locks: dict[Hashable, tuple[trio.StrictFIFOLock, list[None]]] = {}
@@ -48,8 +48,7 @@ class WorkflowLocks:
     async def hold(self, intent: IntentRecord) -> AsyncIterator[None]:
         """Hold the lock of a thing for the ``async with`` block.
 
-        If the segment store fails meanwhile, or does not answer, the thing's workflow is finished
-        later.
+        If the segment store fails meanwhile, the thing's workflow is finished later.
         """
         async with self._locks.hold((intent.scope, intent.name)):
             try:

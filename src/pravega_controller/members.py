@@ -1,25 +1,26 @@
-"""Which controllers live, and which of them does what must be done once.
+"""The living controllers, and the choice of one for work that must be done once.
 
 Owns: the table of members, this controller's heartbeat in it, and the verdict that another is dead.
 
     _system/_tables/controller/members    instance id -> MemberRecord
 
-Each controller rewrites its record at every beat of its own and reads those of the others. One
-whose record stays the same for ``SILENT_BEATS`` by the reader's own clock is dead for the reader:
-its record is removed, unless it was written meanwhile, then its intents are taken over. All
-controllers have beats of one length.
+Each controller rewrites its record at every beat of its own and reads those of the others. A
+controller whose record stays the same for ``SILENT_BEATS`` by the reader's own clock is dead for
+the reader, who removes the record, unless it was written meanwhile, and then takes over its
+intents. All controllers have the same interval between beats.
 
 Invariants:
-1. Only time counts in which this controller could read the table: while the store is away no
+1. Only time in which this controller could read the table counts: while the store is away, no
    member counts as silent. No clock is compared with another's.
-2. The verdict may be wrong: a controller that was stopped for a while continues. So nothing depends
-   on it but who begins: whatever two controllers do at a time is decided by conditional updates.
-3. A controller trusts what it wrote as a member only as long as no other controller can have
-   removed it: until ``TRUSTED_BEATS`` after it began the last heartbeat that succeeded.
-4. A controller that joins others waits for so long before it does anything: so one that has seen
-   nobody else in the table is alone for ``TRUSTED_BEATS`` after it began to look.
-5. Of the living, one owns a key, and all who see the same members agree which; it changes for a key
-   only when its owner dies or a new owner comes.
+2. The verdict may be wrong: a controller that was stopped for a while continues. So the verdict
+   only decides who begins work; conditional updates decide about everything that two controllers
+   do.
+3. A controller trusts its records as a member only as long as no other controller can have removed
+   them: until ``TRUSTED_BEATS`` after it began the last heartbeat that succeeded.
+4. A controller that joins others waits as long before it does anything: so a controller that has
+   seen no other in the table is alone for ``TRUSTED_BEATS`` after it began to look.
+5. One living controller owns a key, and all that see the same members agree on it; the owner of a
+   key changes only when it dies or a new owner comes.
 """
 
 from __future__ import annotations
@@ -53,17 +54,17 @@ class MemberRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
     """A controller that lives, or did when it wrote this."""
 
     host: str
-    """The host at which clients reach it; it may have a meaning on its machine only."""
+    """The host at which clients reach it; it may be valid on its machine only."""
     port: int
     place: str
-    """A name that no two controllers have at a time: a new one there knows that the last one is
-    dead."""
+    """A name that no two controllers have at a time: a controller that gets it knows that the
+    earlier one is dead."""
     beat: int
 
 
 @dataclass(slots=True)
 class _Seen:
-    """Another member as last read, and for how long it has been the same."""
+    """Another member as last read, and the time for which it has been the same."""
 
     entry: Entry
     record: MemberRecord
@@ -72,10 +73,10 @@ class _Seen:
 
 
 class Members:
-    """This controller among the others.
+    """This controller as one of the members.
 
-    ``take_over`` is called with the id of each dead one, ``write_again`` when this one was taken
-    for dead, so that what it relies on may have been removed.
+    ``take_over`` is called with the id of each dead member; ``write_again`` when another controller
+    took this one for dead, so that its records may have been removed.
     """
 
     def __init__(
@@ -99,9 +100,9 @@ class Members:
         self._observed = -1.0
         self._began_beat = -1.0
         self._removed: list[str] = []
-        """Controllers whose member record is removed, and whose work is yet to be taken over."""
+        """Controllers whose member record is removed, and whose work must still be taken over."""
         self._joined = -1.0
-        """Since when the others can see this controller."""
+        """Time from which the others can see this controller."""
         self._solitude = 0
         self._solitude_end = -1.0
 
@@ -116,8 +117,8 @@ class Members:
     def solitude(self) -> int | None:
         """Return a number for the time in which no other controller has been at work, until now.
 
-        None if another may be at work. What was read or written at some time of a solitude, and not
-        changed by this controller, is the same as long as that solitude lasts.
+        Returns None if another may be at work. A record that was read or written during a solitude,
+        and not changed by this controller, stays the same as long as that solitude lasts.
         """
         return self._solitude if trio.current_time() < self._solitude_end else None
 
@@ -133,7 +134,7 @@ class Members:
         return [self._record, *sorted(others, key=lambda record: (record.host, record.port))]
 
     async def is_dead(self, instance_id: str) -> bool:
-        """Return whether another controller is dead; one that is no member counts as dead."""
+        """Return whether another controller is dead, as one that is no member is."""
         if instance_id == self.instance_id:
             return False
         if (seen := self._others.get(instance_id)) is not None:
@@ -141,9 +142,7 @@ class Members:
         return await self._tables.get(MEMBERS, instance_id.encode()) is None
 
     def owns(self, key: str) -> bool:
-        """Return whether this controller does the work for a key that one controller alone
-        does.
-        """
+        """Return whether this controller owns a key, and so does the work for it."""
         living = [identifier for identifier, seen in self._others.items() if not seen.is_dead]
         return choose_owner(key, [self.instance_id, *living]) == self.instance_id
 
@@ -154,12 +153,12 @@ class Members:
         await self._tables.create(MEMBERS)
         await self._beat()
         await self._observe()
-        # One that comes to this place later, while this one still ends, is another one that lives.
+        # A controller that comes to this place while this one still ends is another, living one.
         for seen in self._others.values():
             seen.is_dead = seen.record.place == self._record.place
         self._record_solitude(self._began_beat)
         if all(seen.is_dead for seen in self._others.values()):
-            # No other member was there, or is any more: none can believe that it is alone.
+            # There was no other member, or there is none any more: none can believe it is alone.
             self._joined = -float("inf")
             return
         while not self.is_seen:
@@ -167,17 +166,17 @@ class Members:
             try:
                 await self._beat()
             except StoreUnavailableError as error:
-                log.warning("cannot be seen yet", reason=str(error))
+                log.warning("cannot be registered as a member yet", reason=str(error))
 
     async def run(self) -> None:
-        """Show that this controller lives, and take over from those that do not; runs for ever."""
+        """Write heartbeats, and take over from dead controllers; runs for ever."""
         while True:
             try:
                 await self._beat()
                 await self._observe()
                 await self._take_over_dead()
             except ControllerError as error:
-                log.warning("cannot tell who lives", reason=str(error))
+                log.warning("cannot read the members", reason=str(error))
             await trio.sleep(self._beat_seconds)
 
     async def _beat(self) -> None:
@@ -202,7 +201,7 @@ class Members:
         began = trio.current_time()
         entries = [entry async for page in self._tables.pages(MEMBERS) for entry in page]
         now = trio.current_time()
-        # What passed while nothing could be read says nothing of the others.
+        # Time in which nothing could be read says nothing about the others.
         passed = min(now - self._observed, 2 * self._beat_seconds) if self._observed >= 0 else 0.0
         self._observed = now
         present: dict[str, _Seen] = {}
@@ -240,9 +239,9 @@ class Members:
     async def _take_over_dead(self) -> None:
         """Take over the work of dead members; one living member takes over from each.
 
-        First they are no members any more: one that lives all the same learns that from its next
-        beat, and writes again what was taken from it. Who takes over after a crash in between also
-        takes over from those that are no members.
+        Their records are removed first: a living one learns that from its next beat, and writes its
+        records again. A controller that takes over after a crash in between also takes over from
+        controllers that are no members.
         """
         for identifier, seen in list(self._others.items()):
             if seen.is_dead and self.owns(identifier):
@@ -259,9 +258,7 @@ class Members:
 
 
 def choose_owner(key: str, members: Iterable[str]) -> str:
-    """Return the member with the highest hash together with the key: few keys move when members
-    change.
-    """
+    """Return the member with the highest hash of both; a new member moves few keys."""
 
     def weigh(member: str) -> bytes:
         return hashlib.blake2b(f"{member}/{key}".encode(), digest_size=8).digest()

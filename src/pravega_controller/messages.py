@@ -1,11 +1,11 @@
-"""Between the controller's gRPC messages and its own values.
+"""Converts between the controller's gRPC messages and its own values.
 
-Owns: every conversion. Messages go no further in than here.
+Owns: every conversion. No other module below the handlers sees a message.
 
 Invariants:
-1. A stream configuration answers with its scaling policy and tags always filled in, because clients
-   read both without asking; a retention policy only if there is one.
-2. A reader group's configuration comes back exactly as it went in, in the order it went in.
+1. A stream configuration in an answer always has its scaling policy and tags, because clients read
+   both without a check; a retention policy only if there is one.
+2. A reader group's configuration is returned exactly as it was received, in the same order.
 """
 
 from __future__ import annotations
@@ -53,9 +53,7 @@ def stream_cut(scope: str, stream: str, cut: Mapping[int, int]) -> pb.StreamCut:
 
 
 def to_configuration(message: pb.StreamConfig) -> StreamConfiguration:
-    """Return the configuration in a message. Raises ``InvalidRequestError`` for numbers without a
-    meaning.
-    """
+    """Return the configuration in a message. Raises ``InvalidRequestError`` for bad numbers."""
     policy = message.scalingPolicy
     try:
         scaling = ScalingPolicy(

@@ -1,33 +1,33 @@
 """Drops the epochs behind the heads of streams, a while after the heads have left them.
 
-Owns: which streams may have such epochs, and the steps in which they go.
+Owns: the register of streams that may have such epochs, and the steps in which these are dropped.
 
     _system/_tables/controller/old-epochs    scope/stream -> OldEpochsRecord
 
     a truncation registers the stream
-    -> epochs expire: ``expiring`` of the stream's record says which, and since when
-    -> a while later, when no transaction of theirs is left, nothing is told about them any more:
-       ``first_epoch`` says so
-    -> their records go, and ``removed_before`` says how far
+    -> epochs expire: ``expiring`` of the stream's record names them, and the time since then
+    -> a while later, when none of their transactions is left, no question about them is answered:
+       ``first_epoch`` is behind them
+    -> their records are removed, and ``removed_before`` tells how far
 
-A question about what lies at or after the head needs no epoch before the last one in which all
-segments of the head's cut are there: what follows the head began later, and what began earlier is
-in that epoch's snapshot. So the epochs before it go, down from the last one that has a snapshot.
-What lies before the head is told for as long as its epochs expire, to readers and to cuts that
-clients hold; so is what a slow controller still asks.
+A question about positions at or after the head needs no epoch before the last one that has all
+segments of the head's cut: what follows the head began later, and earlier segments are in that
+epoch's snapshot. So the epochs before it are dropped, from the last one that has a snapshot down.
+Questions about positions before the head are answered as long as their epochs expire: readers, cuts
+that clients hold, and slow controllers may still ask.
 
 Invariants:
-1. Each step is a conditional write of the stream's record, made while nothing is pending. Removing
+1. Each step is a conditional write of the stream's record, made while nothing is pending. Removal
    is repeated after a crash, may be done by two controllers at a time, and is finished by the
    deletion of the stream.
 2. A transaction is recorded before its beginning looks at the stream's record, and none begins on
-   an epoch that expires. So a look at the transactions after the epochs began to expire finds every
-   one of theirs, and they stay on record until it has ended.
-3. Records go after the stream's record refuses questions about them, so that what a question does
-   not find is told from what never was (``stream_history``).
-4. A look at a stream removes at most ``EPOCHS_REMOVED_MAX`` epochs.
+   an expiring epoch. So a look at the transactions after epochs began to expire finds all of
+   theirs, and the epochs stay on record until these have ended.
+3. Records are removed after the stream's record refuses questions about them, so that a question
+   can tell removed records from records that never existed (``stream_history``).
+4. One visit of a stream removes at most ``EPOCHS_REMOVED_MAX`` epochs.
 5. A truncation registers its stream before it ends. A registration has a new version each time, and
-   is removed only at the version at which nothing was found to do.
+   is removed only at the version at which there was nothing to do.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ EPOCHS_REMOVED_MAX = 4096
 ENDED = (TransactionState.COMMITTED, TransactionState.ABORTED)
 
 Decide: TypeAlias = Callable[[Stream], Awaitable[StreamRecord]]
-"""Returns what a settled stream's record becomes."""
+"""Returns the new record of a settled stream."""
 
 log = structlog.get_logger(__name__)
 
@@ -70,7 +70,7 @@ class OldEpochsRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
     """A stream that may have epochs to drop."""
 
     look_ms: int = 0
-    """It need not be looked at before this time."""
+    """Time before which the stream need not be visited."""
 
 
 class OldEpochsRegistry:
@@ -118,23 +118,23 @@ class OldEpochs:
         self._expiring_ms = int(1000 * seconds_min)
 
     async def run_round(self) -> None:
-        """Look at every stream that is due."""
+        """Visit every stream that is due."""
         for key, version in (await self._due()).items():
             if not self._owns(key):
                 continue
             scope, _, name = key.partition("/")
             try:
-                await self._look_at(scope, name, version)
+                await self._visit(scope, name, version)
             except VersionConflictError:
                 log.debug("registered again meanwhile", scope=scope, stream=name)
             except ControllerError as error:
                 log.warning("epochs not dropped", scope=scope, stream=name, reason=str(error))
-            # A defect that one stream brings out must not keep the others waiting.
+            # A defect that one stream reveals must not delay the others.
             except Exception:
                 log.exception("epochs not dropped", scope=scope, stream=name)
 
     async def _due(self) -> dict[str, int]:
-        """Return the streams to look at, with the versions of their records."""
+        """Return the streams to visit, with the versions of their records."""
         found: dict[str, int] = {}
         now = self._now_ms()
         try:
@@ -145,15 +145,15 @@ class OldEpochs:
                     except CorruptMetadataError as error:
                         log.error("a registration is damaged", key=entry.key, reason=str(error))
                         continue
-                    # One that lies further ahead than anything waits is of a clock that was wrong.
+                    # A time further ahead than any delay comes from a wrong clock.
                     if not now < record.look_ms <= now + self._expiring_ms:
                         found[entry.key.decode()] = entry.version
         except NoSuchTableError:
             log.debug("no stream was registered yet")
         return found
 
-    async def _look_at(self, scope: str, name: str, version: int) -> None:
-        """Drop a stream's old epochs as far as possible, and record when to look again."""
+    async def _visit(self, scope: str, name: str, version: int) -> None:
+        """Drop a stream's old epochs as far as possible, and record the time of the next visit."""
         try:
             look_ms = await self.drop(scope, name)
         except NotFoundError:
@@ -168,14 +168,14 @@ class OldEpochs:
     async def drop(self, scope: str, name: str) -> int | None:
         """Expire, drop or remove the old epochs of a stream, as far as that is possible now.
 
-        Returns the time from which on there may be more to do, or None when there is nothing until
-        the head moves. Raises ``NotFoundError``.
+        Returns the time from which there may be more to do, or None when there is nothing until the
+        head moves. Raises ``NotFoundError``.
         """
         stream = await self._store.stream(scope, name)
         record = stream.record
         expiring = record.expiring
         if expiring is not None and expiring.since_ms > self._now_ms():
-            # By a clock that was wrong: they are waited for from now on.
+            # The time comes from a wrong clock: the wait begins now.
             stream = await self._change(stream, self._since_now)
         elif expiring is not None and expiring.since_ms + self._expiring_ms <= self._now_ms():
             if await self._is_in_use(stream, expiring):
@@ -193,10 +193,10 @@ class OldEpochs:
             return None
         return stream.record.expiring.since_ms + self._expiring_ms
 
-    # ---- Within ----------------------------------------------------------------------------------
+    # ---- Steps -----------------------------------------------------------------------------------
 
     async def _change(self, stream: Stream, decide: Decide) -> Stream:
-        """Write what a stream's record is to be while nothing is pending on it."""
+        """Write a stream's new record while nothing is pending on it."""
         scope, name = stream.scope.name, stream.name
 
         async def act() -> Stream:
@@ -211,9 +211,10 @@ class OldEpochs:
         return await self._workflows.change(scope, name, act)
 
     async def _is_in_use(self, stream: Stream, expiring: Expiring) -> bool:
-        """Return whether an open transaction was begun on an epoch that is to be dropped."""
+        """Return whether an open transaction was begun on an epoch that will be dropped."""
         is_in_use = False
-        async for found in self._transactions.load_stream(stream.scope.name, stream.name):
+        scope, name = stream.scope.name, stream.name
+        async for found in self._transactions.load_stream(scope, name, stream.stream_id):
             is_old = names.transaction_epoch(found.identifier) < expiring.before
             is_in_use |= is_old and found.stored.record.state not in ENDED
         return is_in_use
@@ -226,9 +227,7 @@ class OldEpochs:
         return structs.replace(record, expiring=Expiring(record.expiring.before, now))
 
     async def _expire(self, stream: Stream) -> StreamRecord:
-        """Return the stream's record with those epochs expiring that nothing at or after the head
-        needs.
-        """
+        """Return the stream's record with all epochs expiring that the head does not need."""
         record, history = stream.record, stream.history
         if record.expiring is not None or not stream.head:
             return record
@@ -241,9 +240,7 @@ class OldEpochs:
 
 
 def _dropping(expiring: Expiring) -> Decide:
-    """Return a decision that drops the epochs that have expired: they are not on record any
-    more.
-    """
+    """Return a decision that drops the expired epochs: they are not on record any more."""
 
     async def decide(stream: Stream) -> StreamRecord:
         record = stream.record

@@ -1,17 +1,16 @@
-"""What the controller has in memory of transactions: all that have no end, and the latest ends.
+"""The transactions in the controller's memory: all open ones, and the latest outcomes.
 
 Owns: the indexes by stream and id. No I/O: the caller writes a record before it changes the index.
 
 Invariants:
-1. Every transaction whose lease this controller watches is here, from its start on, and those whose
-   ends it carries out. Questions are answered from memory while no other controller is at work.
+1. Every transaction whose lease this controller watches, or whose end it carries out, is here from
+   its start on. Questions are answered from memory while no other controller is at work.
 2. A transaction is in ``transactions`` until its end is stored, then in ``ended`` until the archive
-   has it; it is never in neither in between.
-3. What is known of a stream ends with the stream: one that was deleted and created again has
-   another id, and begins with nothing. What is left of the old one stays apart until it is done
-   with.
-4. Of streams without any of either, and without a task at work on them, a bounded number takes
-   memory, for their lines of commits.
+   has it; it is always in one of them.
+3. The state of a stream ends with the stream: a stream that was deleted and created again has
+   another id, and begins empty. The old one's state stays apart until its work is done.
+4. A bounded number of streams without transactions and without a task at work takes memory, for
+   their lines of commits.
 """
 
 from __future__ import annotations
@@ -61,12 +60,12 @@ class Transaction:
         self.record = record
         self.version = version
         self.lease_end = lease_end
-        """Time, by trio's clock; ``execution_end`` too."""
+        """Time, by trio's clock; the same holds for ``execution_end``."""
         self.execution_end = execution_end
         self.certain_in = certain_in
         """The solitude (see ``members``) since which no other controller can have changed it."""
         self.is_begun = False
-        """Whether it is known that its segments were created: no request for them comes late."""
+        """True if its segments certainly exist, so that no late request for them can come."""
         self._gone: trio.Event | None = None
 
     @property
@@ -75,9 +74,7 @@ class Transaction:
 
     @property
     def is_running(self) -> bool:
-        """Return whether its lease matters. It does not once its end is decided, or another object
-        stands for the transaction.
-        """
+        """Return whether its lease matters: it has no decided end and no newer object."""
         is_here = self.owner.transactions.get(self.identifier) is self
         return is_here and self.record.state is TransactionState.OPEN
 
@@ -87,14 +84,14 @@ class Transaction:
         return names.transaction_epoch(self.identifier)
 
     async def wait_until_gone(self) -> None:
-        """Return when this object does not stand for the transaction any more."""
+        """Return when another object has replaced this one."""
         if self.owner.transactions.get(self.identifier) is self:
             if self._gone is None:
                 self._gone = trio.Event()
             await self._gone.wait()
 
     def wake_waiters(self) -> None:
-        """Wake those who wait for that."""
+        """Wake the tasks that wait for that."""
         if self._gone is not None:
             self._gone.set()
 
@@ -113,17 +110,17 @@ class StreamTransactions:
     ended: dict[bytes, Outcome] = field(default_factory=dict)
     """Outcomes that are not archived yet, in the order in which the transactions ended."""
     is_closed: bool = False
-    """Whether no transaction can be begun any more: the stream is being sealed."""
+    """True if no transaction can be begun any more: the stream is being sealed."""
     is_committing: bool = False
-    """Whether a task commits batches."""
+    """True if a task commits batches."""
     is_looking: bool = False
-    """Whether a task looks for commits that another controller may have left."""
+    """True if a task looks for commits that another controller may have left."""
     _begins: int = 0
     _begins_ended: trio.Event = field(default_factory=trio.Event)
 
     @contextmanager
     def beginning(self) -> Iterator[None]:
-        """Mark that a transaction is being begun in the block; closing the stream waits for it."""
+        """Mark that the block begins a transaction; closing the stream waits for the block."""
         self._begins += 1
         try:
             yield
@@ -143,7 +140,7 @@ class StreamTransactions:
         return [t for t in self.transactions.values() if t.record.state is state]
 
     def add(self, transaction: Transaction) -> None:
-        """Add a transaction to those that are in memory."""
+        """Add a transaction to those in memory."""
         self.drop(transaction.identifier)
         self.transactions[transaction.identifier] = transaction
 
@@ -153,15 +150,15 @@ class StreamTransactions:
         self.drop(identifier)
 
     def drop(self, identifier: bytes) -> None:
-        """Remove a transaction from those that are in memory."""
+        """Remove a transaction from those in memory."""
         gone = self.transactions.pop(identifier, None)
         if gone is not None:
             gone.wake_waiters()
 
     @property
     def is_idle(self) -> bool:
-        """Return whether nothing is lost when this is forgotten."""
-        # What waits in the line is carried out by a task, or by another controller.
+        """Return whether this can be forgotten without loss."""
+        # A task carries out what waits in the line, or another controller does.
         is_at_work = self.is_committing or self.is_looking or self._begins
         return not (self.transactions or self.ended or is_at_work)
 
@@ -179,14 +176,38 @@ class TransactionRegistry:
         return self._streams.get((scope, stream))
 
     def of_stream(self, scope: str, stream: str, stream_id: str) -> StreamTransactions:
-        """Return the transactions of the stream with this id, to add to."""
+        """Return the transactions of the stream with this id, to add to: it has the name now."""
         owner = self.of(scope, stream)
         if owner.stream_id not in ("", stream_id):
-            del self._streams[scope, stream]
+            found = self._find_replaced(scope, stream, stream_id)
+            if found is not None:
+                self._replaced.remove(found)
             self._replaced.append(owner)
-            owner = self.of(scope, stream)
+            owner = found or StreamTransactions(scope, stream)
+            self._streams[scope, stream] = owner
         owner.stream_id = stream_id
         return owner
+
+    def of_record(self, scope: str, stream: str, stream_id: str) -> StreamTransactions:
+        """Return the transactions of the stream with this id, to add to, whether or not it still
+        has the name.
+        """
+        owner = self.of(scope, stream)
+        if not owner.stream_id:
+            owner.stream_id = stream_id
+        if owner.stream_id == stream_id:
+            return owner
+        found = self._find_replaced(scope, stream, stream_id)
+        if found is None:
+            found = StreamTransactions(scope, stream, stream_id)
+            self._replaced.append(found)
+        return found
+
+    def _find_replaced(self, scope: str, stream: str, stream_id: str) -> StreamTransactions | None:
+        for owner in self._replaced:
+            if (owner.scope, owner.stream, owner.stream_id) == (scope, stream, stream_id):
+                return owner
+        return None
 
     def of(self, scope: str, stream: str) -> StreamTransactions:
         """Return the transactions of a stream of this name, to add to."""
@@ -206,6 +227,12 @@ class TransactionRegistry:
             self.forget(owner)
 
     def forget(self, owner: StreamTransactions) -> None:
-        """Remove a stream without transactions or work."""
+        """Remove a stream without transactions or work, or whose name is free again."""
         if self._streams.get((owner.scope, owner.stream)) is owner:
             del self._streams[owner.scope, owner.stream]
+        self.keep_until_idle(owner)
+
+    def keep_until_idle(self, owner: StreamTransactions) -> None:
+        """Keep the entry of a stream, if it was forgotten, until its work is done."""
+        if not owner.is_idle and all(owner is not known for known in self.all()):
+            self._replaced.append(owner)

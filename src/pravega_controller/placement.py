@@ -1,12 +1,12 @@
-"""Which segment store a segment lives on.
+"""Finds the segment store of a segment.
 
-Owns: the way from a segment to its container to its store, in two forms.
+Owns: the mapping from a segment to its container to its store, in two forms.
 
-1. ``StaticPlacement``: which store has which container is given, and never changes while the
-   controller runs. The segment stores must be started with this assignment.
+1. ``StaticPlacement``: the store of each container is given, and never changes while the controller
+   runs. The segment stores must be started with the same assignment.
 2. ``MapPlacement``: the map of a cluster, which changes while stores come and go. Two questions
-   about one segment may have two answers: a caller of a store that has lost the container gets
-   ``WrongHost`` or no answer at all, and asks here again.
+   about one segment may have different answers: a caller of a store that has lost the container
+   gets ``WrongHost`` or no reply, and asks again.
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ Address: TypeAlias = tuple[str, int]
 
 
 class Placement(Protocol):
-    """Finds the store of a segment. Raises ``StoreUnavailableError`` when no store has its
-    container now.
-    """
+    """Finds the store of a segment; ``StoreUnavailableError`` when none has its container now."""
 
     @property
     def is_fixed(self) -> bool:
@@ -99,6 +97,6 @@ class MapPlacement:
         return owner.address
 
     def address_for(self, segment: str, dialled_host: str) -> Address:
-        """See ``Placement``; a host that means something on one machine only is the dialled one."""
+        """See ``Placement``; the dialled host replaces one that is valid on one machine only."""
         host, port = self.store_of(segment)
         return dialled_host if is_local(host) else host, port

@@ -1,16 +1,16 @@
 """Reader groups: their configuration, their state stream, and their subscriptions to streams.
 
 Owns: the workflows of reader groups. A group's readers coordinate in its stream ``_RG<name>``; the
-controller only makes that stream, keeps the configuration, and knows which streams' retention waits
-for the group.
+controller only makes that stream, keeps the configuration, and knows the streams whose retention
+waits for the group.
 
 Invariants:
-1. Creating is create-if-absent: a group that exists keeps its id, generation and configuration, and
-   gives them back exactly as they came.
-2. The generation counts the changes of the configuration; a change must name the generation it
+1. Creation is create-if-absent: a group that exists keeps its id, generation and configuration, and
+   returns them exactly as they were received.
+2. The generation counts the changes of the configuration; a change must name the generation that it
    replaces.
 3. A group subscribes to its streams exactly while its retention type is not 0; a subscriber's cut
-   never goes back.
+   never moves backwards.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ from pravega_wire import names
 STATE_STREAM_ROLLOVER_BYTES = 4 * 1024 * 1024
 RETENTION_TYPES = range(3)
 CONFIGURATION_BYTES_MAX = 500_000
-"""Maximum length of an encoded configuration, in bytes: a record has two while one replaces the
-other, and must fit a table's value."""
+"""Maximum length of an encoded configuration, in bytes: a table's value must have room for two,
+because a record has two while one replaces the other."""
 NIL_ID = str(uuid.UUID(int=0))
 
 log = structlog.get_logger(__name__)
@@ -86,10 +86,10 @@ class ReaderGroupOperations:
     async def create(
         self, scope: str, name: str, group_id: str, configuration: ReaderGroupConfiguration
     ) -> ReaderGroup:
-        """Return the group of this name; make it now if there was none.
+        """Return the group of this name; make it now if there is none.
 
-        Raises ``InvalidNameError``, ``ScopeNotFoundError``, and ``StreamNotFoundError`` when it is
-        to subscribe to a stream that does not exist.
+        Raises ``InvalidNameError``, ``ScopeNotFoundError``, and ``StreamNotFoundError`` when a
+        stream to subscribe to does not exist.
         """
         names.validate_reader_group_name(name)
         _validate(configuration)
@@ -194,9 +194,7 @@ class ReaderGroupOperations:
             return settled.record.generation
 
     async def delete(self, scope: str, name: str, group_id: str) -> None:
-        """Delete a group and its stream. Raises ``ReaderGroupNotFoundError``, also for another
-        id.
-        """
+        """Delete a group and its stream; ``ReaderGroupNotFoundError`` also for a wrong id."""
 
         async def delete() -> None:
             async with self._locks.hold(_intent(scope, name)):
@@ -208,7 +206,7 @@ class ReaderGroupOperations:
         await until_unchanged(delete)
 
     async def delete_in_any_case(self, scope: str, name: str) -> None:
-        """Delete a group and its stream; fine if there is none."""
+        """Delete a group and its stream; a missing group is fine."""
         async with self._locks.hold(_intent(scope, name)):
             try:
                 group = await self._settled(scope, name)
@@ -230,7 +228,7 @@ class ReaderGroupOperations:
         generation: int,
         cut: StreamCut,
     ) -> None:
-        """Record how far a subscriber no longer needs a stream.
+        """Record the cut up to which a subscriber no longer needs a stream.
 
         Raises ``StreamNotFoundError``, ``SubscriberNotFoundError``, ``GenerationMismatchError``,
         ``InvalidStreamCutError``.
@@ -245,7 +243,7 @@ class ReaderGroupOperations:
             try:
                 group = (await self._store.group(group_scope, name)).record
             except NotFoundError as error:
-                raise SubscriberNotFoundError(f"reader group {subscriber} has gone") from error
+                raise SubscriberNotFoundError(f"reader group {subscriber} is gone") from error
             if parse_id(group_id) != group.group_id:
                 raise SubscriberNotFoundError(f"reader group {subscriber} has another id")
             if generation != record.generation:
@@ -339,17 +337,15 @@ class ReaderGroupOperations:
     async def _change_subscribers(
         self, streams: Iterable[tuple[str, str]], change: Callable[[Stream], Awaitable[None]]
     ) -> None:
-        """Change the subscribers of streams; try again where another controller changed them
-        first.
-        """
+        """Change the subscribers of streams; repeat it after another controller's change."""
 
         async def change_one(one: tuple[str, str]) -> None:
             async with self._subscribing.hold(one):
                 try:
                     await change(await self._store.stream(*one))
                 except NotFoundError:
-                    # Deleted since the group named it: no retention is left to wait.
-                    log.info("stream to subscribe to is gone", scope=one[0], stream=one[1])
+                    # Deleted since the group named it: there is no retention left to wait.
+                    log.info("stream to subscribe to does not exist", scope=one[0], stream=one[1])
 
         async def change_in_turn(one: tuple[str, str]) -> None:
             await until_unchanged(partial(change_one, one))
@@ -361,9 +357,7 @@ class ReaderGroupOperations:
 
 
 def parse_id(text: str) -> str:
-    """Return a reader group id in its one canonical form. Raises ``InvalidRequestError`` for any
-    other text.
-    """
+    """Return a group's id in its canonical form; ``InvalidRequestError`` for any other text."""
     try:
         return str(uuid.UUID(text))
     except ValueError as error:
@@ -395,7 +389,7 @@ async def _goes_on(history: StreamHistory, earlier: StreamCut, later: StreamCut)
     try:
         return not earlier or await history.is_at_or_after(later, earlier)
     except EpochDroppedError:
-        # What is not known any more of the earlier one lies before all that is.
+        # Forgotten parts of the earlier cut lie before everything that is known.
         known = await history.segments(earlier)
         rest = {known[each]: earlier[each] for each in known}
         return stream_cuts.is_at_or_after_all(await history.pieces(later), rest)

@@ -1,4 +1,4 @@
-"""What the controller stores: one class per stored value, and its bytes.
+"""The records that the controller stores: one class per stored value, and its bytes.
 
 Owns: the formats of docs/formats/controller-metadata.md. Every value is a JSON object whose member
 ``format`` numbers its layout, so that a later controller can read what an earlier one wrote.
@@ -70,7 +70,7 @@ class Delete(msgspec.Struct, frozen=True, tag_field="workflow", tag="delete"):
     """The stream and everything that belongs to it is being removed."""
 
     has_segments: bool = True
-    """Whether there may be segments left, to be found by the epochs."""
+    """True if there may be segments left, to be found by the epochs."""
 
 
 StreamWorkflow: TypeAlias = Create | Scale | Truncate | Update | Seal | Delete

@@ -1,14 +1,15 @@
-"""Reads the internal stream in which segment stores ask for scaling.
+"""Reads the internal stream in which segment stores request scaling.
 
-Owns: the stream ``_system/_requeststream``, how far it was read, and handing on what is in it.
+Owns: the stream ``_system/_requeststream``, the position up to which it was read, and the dispatch
+of its events.
 
-The stream's own head is the place up to which everything was handled: it is durable, and what lies
-before it is gone. Handling an event twice does nothing the second time, so a controller that dies
-between the two, or works beside another one, costs nothing but the work.
+The stream's own head is the position up to which everything was handled: it is durable, and what
+lies before it is deleted. Handling an event a second time has no effect, so a controller that dies
+between the two, or works beside another one, costs only the repeated work.
 
 Invariants:
-1. The head moves behind an event only after the event was handled, or cannot be understood.
-2. A segment that was sealed is left for its successors once all segments before those were read.
+1. The head moves behind an event only after the event was handled or could not be decoded.
+2. A sealed segment is left for its successors once all predecessors of these were read.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from pravega_wire.scale_events import REQUEST_STREAM, AutoScaleEvent, decode_aut
 
 SEGMENT_COUNT = 2
 READ_BYTES = 1024 * 1024
-"""Maximum length of one read, in bytes; no event that is understood here is longer."""
+"""Maximum length of one read, in bytes; no event that can be decoded here is longer."""
 STREAMS_AT_A_TIME = 8
 
 log = structlog.get_logger(__name__)
@@ -56,14 +57,14 @@ class RequestEvents:
         self._is_open = False
 
     async def open(self) -> None:
-        """Make the stream and what handling needs; fine if they are there."""
+        """Make the stream and the table that handling needs; fine if they exist."""
         await self._scaling.open()
         configuration = fixed_configuration(SEGMENT_COUNT)
         await self._streams.create(names.INTERNAL_SCOPE, REQUEST_STREAM, configuration)
         self._is_open = True
 
     async def poll(self) -> None:
-        """Handle everything that has come since the last time."""
+        """Handle all events since the last time."""
         if not self._is_open:
             await self.open()
         stream = await self._store.stream(names.INTERNAL_SCOPE, REQUEST_STREAM)
@@ -85,9 +86,7 @@ class RequestEvents:
                 log.debug("another controller has read further", cut=cut)
 
     async def _handle_all(self, events: Sequence[AutoScaleEvent]) -> None:
-        """Handle events: those of a stream in the order in which they came, several streams at a
-        time.
-        """
+        """Handle events: those of one stream in order, several streams at a time."""
         ordered = sorted(events, key=_stream_of)
         by_stream = [list(group) for _, group in itertools.groupby(ordered, key=_stream_of)]
 
@@ -97,7 +96,7 @@ class RequestEvents:
                     await self._scaling.handle(event)
                 except RETRIED_ERRORS:
                     raise
-                # One stream's damage must not keep the others waiting.
+                # One stream's damage must not delay the others.
                 except Exception:
                     log.exception("request for scaling failed", request=event)
 
@@ -106,8 +105,7 @@ class RequestEvents:
     async def _read(
         self, segment: str, offset: int, events: list[AutoScaleEvent]
     ) -> tuple[int, bool]:
-        """Add what lies behind an offset to the events; returns where that ends, and whether
-        nothing more will ever follow."""
+        """Add the events behind an offset; return their end, and whether the segment ends."""
         info = await self._segments.segment_info(segment)
         if info is None:
             return offset, True
@@ -118,7 +116,7 @@ class RequestEvents:
             taken = _decode(data, events, f"{segment} at {offset}")
             if not taken and offset + len(data) < info.length:
                 taken = len(data)
-                log.error("what is no event is left out", segment=segment, at=offset, bytes=taken)
+                log.error("bytes without events skipped", segment=segment, at=offset, bytes=taken)
             if not taken:
                 break
             offset += taken
@@ -126,7 +124,7 @@ class RequestEvents:
 
 
 def _decode(data: bytes, events: list[AutoScaleEvent], where: str) -> int:
-    """Add the events that data begin with; returns how many bytes need not be read again."""
+    """Add the events that data begin with; return how many bytes need not be read again."""
     position = 0
     try:
         for start, end in iterate_event_spans(data):
@@ -134,20 +132,19 @@ def _decode(data: bytes, events: list[AutoScaleEvent], where: str) -> int:
             try:
                 event = decode_auto_scale(data[start:end])
             except RemoteProtocolError as error:
-                log.error("event is left out", segment=where, start=start, reason=str(error))
+                log.error("event is skipped", segment=where, start=start, reason=str(error))
                 continue
             if event is not None:
                 events.append(event)
     except RemoteProtocolError as error:
         # There is no way to tell where the next event begins.
-        log.error("what is no event is left out", segment=where, reason=str(error))
+        log.error("bytes without events skipped", segment=where, reason=str(error))
         return len(data)
     return position
 
 
 async def advance_cut(stream: Stream, cut: dict[int, int], finished: set[int]) -> dict[int, int]:
-    """Return the cut with each group of segments that was read to its end replaced by its
-    successors.
+    """Return the cut with the successors of each group of segments that was read to its end.
 
     A successor enters the cut only when all its predecessors were read to their end.
     """
@@ -162,9 +159,7 @@ async def advance_cut(stream: Stream, cut: dict[int, int], finished: set[int]) -
 
 
 async def _replacement(stream: Stream, segment_id: int) -> tuple[set[int], set[int]]:
-    """Return the segments that were replaced together with one, itself included, and their
-    successors.
-    """
+    """Return the segments that were replaced together with one, and their successors."""
     before, after = {segment_id}, set[int]()
     while True:
         following = [each for old in before for each in await stream.history.successors(old)]

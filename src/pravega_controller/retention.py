@@ -1,19 +1,19 @@
-"""Truncates streams by their retention policies, as far as their subscribers let it.
+"""Truncates streams by their retention policies, as far as their subscribers allow.
 
-Owns: which streams have a policy, the cuts at their tails that were recorded in the past, and the
-rounds that look at each stream once in a period.
+Owns: the register of streams with a policy, the cuts at their tails that were recorded in the past,
+and the rounds that visit each stream once in a period.
 
     _system/_tables/controller/retention    scope/stream           -> RetentionRecord
                                             scope/stream/<time>    -> RetainedCutRecord
 
-A stream is registered before it gets a policy, and forgotten by a round that finds it without one.
-A cut is named by the record before it is written, and removed before the record forgets it: a name
-without a cut is nothing, and no cut is left without a name.
+A stream is registered before it gets a policy, and removed by a round that finds it without one.
+The record names a cut before the cut is written, and a cut is removed before its name: a name
+without a cut means nothing, and there is no cut without a name.
 
 Invariants:
-1. What subscribers still need goes only when the policy's maximum says so.
-2. A stream has at most ``CUTS_MAX`` cuts: of the older half every second one goes when there are
-   more, so that the age of what is kept is right to a few parts in a thousand.
+1. Data that subscribers still need are deleted only when the policy's maximum requires it.
+2. A stream has at most ``CUTS_MAX`` cuts: when there are more, every second one of the older half
+   is removed, so that the age of the kept data is right to a few parts in a thousand.
 3. A round may be repeated, or run on two controllers: truncating twice is the same as once, and of
    two that change a record one fails, and does nothing.
 """
@@ -64,9 +64,9 @@ ATTEMPTS_MAX = 10
 UNUSED_SECONDS_MAX = 600.0
 """Maximum age, in seconds, of a registration before its stream or its policy exists."""
 DUE_SHARE = 0.9
-"""Part of a period after which the next cut is due: rounds are not that exact."""
+"""Part of a period after which the next cut is due, because rounds are not exact."""
 QUIET_PERIODS_MAX = 3
-"""Maximum number of rounds that leave out a stream that stays empty: a look costs as much as a
+"""Maximum number of rounds that omit a stream that stays empty: a visit costs as much as a
 write."""
 _SCANNED = b"scanned"
 
@@ -93,16 +93,16 @@ class RetainedCutRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
 
 
 class _Quiet(msgspec.Struct, frozen=True):
-    """A stream of which nothing is kept, and which is not looked at for some periods."""
+    """A stream that keeps nothing, and is not visited for some periods."""
 
     version: int
-    """Version of its record at the last look: another version is looked at."""
+    """Version of its record at the last visit: a stream with another version is visited."""
     periods: int
     periods_left: int
 
 
 class _LostCutError(ControllerError):
-    """A cut that the record names was never written, or is gone, or lies long before the head."""
+    """A cut in the record was never written, or was removed, or lies long before the head."""
 
     def __init__(self, time_ms: int) -> None:
         super().__init__(f"there is no cut of {time_ms}")
@@ -135,10 +135,10 @@ class RetentionRegistry:
             try:
                 await self._tables.put(RETENTION, key, encode(record), version=version)
             except VersionConflictError:
-                # A round may just have forgotten the stream: look again.
+                # A round may just have removed the stream: look again.
                 continue
             return
-        raise VersionConflictError(f"the retention of {key.decode()} changes all the time")
+        raise VersionConflictError(f"others keep changing the retention of {key.decode()}")
 
 
 class Retention:
@@ -168,9 +168,7 @@ class Retention:
         self._period_seconds = period_seconds
 
     async def open(self) -> None:
-        """Make the table of streams with a policy, and register the streams older than the
-        table.
-        """
+        """Make the table of streams with a policy, and register the streams older than it."""
         await self._tables.create(RETENTION)
         if await self._tables.get(RETENTION, _SCANNED) is None:
             await self._register_all()
@@ -178,9 +176,7 @@ class Retention:
         self._is_open = True
 
     async def run_period(self) -> None:
-        """Look at each registered stream once, spread over a period; look at quiet ones less
-        often.
-        """
+        """Visit each registered stream once, spread over a period; quiet ones less often."""
         if not self._is_open:
             await self.open()
         began = trio.current_time()
@@ -189,13 +185,11 @@ class Retention:
             share = self._period_seconds * index / (len(due) + 1)
             await trio.sleep_until(began + share)
             if self._owns("/".join(name)):
-                await self._look_at(name)
+                await self._visit(name)
         await trio.sleep_until(began + self._period_seconds)
 
     def _leave_quiet_out(self, registered: Mapping[StreamName, int]) -> list[StreamName]:
-        """Return the streams to look at now, chosen from all with the versions of their
-        records.
-        """
+        """Return the streams to visit now, chosen from all with their records' versions."""
         quiet: dict[StreamName, _Quiet] = {}
         due = []
         for name, version in registered.items():
@@ -208,7 +202,7 @@ class Retention:
         self._quiet = quiet
         return due
 
-    async def _look_at(self, stream: StreamName) -> None:
+    async def _visit(self, stream: StreamName) -> None:
         scope, name = stream
         earlier = self._quiet.pop(stream, None)
         try:
@@ -216,7 +210,7 @@ class Retention:
         except ControllerError as error:
             log.warning("retention failed", scope=scope, stream=name, reason=str(error))
             return
-        # A defect that one stream brings out must not keep the others waiting.
+        # A defect that one stream reveals must not delay the others.
         except Exception:
             log.exception("retention failed", scope=scope, stream=name)
             return
@@ -225,10 +219,9 @@ class Retention:
             self._quiet[stream] = _Quiet(version, periods, periods)
 
     async def retain(self, scope: str, name: str) -> int | None:
-        """Record the tail of a stream, and truncate the stream where its policy and subscribers
-        allow it.
+        """Record the tail of a stream, and truncate it where its policy and subscribers allow it.
 
-        Returns the version of its record if there will be nothing to do until it is written.
+        Returns the version of its record if there is nothing to do until the stream is written.
         """
         entry = await self._tables.get(RETENTION, _key(scope, name))
         if entry is None:
@@ -256,7 +249,7 @@ class Retention:
             except _LostCutError as lost:
                 await work.drop([lost.time_ms])
 
-    # ---- What rounds are made of -----------------------------------------------------------------
+    # ---- Parts of a round ------------------------------------------------------------------------
 
     async def write(self, stream: Stream, record: RetentionRecord, version: int) -> int:
         key = _key(stream.scope.name, stream.name)
@@ -305,7 +298,7 @@ class Retention:
         found = await stream.history.segments_between(start, end)
         between = [segment.segment_id for segment in found]
         ended = [each for each in between if each not in end]
-        # Segments that were truncated away can no longer be asked.
+        # Truncated segments can no longer be asked.
         recorded = await stream.history.lengths_of(ended)
         asked = await self.lengths(stream, [each for each in ended if each not in recorded])
         lengths = {**asked, **recorded}
@@ -319,9 +312,7 @@ class Retention:
         return lower_bound(await stream.history.segments(named), cuts)
 
     async def _is_on_record(self, stream: Stream, cut: StreamCut) -> bool:
-        """Return whether the segments that a cut names are still known: one at or after the head
-        is.
-        """
+        """Return whether the cut's segments are known, as they are at or after the head."""
         try:
             await stream.history.pieces(cut)
         except EpochDroppedError:
@@ -329,9 +320,9 @@ class Retention:
         return True
 
     async def released_cuts(self, stream: Stream) -> list[StreamCut]:
-        """Return what subscribers have released, without those that never released anything.
+        """Return the cuts that subscribers have released, if they ever released one.
 
-        The head stands for a cut so long before it that it is not known any more.
+        The head replaces a cut so long before it that it is not known any more.
         """
         released: list[StreamCut] = []
         for name in await self._store.subscriber_names(stream):
@@ -358,7 +349,7 @@ class Retention:
     def now_ms(self) -> int:
         return self._now_ms()
 
-    # ---- Within ----------------------------------------------------------------------------------
+    # ---- The register ----------------------------------------------------------------------------
 
     async def _register_all(self) -> None:
         async with aclosing(_pages(self._store.list_scopes)) as scopes:
@@ -402,7 +393,7 @@ class Retention:
 
 
 class _Round:
-    """One look at one stream."""
+    """One visit of one stream."""
 
     def __init__(
         self, retention: Retention, stream: Stream, record: RetentionRecord, version: int
@@ -413,9 +404,7 @@ class _Round:
         self._version = version
 
     async def run(self) -> int | None:
-        """Look at the stream once; return the record's version if nothing is kept but the stream's
-        end.
-        """
+        """Visit the stream; return the record's version if nothing is kept but the stream's end."""
         head = await self._all.head(self._stream)
         await self._record_tail(head)
         chosen = await self._choose(head)
@@ -450,9 +439,7 @@ class _Round:
         self._record = record
 
     async def _record_tail(self, head: StreamCut) -> None:
-        """Record where the stream ends now, unless that was done lately or nothing was written
-        since.
-        """
+        """Record the stream's end, unless that was done lately or nothing was written since."""
         if not self._all.is_due(self._record):
             return
         stored = self._stored()
@@ -497,14 +484,12 @@ class _Round:
         if await self._is_at_or_after(head, bound):
             bound = head
         end = await self._fetch(latest)
-        # A subscriber may be ahead of the last cut that was recorded.
+        # A subscriber may be ahead of the last recorded cut.
         start = await self._all.lower_bound(self._stream, [bound, end])
         return Released(bound, await self._all.count_bytes(self._stream, start, end))
 
     async def _passed(self, head: StreamCut) -> list[int]:
-        """Return the cuts that can never be truncated at any more; the last one stays to measure
-        from.
-        """
+        """Return cuts at which no truncation can happen, except the last, to measure from."""
         passed = []
         for each in self._stored()[:-1]:
             if not await self._is_at_or_after(head, await self._fetch(each)):
@@ -520,7 +505,7 @@ class _Round:
 
 
 def thin(stored: Sequence[StoredCut]) -> list[StoredCut]:
-    """Return the cuts, without every second one of the older half where there are too many."""
+    """Return the cuts, without every second one of the older half if there are too many."""
     if len(stored) <= CUTS_MAX:
         return list(stored)
     half = len(stored) // 2

@@ -1,10 +1,10 @@
-"""Where a stream may be truncated: by its retention policy, and by what its subscribers released.
+"""The rules of retention: where a policy and its subscribers allow to truncate a stream.
 
-Owns: the lower bound of several stream cuts, the bytes between two, and the choice of a cut. What
-has to be looked up for that is asked of functions.
+Owns: the lower bound of several stream cuts, the bytes between two, and the choice of a cut.
+Functions that the caller gives look up what is needed for that.
 
-Cuts are compared key by key. One is before another if it is at or before it everywhere and they are
-not the same; two of which neither is at or before the other overlap.
+Cuts are compared key by key. One cut is before another if it is at or before it everywhere and they
+differ; two cuts overlap if neither is at or before the other.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ INT64_MAX = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class StoredCut:
-    """A cut at the tail that a stream had at some time. ``size`` counts the bytes before it, from
-    some place that is the same for all cuts of the stream."""
+    """A cut at the tail that a stream had at some time. ``size`` counts the bytes before it from a
+    position that is the same for all cuts of the stream."""
 
     time_ms: int
     size: int
@@ -47,8 +47,7 @@ class Released:
 def lower_bound(segments: Mapping[int, Segment], cuts: Iterable[StreamCut]) -> dict[int, int]:
     """Return the latest cut that is, for every key, at or before each of the cuts.
 
-    There has to be at least one cut; all have to be valid, and ``segments`` has the segments that
-    they name.
+    There is at least one cut; all are valid, and ``segments`` has the segments that they name.
     """
     lowest: dict[int, int] = {}
     for cut in cuts:
@@ -61,7 +60,7 @@ def lower_bound(segments: Mapping[int, Segment], cuts: Iterable[StreamCut]) -> d
         free = _uncovered(segment.low, segment.high, covered)
         if not free:
             continue
-        # While a subscriber is still in an older segment, none has begun this one for certain.
+        # While a subscriber is in an older segment, this one is not certain to be begun by all.
         is_whole = free == [segment.key_range]
         bound[segment_id] = lowest[segment_id] if is_whole else -1
         covered = sorted([*covered, *free])
@@ -71,9 +70,9 @@ def lower_bound(segments: Mapping[int, Segment], cuts: Iterable[StreamCut]) -> d
 def count_bytes(
     between: Iterable[int], start: StreamCut, end: StreamCut, lengths: StreamCut
 ) -> int:
-    """Return how many bytes lie between two cuts, of which the first is not behind the second.
+    """Return the number of bytes between two cuts, of which the first is not behind the second.
 
-    ``between`` are the segments with bytes between them; ``lengths`` has those of the segments that
+    ``between`` are the segments with bytes between them; ``lengths`` has the lengths of those that
     the second cut does not name.
     """
     total = 0
@@ -105,7 +104,7 @@ async def choose_truncation(
 
 
 class _Choice:
-    """The stored cuts that matter to a policy, and what subscribers make of them."""
+    """The stored cuts that matter to a policy, and the bounds that subscribers set."""
 
     def __init__(
         self,
@@ -129,7 +128,7 @@ class _Choice:
         self.at_maximum = fitting[0][1] if fitting else self.at_minimum
 
     async def by_size(self, released: Released) -> StreamCut | None:
-        """Return the cut to truncate at, by the bytes of what is kept: what subscribers need, at
+        """Return the cut to truncate at, by the bytes that are kept: what subscribers need, at
         least the minimum, and at most the maximum if subscribers lag.
         """
         kept = released.kept_bytes
@@ -142,9 +141,7 @@ class _Choice:
         return released.cut
 
     async def by_time(self, released: Released) -> StreamCut | None:
-        """Return the cut to truncate at as ``choose_truncation`` does, by the age of what is
-        kept.
-        """
+        """Return the cut to truncate at like ``choose_truncation``, by the age of the kept data."""
         if self.at_minimum is None:
             return None
         if not await self._is_at_or_after(await self._fetch(self.at_minimum), released.cut):
@@ -160,9 +157,7 @@ class _Choice:
         return oldest_kept
 
     async def _latest_released(self, cut: StreamCut) -> StreamCut | None:
-        """Return the latest stored cut that keeps the minimum and nothing of which subscribers
-        still need.
-        """
+        """Return the latest stored cut that keeps the minimum and all that subscribers need."""
         usable = [each for each in self._stored if self._value(each) >= self._policy.minimum]
         low, high = 0, len(usable)
         found: StreamCut | None = None
@@ -186,9 +181,7 @@ class _Choice:
 def _uncovered(
     low: float, high: float, covered: Sequence[tuple[float, float]]
 ) -> list[tuple[float, float]]:
-    """Return the parts of a range that none of the others covers; these are ordered and do not
-    overlap.
-    """
+    """Return the parts of a range that none of the others, ordered and disjoint, covers."""
     free = []
     for start, end in covered:
         if end <= low or high <= start:

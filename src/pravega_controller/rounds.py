@@ -1,6 +1,6 @@
-"""Work that comes round again and again for as long as a controller lives.
+"""Repeats work in rounds for as long as a controller lives.
 
-Owns: when a round begins, and that no failure of one ends those that follow.
+Owns: the start of each round. A failure of one round does not end the later ones.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The table of RPCs: which function answers which method, and which methods are refused.
+"""The table of RPCs: the function that answers each method, and the methods that are refused.
 
-Owns: the tables and how a handler gets into one. The handlers are in the modules whose
-names end so, which enter theirs when they are imported.
+Owns: the tables and the registration of handlers. Modules whose names end with ``handlers`` have
+the handlers, and register them when they are imported.
 
 Invariants:
 1. ``HANDLERS`` and ``NOT_IMPLEMENTED`` together name every method of the interface exactly once.
@@ -20,7 +20,7 @@ from pravega_controller.controller import Controller
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call's path to us: the host at which its caller can reach us again, and our port."""
+    """A call's path to this controller: the host at which its caller can reach us, and our port."""
 
     host: str
     port: int
@@ -34,26 +34,24 @@ HANDLERS: dict[str, Handler] = {}
 NOT_IMPLEMENTED: dict[str, str] = {
     "getControllerToBucketMapping": "this controller runs no bucket services",
 }
-"""Methods that are refused, each with the sentence that says so."""
+"""Methods that are refused, each with the sentence of the refusal."""
 
 
 Immediate = Callable[[Controller, Any, Call], Message | None]
 
 IMMEDIATE: dict[Handler, Immediate] = {}
-"""Functions that answer in a handler's place, in any thread, when nothing has to be waited for, and
-return None otherwise. They read only what changes as a whole."""
+"""Functions that answer in a handler's place, in any thread, when they need not wait, and return
+None otherwise. They read only values that change as a whole."""
 
 
 QUESTIONS: set[Handler] = set()
-"""Handlers that change nothing: they end when no caller waits for their answer any more."""
+"""Handlers that change nothing: they end when their caller has gone away."""
 
 
 def rpc(
     name: str, *, immediate: Immediate | None = None, question: bool = False
 ) -> Callable[[H], H]:
-    """Return a decorator that registers a handler under its method's name, and in the tables it
-    belongs to.
-    """
+    """Return a decorator that registers a handler under its method's name, in all its tables."""
 
     def enter(handler: H) -> H:
         assert name not in HANDLERS

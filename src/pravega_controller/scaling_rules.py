@@ -1,6 +1,6 @@
-"""What a stream's scaling policy makes of busy and idle segments.
+"""The rules of scaling: splits of busy segments and merges of idle ones, by a stream's policy.
 
-Owns: the ranges of a split, and which neighbours merge. Pure functions over segments.
+Owns: the ranges of a split, and the choice of neighbours that merge. Pure functions over segments.
 """
 
 from __future__ import annotations
@@ -14,18 +14,15 @@ SPLITS_MIN = 2
 
 
 def count_splits(policy: ScalingPolicy, asked: int) -> int:
-    """Return into how many segments one is split: what is asked, bounded by what the policy
-    allows.
-    """
+    """Return the number of segments of a split: as requested, bounded by the policy."""
     return min(max(SPLITS_MIN, asked), max(SPLITS_MIN, policy.scale_factor))
 
 
 def split_range(low: float, high: float, count: int) -> list[tuple[float, float]]:
-    """Return the range split into ``count`` of one width, or into fewer where doubles are not dense
-    enough.
+    """Return the range split into ``count`` of one width, or fewer if doubles are too coarse.
 
-    Neighbours share their boundary bit for bit, and the ends are those of the range. One range is
-    returned for one that cannot be split.
+    Neighbours share their boundary bit for bit, and the ends are those of the range. Returns one
+    range if the given one cannot be split.
     """
     width = (high - low) / count
     inner = (low + index * width for index in range(1, count))
@@ -36,11 +33,10 @@ def split_range(low: float, high: float, count: int) -> list[tuple[float, float]
 def choose_to_merge(
     active: Sequence[Segment], segment_id: int, idle: Collection[int], count_min: int
 ) -> tuple[Segment, ...]:
-    """Return an idle segment with its idle neighbours by key, if the stream may have fewer
-    segments.
+    """Return an idle segment with its idle neighbours, if the stream may have fewer segments.
 
-    ``active`` is ordered by key. Of three only the first two merge where the stream would have less
-    than ``count_min`` segments otherwise. Returns nothing when there is nothing to merge.
+    ``active`` is ordered by key. Of three, only the first two merge if the stream would otherwise
+    have less than ``count_min`` segments. Returns nothing when there is nothing to merge.
     """
     position = next(
         (index for index, each in enumerate(active) if each.segment_id == segment_id), None

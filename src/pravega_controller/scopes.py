@@ -1,4 +1,4 @@
-"""Scopes: making, emptying and deleting them.
+"""Scopes: their creation, and their deletion with or without contents.
 
 Owns: a scope's phases.
 
@@ -6,8 +6,8 @@ Owns: a scope's phases.
                 active -> clearing -> (gone)     a scope and everything in it
 
 Invariants:
-1. In every phase but ``active`` nothing new can be made in the scope.
-2. A scope goes only with its objects table, and that table only while it is empty.
+1. In every phase but ``active``, nothing new can be made in the scope.
+2. A scope is deleted only with its objects table, and that table only while it is empty.
 """
 
 from __future__ import annotations
@@ -96,9 +96,7 @@ class ScopeOperations:
         await until_unchanged(delete)
 
     async def delete_with_contents(self, name: str) -> None:
-        """Delete a scope and all that is in it. Raises ``ScopeNotFoundError``, also while it
-        goes.
-        """
+        """Delete a scope and its contents; ``ScopeNotFoundError`` also during a deletion."""
         await self._refuse_while_clearing(name, ScopeNotFoundError)
 
         async def clear() -> None:
@@ -124,16 +122,14 @@ class ScopeOperations:
                     log.info("scope is not empty and stays", scope=name)
 
     async def _refuse_while_clearing(self, name: str, kind: type[ControllerError]) -> None:
-        """Raise an error of ``kind`` at once while a deletion runs: it may take long, and always
-        ends.
-        """
+        """Raise an error of ``kind`` at once while a deletion, which may take long, runs."""
         scope = await self._store.find_scope(name)
         if scope is not None and scope.record.phase == "clearing":
             raise kind(f"scope {name} is being deleted")
 
     async def _enter(self, name: str, phase: str) -> Scope:
         if name == names.INTERNAL_SCOPE:
-            raise InvalidRequestError(f"scope {name} is the system's own")
+            raise InvalidRequestError(f"scope {name} belongs to the system")
         scope = await self._store.active_scope(name)
         await self._store.put_intent(_intent(name))
         return await self._change(scope, phase)
@@ -160,7 +156,7 @@ class ScopeOperations:
     async def _clear(self, scope: Scope) -> None:
         """Delete what a scope contains until the scope is empty.
 
-        What was being made when the scope closed may still appear meanwhile.
+        Things that were being made when the scope closed may still appear meanwhile.
         """
         while True:
             try:
@@ -168,7 +164,7 @@ class ScopeOperations:
                 streams = (await self._store.list_streams(scope.name, "")).names
                 tables = (await self._tables.list(scope.name, "")).names
             except ScopeNotFoundError:
-                # The tables went in an earlier attempt that did not get to the record.
+                # An earlier attempt deleted the tables and did not get to the record.
                 break
             if not groups and not streams and not tables:
                 try:
@@ -176,7 +172,7 @@ class ScopeOperations:
                     break
                 except TableNotEmptyError:
                     log.info("something was still being made in the scope", scope=scope.name)
-            # A group goes before the streams that it subscribes to, a stream takes its mark along.
+            # A group goes before the streams that it subscribes to; a stream takes its mark along.
             await self._for_each(groups, partial(self._groups.delete_in_any_case, scope.name))
             await self._for_each(tables, partial(self._tables.delete_in_any_case, scope.name))
             marked = [name for name in streams if not name.startswith(names.MARK_PREFIX)]

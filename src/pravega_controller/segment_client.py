@@ -1,16 +1,17 @@
-"""What the controller asks of segment stores about segments.
+"""Sends the controller's requests about segments to segment stores.
 
-Owns: one connection per store, reconnecting with bounded backoff, and which replies mean success.
+Owns: one connection per store, reconnection with bounded backoff, and the replies that mean
+success.
 
-Before each attempt the placement is asked again: a container may have moved.
+The placement is asked before each attempt, because a container may have moved.
 
 Invariants:
 1. Every request here may safely be sent twice: a repetition that finds its work already done
    (``SegmentAlreadyExists``, ``SegmentIsSealed``, ``NoSuchSegment`` for a delete) has succeeded.
-2. A request is retried until ``retry_seconds_max`` have passed, then ``StoreUnavailableError``.
-   A store that is down or still recovering its containers looks the same from here.
-3. A reply that no request of ours should get raises ``StoreAnswerError`` and is never retried.
-4. Of requests about many segments the replies are waited for together, and those without one are
+2. A request is retried until ``retry_seconds_max`` have passed, then raises
+   ``StoreUnavailableError``. A store that is down and one that still recovers look the same here.
+3. A reply that does not fit its request raises ``StoreAnswerError`` and is never retried.
+4. The replies to requests about many segments are awaited together, and those without a reply are
    sent again together, after the same pause as a single one.
 """
 
@@ -72,15 +73,13 @@ from pravega_wire.commands import (
 BACKOFF_SECONDS_MIN = 0.02
 BACKOFF_SECONDS_MAX = 1.0
 BACKOFF_SHARE = 0.15
-"""Length of a pause, as a part of the time waited so far: a store that starts is found soon
-after."""
+"""Length of a pause, as a part of the time waited so far: a store that starts is found soon."""
 ALIVE_SECONDS_MAX = 1.0
-"""Maximum time, in seconds, in which a store shows that it lives before another look at the
-placement."""
+"""Maximum time, in seconds, in which a store answers before the placement is asked again."""
 LOOK_SECONDS = 0.05
 """Pause, in seconds, between two such looks."""
-NOBODYS_SEGMENT = "_system/alive/0.#epoch.0"
-"""Name of a segment that does not exist: whatever a store answers about it shows that it lives."""
+MISSING_SEGMENT = "_system/alive/0.#epoch.0"
+"""Name of a segment that does not exist: any reply about it shows that its store lives."""
 CONCURRENT_REQUESTS_MAX = 64
 REQUESTS_TOGETHER_MAX = 64
 """Maximum number of requests for which one task waits at once."""
@@ -94,7 +93,7 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 SegmentRequest: TypeAlias = tuple[str, MakeRequest]
-"""The segment that a request is about, and what builds it."""
+"""The segment that a request is about, and the function that builds the request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +116,7 @@ class NewSegment:
 
 
 class SegmentClient:
-    """A client of every segment store of the cluster. Made by ``open_segment_client``."""
+    """A client of every segment store of the cluster, made by ``open_segment_client``."""
 
     def __init__(
         self,
@@ -159,7 +158,7 @@ class SegmentClient:
             await self._pause(began, limit, problem)
 
     async def _pause(self, began: float, limit: float, problem: str) -> None:
-        """Wait before what was begun at a time is tried again. Raises ``StoreUnavailableError``."""
+        """Wait before a new attempt of work of that age, or raise ``StoreUnavailableError``."""
         waited = trio.current_time() - began
         longest = min(BACKOFF_SECONDS_MIN + BACKOFF_SHARE * waited, BACKOFF_SECONDS_MAX)
         pause = longest * (0.5 + self._random.random() / 2)
@@ -168,9 +167,9 @@ class SegmentClient:
         await trio.sleep(pause)
 
     async def request_all(self, requests: Sequence[SegmentRequest]) -> list[Reply]:
-        """Send a request about each of many segments; returns the replies in the same order.
+        """Send a request about each of many segments; return the replies in the same order.
 
-        As ``request`` for each, but a task and a wait for many of them.
+        Works as ``request`` for each, but with one task and one wait for many of them.
         """
         replies: dict[int, Reply] = {}
         began = trio.current_time()
@@ -188,7 +187,7 @@ class SegmentClient:
         positions: Iterable[int],
         replies: dict[int, Reply],
     ) -> str:
-        """Send some of many requests once; adds their replies, and returns why others have none."""
+        """Send some of many requests once; add their replies, and return why others have none."""
         problem = ""
         by_store: dict[Address, list[int]] = {}
         for position in positions:
@@ -233,7 +232,7 @@ class SegmentClient:
             expect(reply, SegmentCreated, SegmentAlreadyExists)
 
     async def seal_segments(self, segments: Sequence[str]) -> None:
-        """Seal segments; fine if some are sealed. One that is gone takes no appends either."""
+        """Seal segments; fine if some are sealed. A missing one takes no appends either."""
         requests = [(segment, partial(_seal_request, segment)) for segment in segments]
         for segment, reply in zip(segments, await self.request_all(requests), strict=True):
             if expect(reply, SegmentSealed, SegmentIsSealed, NoSuchSegment) is NoSuchSegment:
@@ -254,7 +253,7 @@ class SegmentClient:
             log.warning("segment to truncate does not exist", segment=segment)
 
     async def merge_segments(self, batches: Mapping[str, Sequence[str]]) -> dict[str, list[int]]:
-        """Merge segments into each target, in order; return where it ended after each of them.
+        """Merge segments into each target, in order; return the target's end after each of them.
 
         A source that does not exist was merged before, or never held anything.
         """
@@ -324,8 +323,8 @@ class SegmentClient:
     ) -> bool:
         """Append an event if the segment ends at an offset, and return whether it did.
 
-        It is tried once: when the answer is lost, ``StoreUnavailableError`` leaves open what became
-        of it. No two tasks may append under the same writer id at a time.
+        The append is tried once: when the answer is lost, ``StoreUnavailableError`` leaves open
+        whether it happened. No two tasks may append under the same writer id at a time.
         """
         try:
             connection = await self._connection(self._placement.store_of(segment))
@@ -343,37 +342,35 @@ class SegmentClient:
     def forget_other_stores(self, addresses: Set[Address]) -> None:
         """Close the connections to stores that are not at these addresses.
 
-        What is in flight there fails and is asked again: a store that was cut off would answer
-        late, or never.
+        Requests in flight there fail and are repeated, because a store that was cut off would
+        answer late, or never.
         """
         for address in self._connections.keys() - addresses:
             self._nursery.start_soon(self._connections.pop(address).close)
 
     def is_known_to_live(self, segment: str) -> bool:
-        """Return whether the segment's store lives, as far as can be told at once. Any thread may
-        ask.
+        """Return whether the segment's store lives, as far as is known at once; for any thread.
 
-        In a cluster that can never be told at once: of a process that is being killed, a client may
-        lose its connection before we do. Raises ``StoreUnavailableError`` when no store has the
-        segment now.
+        In a cluster that is never known at once: a client of a process that is being killed may
+        lose its connection earlier. Raises ``StoreUnavailableError`` when no store has the segment
+        now.
         """
         connection = self._connections.get(self._placement.store_of(segment))
         return self._placement.is_fixed and connection is not None and not connection.has_hung_up
 
     async def wait_until_alive(self, segment: str) -> None:
-        """Return when the segment's store lives, whichever that is by then, or after
-        ``retry_seconds_max``.
+        """Return when the store that then has the segment lives, or after ``retry_seconds_max``.
 
-        In a cluster it has to answer a question; a store that nobody replaces has to be connected.
+        In a cluster the store must answer a request; elsewhere a connection to it is enough.
         """
         with trio.move_on_after(self._retry_seconds_max):
             while True:
                 with suppress(ConnectionLostError, StoreUnavailableError):
-                    # One that is silent may have lost its containers to another meanwhile.
+                    # A silent store may have lost its containers to another meanwhile.
                     with trio.move_on_after(ALIVE_SECONDS_MAX):
                         connection = await self._connection(self._placement.store_of(segment))
                         if not self._placement.is_fixed:
-                            await connection.call(_ask_for_nothing)
+                            await connection.call(_request_missing_segment)
                         if not connection.has_hung_up:
                             return
                 await trio.sleep(LOOK_SECONDS)
@@ -407,8 +404,8 @@ def _refusal(segment: str) -> str:
     return f"the segment store does not serve {segment}"
 
 
-def _ask_for_nothing(request_id: int) -> GetStreamSegmentInfo:
-    return GetStreamSegmentInfo(request_id, NOBODYS_SEGMENT, NO_TOKEN)
+def _request_missing_segment(request_id: int) -> GetStreamSegmentInfo:
+    return GetStreamSegmentInfo(request_id, MISSING_SEGMENT, NO_TOKEN)
 
 
 def _info(reply: Reply) -> SegmentBounds | None:
@@ -465,7 +462,7 @@ async def for_each(
 ) -> None:
     """Run an action for every item, at most ``limit`` at a time; the first failure ends the rest.
 
-    The failure comes out as it was raised, not in a group.
+    Raises the failure itself, not in a group.
     """
     places = trio.Semaphore(limit)
     failures: list[Exception] = []
@@ -491,7 +488,7 @@ async def for_each(
 
 
 async def run_all(*actions: Callable[[], Awaitable[object]]) -> None:
-    """Run actions side by side, each to its end; then raise the first failure as it was raised."""
+    """Run actions side by side, each to its end; then raise the first failure itself."""
     failures: list[Exception] = []
 
     async def run(action: Callable[[], Awaitable[object]]) -> None:

@@ -3,9 +3,9 @@
 Owns: starting and stopping.
 
 Invariants:
-1. Calls are taken only when the metadata is readable and every unfinished workflow is known.
-2. Stopping goes inside out: calls drain first, then workflows end where they are (their records
-   bring them back), then connections close.
+1. Calls are accepted only when the metadata is readable and every unfinished workflow is known.
+2. Shutdown goes from the inside out: calls drain first, then workflows stop where they are (their
+   records bring them back), then connections close.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ async def serve(
     task_status: trio.TaskStatus[tuple[str, int]] = trio.TASK_STATUS_IGNORED,
     environment: Environment | None = None,
 ) -> None:
-    """Serve until cancelled; calls under way may finish for ``config.drain_seconds`` then.
+    """Serve until cancelled; then calls under way may finish for ``config.drain_seconds``.
 
-    ``task_status.started`` gets the host and port that are listened on. Raises ``ListenError`` when
-    the port cannot be had, and ``StartupError`` when no segment store answers in time.
+    ``task_status.started`` gets the listening host and port. Raises ``ListenError`` when the port
+    cannot be opened, and ``StartupError`` when no segment store answers in time.
     """
     server = ControllerServer(
         config.host,

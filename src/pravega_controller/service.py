@@ -1,17 +1,18 @@
-"""The gRPC server: one thread that takes calls in, and the trio loop that answers them.
+"""The gRPC server: one thread that accepts calls, and the trio loop that answers them.
 
 Owns: the listening port, grpcio's thread, the gRPC status of every error, and draining.
 
 Invariants:
-1. A call runs in the trio loop as one task, unless its handler has to wait for nothing: clients ask
-   where a segment is for each that they write, and the way to the loop costs more than the answer.
+1. A call runs in the trio loop as one task, unless its handler need not wait for anything: clients
+   ask for the place of each segment that they write, and the way to the loop costs more than the
+   answer.
 2. A call that waits, for its own request or for its answer, holds memory only. grpcio's thread
-   waits for none: it is told of each request, hands it to the loop and continues. At most
+   never waits for a call: it hands each request to the loop and continues. At most
    ``WAITING_CALLS_MAX`` calls wait for an answer; further ones are refused.
-3. A caller that goes away ends its question, and never a change: work that was begun is finished
-   or recorded.
-4. Every method of the interface answers; one that is not served says so in a sentence.
-5. After ``stop`` no call of ours is running any more.
+3. A caller that goes away cancels its question, and never a change: a change that was begun is
+   finished or recorded.
+4. Every method of the interface answers; a method that is not served says so in a sentence.
+5. After ``stop`` no call runs any more.
 """
 
 from __future__ import annotations
@@ -72,18 +73,18 @@ SERVICE = controller_pb2.DESCRIPTOR.services_by_name["ControllerService"]
 
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 WAITING_CALLS_MAX = 4096
-"""Maximum number of calls that wait in the event loop, some 30 KB each; further ones are told to
-try again."""
+"""Maximum number of calls that wait in the event loop, some 30 KB each; further ones are refused
+with a request to try again."""
 
 OPTIONS: tuple[tuple[str, int], ...] = (
-    # A second process on our port is a mistake to be told, not a way to share load.
+    # A second process on the same port is a mistake to report, not a way to share load.
     ("grpc.so_reuseport", 0),
     # Clients ping idle channels; the default would answer with "too many pings" and hang up.
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-    # What one client has under way without a request counts nowhere else.
+    # The work of one client without a request counts nowhere else.
     ("grpc.max_concurrent_streams", WAITING_CALLS_MAX),
     # A connection that does not speak HTTP/2 by then is closed.
     ("grpc.server_handshake_timeout_ms", 10_000),
@@ -93,10 +94,10 @@ DESCRIPTORS_RESERVED = 64
 """Number of file descriptors kept for segment stores, the event loop, logs and threads."""
 
 SENTENCE_LENGTH_MAX = 1000
-"""Maximum length of a status's sentence, in characters: clients take a longer status for a
-broken stream, and try again."""
+"""Maximum length of a status's sentence, in characters: clients take a longer status for a broken
+stream, and try again."""
 
-# The first kind that fits decides.
+# The first matching kind decides.
 _STATUS: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (NotFoundError, grpc.StatusCode.NOT_FOUND),
     (InvalidRequestError, grpc.StatusCode.INVALID_ARGUMENT),
@@ -118,8 +119,8 @@ STOPPING = "the controller is stopping"
 
 _NAMING_FIELDS = frozenset({"scope", "stream", "readerGroupName", "readerGroup", "kvtName"})
 
-# grpcio has no public way to take a request in, or to end a unary call, without blocking a thread;
-# should it change, every test of an answer fails.
+# grpcio has no public way to accept a request, or to end a unary call, without blocking a thread;
+# if it changes, every test of an answer fails.
 _grpcio: Any = importlib.import_module("grpc._server")
 _cygrpc: Any = importlib.import_module("grpc._cython.cygrpc")
 
@@ -130,11 +131,11 @@ log = structlog.get_logger(__name__)
 
 
 class ListenError(OSError):
-    """The port cannot be listened on: ``errno`` and a sentence say why."""
+    """The port cannot be opened: ``errno`` and a sentence tell why."""
 
 
 class ControllerServer:
-    """A gRPC server for one controller. Start it within the trio loop that is to run its calls."""
+    """A gRPC server for one controller. Start it within the trio loop that will run its calls."""
 
     def __init__(self, host: str, port: int, *, published_address: str | None = None) -> None:
         self._host = host
@@ -219,11 +220,11 @@ class ControllerServer:
             self._waiting_count -= 1
 
     def _describe(self, answer: _Answer) -> Call:
-        """Return how a call reached us."""
+        """Return a call's path to this controller."""
         return Call(self._host_for(answer.context), self._port)
 
     def _host_for(self, context: grpc.ServicerContext) -> str:
-        """Return the host at which the caller can reach us: the one it dialled, if it says so."""
+        """Return the host at which the caller can reach us: the one it dialled, if it tells."""
         return (
             self._published_address
             or dialled_host(_authority(context))
@@ -232,7 +233,7 @@ class ControllerServer:
 
 
 class _Inline(ThreadPoolExecutor):
-    """Runs what grpcio submits in its own thread: nothing of ours waits there."""
+    """Runs what grpcio submits in its own thread, because no code of ours waits there."""
 
     def __init__(self) -> None:
         """Start no thread."""
@@ -260,7 +261,7 @@ class _Answer:
     def reply(self, message: Message) -> None:
         """Send the answer of the call."""
         self._is_answered = True
-        # ``send(message)`` would block until the peer takes the message, so it goes out together
+        # ``send(message)`` would block until the peer reads the message, so it is sent together
         # with the status, as grpcio's own unary methods do it.
         context: Any = self.context
         _grpcio._status(context._rpc_event, context._state, message.SerializeToString())
@@ -273,7 +274,7 @@ class _Answer:
         self._send(None)
 
     def refuse_for(self, error: Exception, handler: Handler, request: Message | None) -> None:
-        """End the call with the status and the sentence that tell of an error."""
+        """End the call with the status and the sentence of an error."""
         code = _status_of(error)
         sentence = str(error) or type(error).__name__
         if isinstance(error, CorruptMetadataError):
@@ -302,8 +303,7 @@ def _method(
     accept: Callable[[Handler, Message, _Answer], None],
     token: trio.lowlevel.TrioToken,
 ) -> grpc.RpcMethodHandler[Any, Any]:
-    """Return what grpcio calls for a method: ``take`` accepts a call as soon as its request is
-    there.
+    """Return what grpcio calls for a method; ``take`` accepts a call once its request is there.
 
     On the wire a unary call is a stream of one message each way; only for streams does grpcio let
     the function return before there is a request or an answer.
@@ -322,7 +322,7 @@ def _method(
         except trio.RunFinishedError:
             answer.refuse(grpc.StatusCode.UNAVAILABLE, STOPPING)
         except Exception as error:
-            # It must not get into grpcio's thread, which serves everybody.
+            # It must not reach grpcio's thread, which serves all callers.
             answer.refuse_for(error, handler, request)
 
     def begin(requests: object, context: Any, send: Callable[[None], None]) -> None:
@@ -346,7 +346,7 @@ def _method(
 
 
 def _subject_of(message: Message | None) -> str:
-    """Return the names in a request, as far as they say what it is about."""
+    """Return the names in a request, as far as they tell its subject."""
     names: list[str] = []
     for field, value in message.ListFields() if message is not None else ():
         if isinstance(value, Message):
@@ -359,7 +359,7 @@ def _subject_of(message: Message | None) -> str:
 def _decode(kind: type[Message], data: bytes | None) -> Message:
     if data is None:
         raise InvalidRequestError("the call has no request")
-    # grpcio would answer INTERNAL, which clients take for a reason to try again.
+    # grpcio would answer INTERNAL, after which clients try again.
     try:
         return kind.FromString(data)
     except DecodeError as error:
@@ -376,8 +376,8 @@ def _status_of(error: Exception) -> grpc.StatusCode:
 def _authority(context: grpc.ServicerContext) -> str:
     """Return the call's ``:authority``.
 
-    grpcio keeps it with the call but has no public way to read it. If it moves, clients are sent to
-    the address we listen on, and a test fails.
+    grpcio keeps it with the call but has no public way to read it. If that changes, clients are
+    sent to the listening address, and a test fails.
     """
     event = getattr(context, "_rpc_event", None)
     host = getattr(getattr(event, "call_details", None), "host", b"")

@@ -1,6 +1,6 @@
 """The controller's memory: records in table segments, behind a cache that is checked at every use.
 
-Owns: which table and key a record lives under, what changes together, and the cache of streams.
+Owns: the table and key of each record, the records that change together, and the cache of streams.
 
     _system/_tables/controller/scopes           scope                       -> ScopeRecord
     _system/_tables/controller/intents          kind/scope[/name]           -> IntentRecord
@@ -21,8 +21,8 @@ Invariants:
    each other read again, never overwrite each other's work.
 2. All records of a stream are in one table, so that one update changes any of them together. Every
    such update writes the stream's state, whose version tells whether anything changed.
-3. No answer is older than its question: a stream from the cache is given out only after its state
-   was read again and had the version it had. What is large is read again only if it changed.
+3. No answer is older than its question: a cached stream is used only after its state was read again
+   and had the same version. Large records are read again only if they changed.
 4. Everything that exists in a scope has a key in its objects table, so that deleting this table
    only if it is empty decides whether a scope may go. A name whose stream has no state is free.
 """
@@ -102,10 +102,10 @@ log = structlog.get_logger(__name__)
 CACHED_STREAMS_MAX = 10_000
 CACHED_SCOPES_MAX = 10_000
 READS_MAX = 20
-"""Maximum number of reads of a stream that changes meanwhile, before that is called damage."""
+"""Maximum number of reads of a stream that changes meanwhile, before that counts as damage."""
 CATCH_UP_EPOCHS_MAX = 64
-"""Maximum number of epochs by which a cached stream is brought up to date; one further behind is
-computed from its last snapshot."""
+"""Maximum number of epochs by which a cached stream is updated; one further behind is computed from
+its last snapshot."""
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -150,8 +150,8 @@ class Scope:
 class Stream:
     """A stream as last read: its small records, and the segments of its active epoch.
 
-    ``history`` reads what lies before, as needed. Records of other subjects that belong to the
-    stream are filed under ``key`` in ``table``; ``write_stream`` of the store changes both at once.
+    ``history`` reads earlier epochs as needed. Records of other subjects that belong to the stream
+    are filed under ``key`` in ``table``; ``write_stream`` of the store changes both at once.
     """
 
     scope: Scope
@@ -196,7 +196,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class NewStream:
-    """A stream to be made, under a name that is free."""
+    """A stream that will be made, under a free name."""
 
     name: str
     stream_id: str
@@ -209,7 +209,7 @@ class NewStream:
 
 @dataclass(frozen=True, slots=True)
 class StreamWrite:
-    """A change of a stream: its new record, and what changes together with it.
+    """A change of a stream: its new record, and the records that change with it.
 
     ``epochs`` are appended to the history; ``sizes`` are those of the segments that each of these
     epochs sealed; ``changes`` are records of other subjects in the same table.
@@ -269,7 +269,7 @@ class MetadataStore:
         return self._tables
 
     async def open(self, *, wait_seconds_max: float) -> None:
-        """Make the fixed tables, waiting so long for the segment stores to answer."""
+        """Make the fixed tables, waiting up to this time for the segment stores to answer."""
         for table in (SCOPES, INTENTS, NUMBERS):
             await self._tables.create(table, retry_seconds_max=wait_seconds_max)
 
@@ -286,7 +286,7 @@ class MetadataStore:
         return scope
 
     async def active_scope(self, name: str) -> Scope:
-        """Return a scope in which something may be made, or raise ``ScopeNotFoundError``."""
+        """Return a scope in which objects may be made, or raise ``ScopeNotFoundError``."""
         scope = await self.find_scope(name)
         if scope is None or scope.record.phase != "active":
             raise ScopeNotFoundError(f"scope {name} does not exist")
@@ -301,9 +301,7 @@ class MetadataStore:
         return scope
 
     async def insert_scope(self, name: str) -> Scope:
-        """Write a new scope in the phase ``creating``, and return it; its tables are not made
-        yet.
-        """
+        """Write a new scope, without tables yet, in the phase ``creating``, and return it."""
         record = ScopeRecord(self.new_id(), "creating")
         return await self.write_scope(name, record, version=NOT_EXISTS)
 
@@ -318,17 +316,13 @@ class MetadataStore:
         )
 
     async def delete_scope_tables(self, scope: Scope) -> None:
-        """Delete a scope's tables. Raises ``TableNotEmptyError``, and deletes nothing, while the
-        scope holds anything.
-        """
+        """Delete a scope's tables, or raise ``TableNotEmptyError`` if the scope has objects."""
         await self._tables.delete(scope.objects, must_be_empty=True)
         await self._tables.delete(scope.histories, must_be_empty=False)
         await self._tables.delete(scope.tag_index, must_be_empty=False)
 
     async def list_scopes(self, token: str) -> Listing:
-        """Return a page of scopes. The system's own comes last: clients look into the first
-        one.
-        """
+        """Return a page of scopes, the system's own last: clients look into the first one."""
 
         def shown(entry: Entry) -> str | None:
             name = entry.key.decode()
@@ -353,9 +347,7 @@ class MetadataStore:
         return f"{self._random.getrandbits(64):016x}"
 
     async def stream(self, scope: str, name: str) -> Stream:
-        """Return a stream as it is now, or raise ``StreamNotFoundError`` or
-        ``ScopeNotFoundError``.
-        """
+        """Return a stream as it is now; ``StreamNotFoundError`` or ``ScopeNotFoundError``."""
         key = (scope, name)
         if (cached := self._streams.get(key)) is not None:
             self._streams.move_to_end(key)
@@ -365,7 +357,7 @@ class MetadataStore:
         return await self._in_tables_of(scope, lambda found: self._load(found, name))
 
     def known(self, scope: str, name: str, *, age_seconds_max: float = math.inf) -> Stream | None:
-        """Return a stream as it was last seen, or None; for what is checked again later.
+        """Return a stream as it was last seen, or None; for uses that check it later.
 
         Returns None, too, if it was seen longer ago than ``age_seconds_max``.
         """
@@ -377,7 +369,7 @@ class MetadataStore:
     async def find_places(
         self, scope: str, names_: Sequence[str]
     ) -> tuple[Scope | None, list[Place]]:
-        """Return what must be known to make streams of these names, all read at once."""
+        """Return the state that is needed to make streams of these names, all read at once."""
         known = self._scopes.get(scope) or await self.find_scope(scope)
         if known is None:
             return None, []
@@ -408,9 +400,7 @@ class MetadataStore:
         return found[0], places
 
     async def insert_streams(self, scope: Scope, new: Sequence[NewStream]) -> list[Stream]:
-        """Record new streams, all on their way to be made, or none. Raises
-        ``VersionConflictError``.
-        """
+        """Record new streams that are being made, all or none; ``VersionConflictError``."""
         changes: list[Change] = []
         streams: list[Stream] = []
         for one in new:
@@ -456,7 +446,7 @@ class MetadataStore:
         ]
 
     async def discard_streams(self, scope: Scope, stream_ids: Iterable[str]) -> None:
-        """Remove the records of streams that never came to have segments."""
+        """Remove the records of streams that never got segments."""
         keys = [
             _key(stream_id, *parts)
             for stream_id in stream_ids
@@ -483,9 +473,7 @@ class MetadataStore:
         return (await self.write_streams([write]))[0]
 
     async def write_streams(self, writes: Sequence[StreamWrite]) -> list[Stream]:
-        """Change several streams of one scope at once, all or none. Raises
-        ``VersionConflictError``.
-        """
+        """Change several streams of one scope, all or none. Raises ``VersionConflictError``."""
         changes: list[Change] = []
         streams: list[Stream] = []
         appended: list[tuple[StreamHistory, EpochRecord]] = []
@@ -513,11 +501,11 @@ class MetadataStore:
     ) -> list[Change]:
         """Write which epochs seal segments before the epochs themselves; return the other changes.
 
-        Whether an epoch seals a segment is decided by the epoch's record; the keys only lead to it.
-        Every update also writes the unchanged states of the streams, if these have the versions
-        that were read, so that a controller with old knowledge overwrites no key, and one whose
-        keys another overwrites can not write its epoch any more. The states get their new owner,
-        so that two controllers never write equal values.
+        An epoch's record decides whether the epoch seals a segment; the keys only lead to it. Every
+        update also writes the unchanged states of the streams, if these have the versions that were
+        read: a controller with stale knowledge overwrites no key, and one whose keys another
+        controller overwrites cannot write its epoch any more. The states get their new owner, so
+        that two controllers never write equal values.
         """
         seals = [change for change in changes if b"/sealed/" in change.key]
         states: dict[bytes, Change] = {}
@@ -582,7 +570,7 @@ class MetadataStore:
         await self.discard_streams(found, [one for one in stream_ids if one not in leading])
 
     async def remove_dead_name(self, scope: str, name: str) -> None:
-        """Remove a name whose stream has no state, and see that it never gets one."""
+        """Remove a name whose stream has no state, and make sure that it never gets one."""
         found = await self._scope(scope)
         entry = await self._tables.get(found.objects, _stream_key(name))
         if entry is None or earlier_records.is_earlier(entry.value):
@@ -626,7 +614,7 @@ class MetadataStore:
         ]
 
     async def write_next_numbers(self, scope: str, numbers: dict[str, int]) -> None:
-        """Reserve the numbers below these for earlier streams of the names; they never decrease."""
+        """Reserve all numbers below these for earlier streams of the names."""
         keys = [f"{scope}/{name}".encode() for name in numbers]
         for _ in range(READS_MAX):
             found = await self._tables.get_all(NUMBERS, keys)
@@ -652,9 +640,7 @@ class MetadataStore:
         return sorted(_names_in(await self._tables.get(stream.table, stream.key("subscribers"))))
 
     async def subscriber(self, stream: Stream, name: str) -> tuple[SubscriberRecord, int] | None:
-        """Return how far a reader group has released a stream, with the version to write it back
-        with.
-        """
+        """Return the cut that a reader group has released, with the version for changes."""
         entry = await self._tables.get(stream.table, stream.key("subscriber", name))
         return None if entry is None else (decode(entry.value, SubscriberRecord), entry.version)
 
@@ -666,9 +652,7 @@ class MetadataStore:
         await self._tables.put(stream.table, key, encode(record), version=version)
 
     async def add_subscriber(self, stream: Stream, name: str, *, generation: int) -> None:
-        """Make a reader group a subscriber; one that is keeps its cut. Raises
-        ``VersionConflictError``.
-        """
+        """Make a reader group a subscriber; one that is keeps its cut; ``VersionConflictError``."""
         keys = [stream.key("subscribers"), stream.key("subscriber", name)]
         known, current = await self._tables.get_all(stream.table, keys)
         cut = {} if current is None else decode(current.value, SubscriberRecord).cut
@@ -681,7 +665,7 @@ class MetadataStore:
         await self._tables.update(stream.table, changes)
 
     async def remove_subscriber(self, stream: Stream, name: str) -> None:
-        """Remove a reader group from the subscribers; it may not be one."""
+        """Remove a reader group from the subscribers; it need not be one."""
         key = stream.key("subscribers")
         known = await self._tables.get(stream.table, key)
         if known is not None and name in _names_in(known):
@@ -693,9 +677,7 @@ class MetadataStore:
     # ---- Reader groups ---------------------------------------------------------------------------
 
     async def group(self, scope: str, name: str) -> ReaderGroup:
-        """Return a reader group, or raise ``ReaderGroupNotFoundError`` or
-        ``ScopeNotFoundError``.
-        """
+        """Return a reader group; ``ReaderGroupNotFoundError`` or ``ScopeNotFoundError``."""
         found, entry = await self.get_object(scope, "g", name)
         if entry is None:
             raise ReaderGroupNotFoundError(f"reader group {scope}/{name} does not exist")
@@ -742,9 +724,7 @@ class MetadataStore:
         await self._tables.remove(scope.objects, f"{kind}/{name}".encode(), version=version)
 
     async def list_objects(self, scope: str, kind: str, token: str) -> Listing:
-        """Return a page of the names of a scope's objects of a kind. Raises
-        ``ScopeNotFoundError``.
-        """
+        """Return a page of the names of a scope's objects of a kind; ``ScopeNotFoundError``."""
         found = await self._scope(scope)
 
         def shown(entry: Entry) -> str | None:
@@ -763,7 +743,7 @@ class MetadataStore:
         """Remove an intent some time later: its workflow has ended."""
         self.intents.remove(intent)
 
-    # ---- Within: streams -------------------------------------------------------------------------
+    # ---- Reading and writing streams -------------------------------------------------------------
 
     async def _current(self, cached: Stream) -> Stream | None:
         """Return a stream that is in memory as it is now, or None if it is gone."""
@@ -828,8 +808,8 @@ class MetadataStore:
                 try:
                     return await self._complete(stream)
                 except (CorruptMetadataError, EpochDroppedError):
-                    # Another controller that deletes the stream may have taken an epoch away, or
-                    # one that drops old epochs after a later one has got a snapshot.
+                    # Another controller may have removed an epoch, because it deletes the stream,
+                    # or because it drops old epochs after a later one has got a snapshot.
                     current = await self._tables.get(scope.histories, keys[0])
                     if current is not None and current.version == state.version:
                         raise
@@ -899,7 +879,7 @@ class MetadataStore:
     def _changes_of(
         self, write: StreamWrite, appended: list[tuple[StreamHistory, EpochRecord]]
     ) -> tuple[list[Change], Stream]:
-        """Return the changes of keys that make up a write, and the stream as it will be."""
+        """Return the changes of keys that make up a write, and the stream after it."""
         stream, record = write.stream, write.record
         changes: list[Change] = []
         if write.configuration is not None:
@@ -949,13 +929,13 @@ class MetadataStore:
             self._seen_at.pop(key, None)
 
     async def _is_free(self, scope: Scope, entry: Entry) -> bool:
-        """Return whether a name is one that a stream left behind, or never came to have."""
+        """Return whether a name's stream was removed, or never recorded."""
         if earlier_records.is_earlier(entry.value):
             return False
         key = _key(decode(entry.value, NameRecord).stream_id, "state")
         state = await self._tables.get(scope.histories, key)
         if state is None:
-            # A controller that is about to write it then fails to.
+            # A controller that is about to write the stream fails then.
             try:
                 await self._tables.put(scope.histories, key, GONE, version=NOT_EXISTS)
             except VersionConflictError:
@@ -976,7 +956,7 @@ class MetadataStore:
         for entry in entries:
             found.append(())
             keys.append(b"-")
-            with self._telling_damage(scope, entry):
+            with self._logging_damage(scope, entry):
                 if earlier_records.is_earlier(entry.value):
                     found[-1] = earlier_records.tags_of(entry.value)
                 else:
@@ -984,19 +964,19 @@ class MetadataStore:
         values = await self._tables.get_all(scope.histories, keys)
         for index, (entry, value) in enumerate(zip(entries, values, strict=True)):
             if value is not None:
-                with self._telling_damage(scope, entry):
+                with self._logging_damage(scope, entry):
                     record = decode(value.value, ConfigurationRecord)
                     found[index] = record.configuration.tags
         return found
 
     @contextmanager
-    def _telling_damage(self, scope: Scope, entry: Entry) -> Iterator[None]:
+    def _logging_damage(self, scope: Scope, entry: Entry) -> Iterator[None]:
         try:
             yield
         except CorruptMetadataError as error:
             log.error("stream is damaged", scope=scope.name, key=entry.key, why=str(error))
 
-    # ---- Within: the rest ------------------------------------------------------------------------
+    # ---- Helpers ---------------------------------------------------------------------------------
 
     async def _in_tables_of(self, name: str, action: Callable[[Scope], Awaitable[T]]) -> T:
         """Call ``action`` with a scope that may be cached. Raises ``ScopeNotFoundError``.
@@ -1042,9 +1022,7 @@ class MetadataStore:
 def _append_epoch(
     record: StreamRecord, latest: tuple[Segment, ...], epoch: Epoch
 ) -> tuple[StreamRecord, EpochRecord, tuple[Segment, ...]]:
-    """Return a stream's record that counts one more epoch, the epoch's record, and its
-    segments.
-    """
+    """Return a stream's record with one more epoch, the epoch's record, and its segments."""
     assert epoch.number == record.epoch_count, "epochs are consecutive"
     latest = apply_epochs(latest, [epoch])
     changed = record.changed_since_base + len(epoch.created) + len(epoch.sealed)
@@ -1063,9 +1041,7 @@ def _append_epoch(
 
 
 def _remember(cache: OrderedDict[K, V], key: K, value: V, count_max: int) -> None:
-    """Cache a value as the latest used one, and remove the values that were not used for
-    longest.
-    """
+    """Cache a value as the latest used one, and evict those that were not used for longest."""
     cache[key] = value
     cache.move_to_end(key)
     while len(cache) > count_max:
@@ -1084,7 +1060,7 @@ def _decode_token(token: str) -> bytes:
             raise ValueError("no such prefix")
         return base64.b64decode(token[3:], altchars=b"-_", validate=True)
     except (ValueError, binascii.Error) as error:
-        raise InvalidRequestError("the continuation token is none of ours") from error
+        raise InvalidRequestError("the continuation token is not one of this controller") from error
 
 
 def _names_in(entry: Entry | None) -> tuple[str, ...]:

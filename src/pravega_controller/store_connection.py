@@ -1,17 +1,17 @@
-"""One connection to a segment store: requests go out as they come, replies find theirs by id.
+"""A connection to a segment store: requests are sent at once, and replies are matched by id.
 
-Owns: the socket, the requests in flight, and when the connection counts as lost.
+Owns: the socket, the requests in flight, and the decision that the connection is lost.
 
-Requests that come while others are sent wait in the outbox, and go out together with one write.
-Those of one caller about many segments have one wait for all of their replies.
+Requests that come while others are sent wait in the outbox, and are sent together by one write. One
+caller's requests about many segments have one wait for all of their replies.
 
 Invariants:
-1. A request id is used once on a connection; every request in flight gets exactly one outcome: its
+1. A request id is used once on a connection; every request in flight has exactly one outcome: its
    reply, or ``ConnectionLostError``.
 2. At most ``REQUESTS_IN_FLIGHT_MAX`` requests wait at a time; further callers queue.
-3. A connection that broke the protocol, ran out of time, or was left in the middle of a frame is
-   closed and never used again.
-4. A caller that gives up cuts no frame short: what is in the outbox is sent whole.
+3. A connection is closed and never used again once the protocol was broken, its time ran out, or
+   the stream ended in the middle of a frame.
+4. A caller that gives up truncates no frame: the outbox is always sent whole.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ OpenStream: TypeAlias = Callable[[str, int], Awaitable[trio.abc.Stream]]
 """Opens a byte stream to a host and port, as ``trio.open_tcp_stream`` does."""
 
 MakeRequest: TypeAlias = Callable[[int], Request]
-"""Builds a request from the request id it is to carry."""
+"""Builds a request with the given request id."""
 
 log = structlog.get_logger(__name__)
 
@@ -94,10 +94,9 @@ class StoreConnection:
 
     @property
     def has_hung_up(self) -> bool:
-        """Return whether the connection is lost, even if only the kernel knows yet. Any thread may
-        ask.
+        """Return whether the connection is lost, even if only the kernel knows yet; for any thread.
 
-        A client that lost its own connection asks within a millisecond where to find another one.
+        A client that lost its own connection asks within a millisecond for another store.
         """
         if self.is_lost:
             return True
@@ -109,14 +108,14 @@ class StoreConnection:
         return bool(poll.poll(0))
 
     async def call(self, make: MakeRequest) -> Reply:
-        """Send a request and return its reply, whatever it says. Else ``ConnectionLostError``."""
+        """Send a request and return its reply, of any kind, or raise ``ConnectionLostError``."""
         [reply] = await self.call_all([make])
         return reply
 
     async def call_all(self, makes: Sequence[MakeRequest]) -> list[Reply]:
-        """Send requests together and return their replies in the same order, as ``call``.
+        """Send requests together like ``call`` and return their replies in the same order.
 
-        They go in several parts when others take the places.
+        They are sent in several parts if other requests are in flight.
         """
         replies: list[Reply] = []
         while len(replies) < len(makes):
@@ -130,9 +129,7 @@ class StoreConnection:
         return replies
 
     async def _reserve_places(self, wanted: int) -> int:
-        """Reserve as many places as are free, and at least one: a task that has some waits for no
-        others.
-        """
+        """Reserve as many places as are free, at least one: a task that has some does not wait."""
         try:
             self._places.acquire_nowait()
         except trio.WouldBlock:
@@ -187,7 +184,7 @@ class StoreConnection:
                 with trio.fail_after(self._reply_seconds_max):
                     await self._stream.send_all(data)
         except trio.TooSlowError:
-            log.info("segment store takes no more requests", peer=self._peer)
+            log.info("segment store does not read requests", peer=self._peer)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             log.info("segment store connection broke", peer=self._peer, reason=repr(error))
         finally:
@@ -222,7 +219,7 @@ class StoreConnection:
         request_id = getattr(reply, "request_id", -1)
         slot = self._in_flight.pop(request_id, None)
         if slot is None:
-            log.debug("reply to nobody", peer=self._peer, reply=type(reply).__name__)
+            log.debug("reply to an unknown request", peer=self._peer, reply=type(reply).__name__)
             return
         slot.set_reply(request_id, reply)
 

@@ -1,16 +1,16 @@
-"""Stream cuts: whether one is valid, which of two is later, and what lies around and between them.
+"""Stream cuts: their validity, their order, and the segments around and between them.
 
 Owns: the arithmetic on positions in a whole stream. Pure functions over a cut and the segments that
-it names, wherever they were read; ``stream_history`` walks from one cut to another.
+it names, read by the caller; ``stream_history`` walks from one cut to another.
 
 A valid cut gives every key one position: (epoch of a segment, offset in it). Along the history of
-one key the segments that served it have rising epochs, so positions of one key compare as pairs.
-A segment with a negative offset has not begun: it stands in for keys whose earlier segments are all
-read, but which no begun segment of the cut serves. Its offset sorts before every byte of it.
+one key the segments that served it have rising epochs, so positions of one key compare as pairs. A
+segment with a negative offset has not begun: it serves the keys whose earlier segments are all
+read, and which no begun segment of the cut serves. Its offset sorts before every byte of it.
 
 Invariants:
 1. ``pieces`` covers [0, 1) exactly once, in order; a begun segment is exactly one piece.
-2. Everything else here looks at pieces only, so that an invalid cut is refused in one place.
+2. Everything else here uses pieces only, so that an invalid cut is refused in one place.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def pieces(segments: Mapping[int, Segment], cut: StreamCut) -> tuple[Piece, ...]
     for segment_id, offset in cut.items():
         segment = segments.get(segment_id)
         if segment is None:
-            raise InvalidStreamCutError(f"segment {segment_id} is none of this stream")
+            raise InvalidStreamCutError(f"segment {segment_id} does not belong to this stream")
         if offset < 0:
             future.append(segment)
         else:
@@ -79,9 +79,7 @@ def is_at_or_after(later: Sequence[Piece], earlier: Sequence[Piece]) -> bool:
 
 
 def is_at_or_after_all(later: Sequence[Piece], positions: Mapping[Segment, int]) -> bool:
-    """Return whether a cut is, for every key of these segments, at or behind the positions in
-    them.
-    """
+    """Return whether a cut is at or behind these positions for every key of the segments."""
     return all(
         (piece.epoch, piece.offset) >= (segment.epoch, offset)
         for segment, offset in positions.items()
@@ -101,9 +99,7 @@ def is_before(segment: Segment, tiling: Sequence[Piece]) -> bool:
 
 
 def is_partly_before(segment: Segment, tiling: Sequence[Piece]) -> bool:
-    """Return whether a cut has left a segment for some key: its successors may be before the cut
-    too.
-    """
+    """Return whether a cut has left a segment for some key; it may be before a successor, too."""
     return any(piece.epoch > segment.epoch for piece in _under(segment, tiling))
 
 
@@ -117,9 +113,7 @@ def is_between(segment: Segment, first: Sequence[Piece], last: Sequence[Piece]) 
 
 
 def _refuse_future_before_begun(future: Sequence[Segment], tiling: Sequence[Piece]) -> None:
-    """Raise ``InvalidStreamCutError`` if a segment that has not begun comes before one that
-    has.
-    """
+    """Raise ``InvalidStreamCutError`` if a segment not begun precedes one that has begun."""
     begun = _RangeMaxima([piece.epoch if piece.offset >= 0 else -1 for piece in tiling])
     for late in future:
         if begun.highest(*_bounds(late, tiling)) >= late.epoch:
@@ -129,14 +123,12 @@ def _refuse_future_before_begun(future: Sequence[Segment], tiling: Sequence[Piec
 
 
 class _NotBegun:
-    """The pieces of segments not yet begun, for the parts that no begun segment of the cut
-    serves.
-    """
+    """The pieces of segments not yet begun, where no begun segment of the cut serves."""
 
     def __init__(self, future: Iterable[Segment]) -> None:
         self._coming = sorted(future, key=lambda segment: segment.low, reverse=True)
         self._reached: list[tuple[int, float]] = []
-        """A heap by epoch of those that begin where we are or before, with their ends."""
+        """A heap by epoch of those that begin at the present key or before, with their ends."""
 
     def pieces(self, low: float, high: float) -> Iterator[Piece]:
         """Return the pieces of a part; callers ask for parts by rising keys."""
@@ -155,7 +147,7 @@ class _NotBegun:
 
 
 class _RangeMaxima:
-    """The greatest of any run of values, each told in two looks."""
+    """The greatest of any run of values, each found by two comparisons."""
 
     def __init__(self, values: list[int]) -> None:
         self._levels = [values]
@@ -163,9 +155,7 @@ class _RangeMaxima:
             self._levels.append([max(a, b) for a, b in zip(last, last[half:], strict=False)])
 
     def highest(self, start: int, end: int) -> int:
-        """Return the greatest value from ``start`` up to, not including, ``end``; -1 if there is
-        none.
-        """
+        """Return the greatest value from ``start`` to before ``end``; -1 if there is none."""
         if start >= end:
             return -1
         level = (end - start).bit_length() - 1
@@ -188,8 +178,6 @@ def _under(segment: Segment, tiling: Sequence[Piece]) -> Sequence[Piece]:
 
 
 def _bounds(segment: Segment, tiling: Sequence[Piece]) -> tuple[int, int]:
-    """Return the indexes of the first piece that shares a key with the segment, and behind the
-    last.
-    """
+    """Return the indexes of the first piece that shares a key with the segment, and its end."""
     first = bisect_right(tiling, segment.low, key=lambda piece: piece.low) - 1
     return first, bisect_left(tiling, segment.high, key=lambda piece: piece.low)

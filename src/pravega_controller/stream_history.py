@@ -1,4 +1,4 @@
-"""One stream's epochs as they lie in tables: read as needed, and kept while they are used.
+"""One stream's epochs in tables: read as needed, and cached while they are used.
 
 Owns: the keys of epochs, snapshots, seals and sizes; reading them in chunks; walking from segments
 to their successors.
@@ -8,22 +8,21 @@ to their successors.
     <stream id>/sealed/<id>     -> SealedRecord     the epoch that sealed a segment
     <stream id>/sizes/<n>       -> SizesRecord      the lengths of what epoch n sealed
 
-Epochs that lie behind the stream's head are dropped after a while (``old_epochs``). The stream's
-record then says which epoch is the first. Segments that began before it and live on are in its
-snapshot, so that nothing before it is needed to answer a question about what is at or after the
-head.
+Epochs behind the stream's head are dropped after a while (``old_epochs``). The stream's record then
+names the first remaining epoch. Segments that began before it and live on are in its snapshot, so
+that questions about positions at or after the head need nothing before it.
 
 Invariants:
-1. A record of an epoch never changes once the stream's record counts the epoch, so that what was
-   read stays right for ever, and needs no check.
+1. A record of an epoch never changes once the stream's record counts the epoch, so that a cached
+   one stays right for ever, and needs no check.
 2. A question costs reads in proportion to its answer: a segment's epoch is in its id, the epoch
    that sealed it is under its key, and its successors are in that epoch. No question reads the
    whole history unless the answer is the whole history.
-3. Every epoch names the snapshot it builds on; there are few changes between the two.
-4. Long work gives way to other tasks between any two chunks.
-5. What is not there may have been dropped since the stream's record was read. So the record is read
-   again before an absent key is taken to say anything: that a segment is not sealed, above all.
-   A question about what was dropped raises ``EpochDroppedError``.
+3. Every epoch names the snapshot on which it builds; there are few changes between the two.
+4. Long work lets other tasks run between any two chunks.
+5. A missing record may have been dropped since the stream's record was read. So that is read again
+   before an absent key is a proof, above all that a segment is not sealed. A question about dropped
+   records raises ``EpochDroppedError``.
 """
 
 from __future__ import annotations
@@ -63,12 +62,12 @@ from pravega_wire import names
 KEPT_SEGMENTS_MAX = 20_000
 """Maximum number of created and sealed segments in the epochs of a stream that stay in memory.
 
-The segments of the first epoch are kept beside them, once one of them was asked for."""
+The segments of the first epoch are kept besides, once one of them was needed."""
 CHUNK_BYTES = 128 * 1024
 CHUNK_EPOCHS_MAX = 64
-"""Maximum number of epochs that are read together: a read of one brings its followers along."""
+"""Maximum number of epochs that are read together: reading one reads those after it, too."""
 READ_AHEAD_FOR_MAX = 8
-"""Maximum number of epochs in a request that reads ahead: one for more does not walk along the
+"""Maximum number of epochs in a request that reads ahead: a longer request is not a walk along the
 history."""
 SNAPSHOT_EPOCHS = 256
 SNAPSHOT_SEGMENTS_MIN = 256
@@ -79,14 +78,12 @@ SEGMENT_BYTES_MIN = 11
 
 
 def is_snapshot_due(*, epochs: int, changed: int, segments: int) -> bool:
-    """Return whether an epoch needs a snapshot, after so many epochs and changes since the last
-    one.
-    """
+    """Return whether an epoch needs a snapshot, after so many epochs and changes without one."""
     return epochs >= SNAPSHOT_EPOCHS or changed >= max(SNAPSHOT_SEGMENTS_MIN, segments)
 
 
 class StreamHistory:
-    """Reads the counted epochs of one stream. A new one knows nothing and reads everything."""
+    """Reads the counted epochs of one stream. A new reader knows nothing and reads everything."""
 
     def __init__(self, tables: TableClient, table: str, stream_id: str, *, stream: str) -> None:
         self._tables = tables
@@ -100,14 +97,14 @@ class StreamHistory:
         self.count = 0
         """The epochs that may be read: those from ``first`` on that the stream's record counts."""
         self.first = 0
-        """First epoch that readers can ask about."""
+        """First epoch about which readers can ask."""
         self.removed_before = 0
         """First epoch that may have records."""
         self.epoch_bytes_max = 0
         """The greatest size of their records."""
 
     def update(self, record: StreamRecord) -> None:
-        """Update what is known of the epochs from a stream's record, which may be an older one."""
+        """Update the range of the epochs from a stream's record, which may be an older one."""
         self.count = max(self.count, record.epoch_count)
         self.epoch_bytes_max = max(self.epoch_bytes_max, record.epoch_bytes_max)
         self.removed_before = max(self.removed_before, record.removed_before)
@@ -139,7 +136,7 @@ class StreamHistory:
     def changes_for(
         self, record: EpochRecord, snapshot: Sequence[Segment] | None
     ) -> tuple[list[Change], int]:
-        """Return what an epoch adds to the table, and the size of its record."""
+        """Return the entries that an epoch adds to the table, and the size of its record."""
         epoch = record.epoch
         value = encode(record)
         changes = [Change(self.epoch_key(epoch.number), value)]
@@ -151,7 +148,7 @@ class StreamHistory:
         return changes, len(value)
 
     def keep(self, record: EpochRecord) -> None:
-        """Cache a record that was read or written, and remove those not used for longest."""
+        """Cache a record that was read or written, and evict those not used for longest."""
         number = record.epoch.number
         if number in self._epochs:
             self._epochs.move_to_end(number)
@@ -180,24 +177,20 @@ class StreamHistory:
         return (await self._record(number)).epoch
 
     async def base_of(self, number: int) -> int:
-        """Return the last epoch up to this one of which there is a snapshot; 0 if there is
-        none.
-        """
+        """Return the last epoch up to this one of which there is a snapshot; 0 without any."""
         return (await self._record(number)).base
 
     async def first_needed(self, cut: StreamCut, *, last: int) -> int:
-        """Return the first epoch to keep for what is at or after a cut, and for epoch ``last``.
+        """Return the first epoch to keep for positions at or after a cut, and for epoch ``last``.
 
-        It is one with a snapshot, or 0. All segments of the cut are in the epoch before the first
+        It has a snapshot, or is 0. All segments of the cut are in the epoch before the first one
         that sealed one of them.
         """
         sealed = await self.sealed_in(cut)
         return await self.base_of(min([last, *(number - 1 for number in sealed.values())]))
 
     async def segments_in(self, number: int) -> tuple[Segment, ...]:
-        """Return the segments of an epoch, by key range. Raises ``NotFoundError`` for an unknown
-        one.
-        """
+        """Return an epoch's segments, by key range; ``NotFoundError`` for an unknown epoch."""
         return await self.segments_since(await self.base_of(number), number)
 
     async def segments_since(self, base: int, number: int) -> tuple[Segment, ...]:
@@ -215,7 +208,7 @@ class StreamHistory:
         """Return the lengths of sealed segments, as far as they were recorded with the seal."""
         wanted = set(identifiers)
         sealed = await self.sealed_in(wanted)
-        # What the seal of the stream sealed is recorded under the number after the last epoch.
+        # Segments that the end of the stream sealed are recorded under the number after the last.
         numbers = set(sealed.values())
         if len(sealed) < len(wanted):
             numbers.add(self.count)
@@ -234,15 +227,13 @@ class StreamHistory:
     # ---- Segments --------------------------------------------------------------------------------
 
     async def segments(self, identifiers: Iterable[int]) -> dict[int, Segment]:
-        """Return the segments of these ids, without those that the stream never had, or that were
-        sealed before its first epoch.
-        """
+        """Return the known segments of these ids: not those sealed before the first epoch."""
         wanted = set(identifiers)
         numbers = {names.segment_epoch(identifier) for identifier in wanted}
         try:
             epochs = await self.epochs(n for n in numbers if self.first <= n < self.count)
         except EpochDroppedError:
-            # There is a later first epoch than when this began.
+            # The first epoch has changed since this began.
             return await self.segments(wanted)
         old = await self._segments_at_first() if self._are_old(numbers) else {}
         found = {identifier: old[identifier] for identifier in wanted & old.keys()}
@@ -255,13 +246,13 @@ class StreamHistory:
         return found
 
     async def sealed_in(self, identifiers: Iterable[int]) -> dict[int, int]:
-        """Return the epochs that sealed these segments, or were to; those not sealed are left out.
+        """Return the epochs that sealed these segments, or will; omit segments that are not sealed.
 
         Raises ``EpochDroppedError`` if a segment was sealed before the stream's first epoch, or may
-        have been: those that never were can then not be told from those that were dropped.
+        have been: segments that never existed then look like dropped ones.
 
-        What a key says counts only if the epoch's record says so, too: the keys of a large epoch
-        are written before it, and another epoch may have come in its place.
+        A key counts only if the epoch's record confirms it: the keys of a large epoch are written
+        before it, and another epoch may have taken its place.
         """
         found: dict[int, int] = {}
         unknown: list[int] = []
@@ -290,8 +281,8 @@ class StreamHistory:
     async def successors(self, segment_id: int) -> tuple[Successor, ...]:
         """Return the successors of a segment; none while it is not sealed, or if it never existed.
 
-        Raises ``EpochDroppedError`` if that is not on record any more: a stream that continues must
-        not look as if it ended.
+        Raises ``EpochDroppedError`` if they are not on record any more, so that a stream that
+        continues does not seem to end.
         """
         sealed = await self.sealed_in([segment_id])
         if segment_id not in sealed:
@@ -332,8 +323,7 @@ class StreamHistory:
         return stream_cuts.is_at_or_after(await self.pieces(later), await self.pieces(earlier))
 
     async def segments_before(self, cut: StreamCut, *, since: StreamCut) -> list[Segment]:
-        """Return the segments wholly before a cut, without those that were already wholly before
-        ``since``.
+        """Return the segments wholly before a cut that were not wholly before ``since``.
 
         An empty ``since`` stands for the beginning of the stream.
         """
@@ -358,7 +348,7 @@ class StreamHistory:
         except EpochDroppedError:
             if start or self.first == number:
                 raise
-            # There is a later first epoch than when this began.
+            # The first epoch has changed since this began.
             return await self.segments_between(start, end)
 
     async def _segments_between(self, start: StreamCut, end: StreamCut) -> list[Segment]:
@@ -372,9 +362,7 @@ class StreamHistory:
         )
 
     async def _segments_at(self, cut: StreamCut) -> list[Segment]:
-        """Return the segments that a cut names; for an empty cut, those of the first epoch on
-        record.
-        """
+        """Return the segments that a cut names; for an empty cut, those of the first epoch."""
         if not cut:
             return list(await self.segments_in(self.first))
         return list((await self.segments(cut)).values())
@@ -385,9 +373,7 @@ class StreamHistory:
         until: Sequence[Piece],
         is_wanted: Callable[[Segment], bool],
     ) -> list[Segment]:
-        """Return by id the wanted ones of these segments and of all their successors up to a
-        cut.
-        """
+        """Return by id the wanted ones of these segments and their successors up to a cut."""
         seen = {segment.segment_id: segment for segment in start}
         layer = list(seen.values())
         found: list[Segment] = []
@@ -419,13 +405,14 @@ class StreamHistory:
         return (self.count - self.removed_before) * keys_each <= REMOVED_KEYS_MAX // 2
 
     async def remove(self, *, keys_max: int) -> list[bytes]:
-        """Remove the epochs but for at most ``keys_max`` last keys, which are returned.
+        """Remove the epochs except for at most ``keys_max`` last keys, which are returned.
 
-        The caller removes these together with the stream's record. Broken off, it may be repeated.
+        The caller removes these together with the stream's record. An interrupted call may be
+        repeated.
         """
         for numbers in _chunks(self.removed_before, self.count):
             keys, derived = await self._keys_of(numbers)
-            # That of the stream's end, which no epoch leads to.
+            # The record of the stream's end, to which no epoch leads.
             derived.append(self.sizes_key(numbers[-1] + 1))
             if len(derived) + len(keys) <= keys_max:
                 keys = [*derived, *keys]
@@ -439,7 +426,7 @@ class StreamHistory:
     async def remove_old(self, *, epochs_max: int) -> int:
         """Remove at most ``epochs_max`` epochs before the first; return the lowest one left.
 
-        Broken off, it may be repeated, and by several controllers at a time.
+        An interrupted call may be repeated, and by several controllers at a time.
         """
         end = min(self.first, self.removed_before + epochs_max)
         for numbers in _chunks(self.removed_before, end):
@@ -449,9 +436,9 @@ class StreamHistory:
         return end
 
     async def _keys_of(self, numbers: Sequence[int]) -> tuple[list[bytes], list[bytes]]:
-        """Return the keys of epochs, and of what they lead to.
+        """Return the keys of epochs, and of the records to which they lead.
 
-        What an epoch leads to must go no later than the epoch, to be found again until then.
+        These records must be removed no later than the epoch, which is needed to find them.
         """
         keys = [self.epoch_key(number) for number in numbers]
         entries = await self._tables.get_all(
@@ -465,7 +452,7 @@ class StreamHistory:
                 derived += map(self.sealed_key, record.epoch.sealed_ids)
         return keys, derived
 
-    # ---- Within ----------------------------------------------------------------------------------
+    # ---- Reading ---------------------------------------------------------------------------------
 
     async def _record(self, number: int) -> EpochRecord:
         self._check_number(number)
@@ -534,7 +521,7 @@ class StreamHistory:
         try:
             segments = {each.segment_id: each for each in await self._snapshot(number)}
         except EpochDroppedError:
-            # There is a later first epoch since this began.
+            # The first epoch has changed since this began.
             return await self._segments_at_first()
         self._first_segments = (number, segments)
         return segments
@@ -546,8 +533,8 @@ class StreamHistory:
     async def _refuse_dropped(self, unsealed: Iterable[int]) -> None:
         """Raise ``EpochDroppedError`` if one of these segments is not known to be unsealed.
 
-        No key says that they are sealed. One that was created since the first epoch is not, since
-        its seal would be on record; an older one only if it was there in that epoch.
+        No key tells that they are sealed. A segment created since the first epoch is not, because
+        its seal would be on record; an older one is not only if it is in that epoch.
         """
         await self._read_state()
         old = [each for each in unsealed if self._are_old([names.segment_epoch(each)])]
@@ -558,9 +545,7 @@ class StreamHistory:
                     raise self._dropped(f"segment {identifier}")
 
     async def _explain(self, number: int, what: str) -> Exception:
-        """Return why there is no record of an epoch that was counted when the stream's record was
-        read.
-        """
+        """Return why a record of an epoch is missing that the stream's record counted."""
         try:
             await self._read_state()
         except StreamNotFoundError as error:
@@ -576,7 +561,7 @@ class StreamHistory:
             raise StreamNotFoundError(f"stream {self._stream} does not exist any more")
         record = decode(entry.value, StreamRecord)
         if isinstance(record.pending, Delete) and not record.pending.has_segments:
-            # Its epochs go, and what leads to them: that a key is absent says nothing.
+            # Its epochs are being removed with what they lead to: an absent key proves nothing.
             raise StreamNotFoundError(f"stream {self._stream} is being deleted")
         self.update(record)
 
@@ -594,9 +579,7 @@ def _chunks(start: int, end: int) -> Iterable[range]:
 
 
 def _followers(epoch: Epoch, gone: Sequence[Segment]) -> list[Segment]:
-    """Return what the epoch created in the key ranges of ``gone``, which are some of those it
-    sealed.
-    """
+    """Return the segments that the epoch created in the key ranges of ``gone``, which it sealed."""
     ordered = sorted(gone, key=lambda segment: segment.low)
     lows = [segment.low for segment in ordered]
     found = []

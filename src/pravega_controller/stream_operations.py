@@ -1,6 +1,6 @@
-"""Every request about streams: what it needs, what it refuses, what it answers.
+"""Requests about streams: their checks, refusals and answers.
 
-Owns: the checks that come before a workflow, and all questions that read only. Errors say why.
+Owns: the checks before a workflow, and all questions that only read.
 
 Invariants:
 1. A question is answered from one snapshot of the stream; it never waits for a workflow.
@@ -60,7 +60,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StartedScale:
-    """A scale that will be carried out: the epoch it leaves, and the segments it creates."""
+    """A scale that will be carried out: the epoch that it replaces, and the segments it creates."""
 
     epoch: int
     created: tuple[Segment, ...]
@@ -86,18 +86,14 @@ class StreamOperations:
     # ---- Changes ---------------------------------------------------------------------------------
 
     async def create(self, scope: str, name: str, configuration: StreamConfiguration) -> bool:
-        """Make a stream; False if it existed. Raises ``InvalidNameError``,
-        ``ScopeNotFoundError``.
-        """
+        """Make a stream; False if it existed. ``InvalidNameError``, ``ScopeNotFoundError``."""
         names.validate_stream_name(name)
         validate_configuration(configuration)
         await self._register_policies(scope, name, configuration)
         return await self._workflows.create(scope, name, configuration)
 
     async def update(self, scope: str, name: str, configuration: StreamConfiguration) -> None:
-        """Change a stream's configuration, and its number of segments where the policy asks for
-        it.
-        """
+        """Change a stream's configuration, and its number of segments if the policy requires it."""
         validate_configuration(configuration)
 
         async def change() -> None:
@@ -119,8 +115,8 @@ class StreamOperations:
     ) -> StartedScale:
         """Record that segments are replaced, and return; the caller finishes that by ``finish``.
 
-        Raises ``ScalePreconditionError``, also when the policy asks for more segments, and
-        ``InvalidRequestError``.
+        Raises ``InvalidRequestError``, and ``ScalePreconditionError``, also when the policy
+        requires more segments.
         """
 
         async def change() -> StartedScale:
@@ -129,7 +125,7 @@ class StreamOperations:
             epoch = scaled_epoch(stream.latest, sealed, ranges, number=number, created_ms=now_ms)
             count = len(stream.latest) - len(epoch.sealed) + len(epoch.created)
             if count < stream.configuration.scaling.segment_count_min:
-                raise ScalePreconditionError(f"the scaling policy asks for more than {count}")
+                raise ScalePreconditionError(f"the scaling policy requires more than {count}")
             await self._workflows.start(stream, Scale(), epochs=[epoch])
             return StartedScale(stream.record.epoch, epoch.created)
 
@@ -232,10 +228,9 @@ class StreamOperations:
         return dict(stream.head) or stream_cuts.cut_at((await stream.history.epoch(0)).created)
 
     async def successors(self, scope: str, name: str, segment_id: int) -> tuple[Successor, ...]:
-        """Return the successors of a segment; none while it is not sealed, or when the stream is
-        sealed.
+        """Return the successors of a segment; none while it is not sealed, or if the stream is.
 
-        Raises ``EpochDroppedError`` if that is not on record any more.
+        Raises ``EpochDroppedError`` if they are not on record any more.
         """
         stream = await self._store.stream(scope, name)
         return await stream.history.successors(segment_id)
@@ -243,8 +238,7 @@ class StreamOperations:
     async def segments_between(
         self, scope: str, name: str, start: StreamCut, end: StreamCut
     ) -> list[Segment]:
-        """Return the segments between two cuts; an empty one stands for the first epoch on record,
-        or the end.
+        """Return the segments between two cuts; empty ones stand for the first epoch and the end.
 
         Raises ``EpochDroppedError`` if one of them is not on record any more.
         """
@@ -263,9 +257,7 @@ class StreamOperations:
         return await stream.history.is_valid(cut)
 
     async def has_left_epoch(self, scope: str, name: str, epoch: int) -> bool:
-        """Return whether the stream has scaled beyond an epoch. Raises ``NotFoundError`` for a
-        later one.
-        """
+        """Return whether the stream has scaled beyond an epoch; ``NotFoundError`` if later."""
         stream = await self._existing(scope, name)
         if epoch < 0:
             raise InvalidRequestError(f"there is no epoch {epoch}")
@@ -275,7 +267,7 @@ class StreamOperations:
         # An epoch that repeats another was made for transactions: the stream has not scaled.
         return epoch not in (active, (await stream.history.epoch(active)).reference)
 
-    # ---- Within ----------------------------------------------------------------------------------
+    # ---- Checks ----------------------------------------------------------------------------------
 
     async def _unsealed(self, scope: str, name: str) -> Stream:
         stream = await self._workflows.begin(scope, name)
@@ -290,9 +282,7 @@ class StreamOperations:
         return stream
 
     async def _check_offsets(self, stream: Stream, cut: StreamCut) -> None:
-        """Raise ``InvalidStreamCutError`` for a cut after the end of a segment: no truncation
-        reaches it.
-        """
+        """Raise ``InvalidStreamCutError`` for a cut that lies after the end of a segment."""
 
         async def check(position: tuple[int, int]) -> None:
             segment_id, offset = position

@@ -1,13 +1,13 @@
-"""Multi-step work on one stream: each step may be repeated, and what is left to do is recorded.
+"""Multi-step work on one stream: each step may be repeated, and the remaining steps are recorded.
 
 Owns: the steps that take a stream with a pending workflow to the state without one.
 
     request -> intent -> StreamRecord.pending -> steps -> pending = None -> (later) no intent
 
-Killed anywhere, the controller finds the intent at its next start, the pending workflow in the
-stream's record, and repeats the steps: creating, sealing, truncating or deleting a segment twice is
-the same as once. What a workflow is about (an epoch, a head, a configuration) is written by the
-same update that makes it pending, so that one without the other is never seen.
+A controller that was killed finds the intent at its next start, and the pending workflow in the
+stream's record. It then repeats the steps: creating, sealing, truncating or deleting a segment
+twice is the same as once. The update that makes a workflow pending also writes its subject (an
+epoch, a head, a configuration), so that neither is ever seen without the other.
 
 Invariants:
 1. One workflow at a time: a stream's lock is held from the check of a request to its record, and
@@ -18,7 +18,7 @@ Invariants:
 4. A deleted stream leaves the number after its last segment behind, so that no segment name is ever
    used twice.
 5. A stream and its mark stream are made and removed by the same updates.
-6. Transactions are ended before a stream's segments are sealed for good. Rolling, which takes in
+6. Transactions are ended before a stream's segments are sealed for good. Rolling, which merges
    those of an earlier epoch, comes before the pending workflow: sealing may need it, too.
 """
 
@@ -87,9 +87,9 @@ from pravega_controller.tag_index import TagIndex
 from pravega_wire import names
 
 OWNER_POLL_SECONDS = 0.2
-"""Interval, in seconds, of looks whether another controller has finished what it began."""
+"""Interval, in seconds, at which this controller checks whether another has finished its work."""
 OWNER_SECONDS_MAX = 30.0
-"""Maximum time to wait for that, in seconds, before the caller is told to try again later."""
+"""Maximum time, in seconds, of that wait; then the caller is told to try again later."""
 REFUSALS = (
     NotFoundError,
     InvalidRequestError,
@@ -101,7 +101,7 @@ REFUSALS = (
 """Errors after which nothing has been begun."""
 MARK_CONFIGURATION = fixed_configuration(1)
 FIXED_POLICY = (int(ScaleType.FIXED), 0)
-"""The scale type and target rate of a segment that never asks to be scaled."""
+"""The scale type and target rate of a segment that never requests to be scaled."""
 
 log = structlog.get_logger(__name__)
 
@@ -109,7 +109,7 @@ T = TypeVar("T")
 
 
 RegisterTruncation: TypeAlias = Callable[[Stream], Awaitable[None]]
-"""Called with a stream whose head has moved, before that counts as finished."""
+"""Called with a stream whose head has moved, before the truncation counts as finished."""
 
 
 class TransactionSteps(Protocol):
@@ -119,7 +119,7 @@ class TransactionSteps(Protocol):
         """End every transaction; the stream is being sealed."""
 
     async def forget_all(self, stream: Stream) -> None:
-        """Remove what is stored of transactions; the stream is being deleted."""
+        """Remove the stored records of transactions; the stream is being deleted."""
 
     async def finish_roll(self, stream: Stream, rolling: Rolling) -> Stream:
         """Merge transactions of an earlier epoch into a stream."""
@@ -156,10 +156,9 @@ class StreamWorkflows:
 
     @asynccontextmanager
     async def exclusive(self, scope: str, name: str) -> AsyncIterator[None]:
-        """Hold a stream exclusively for the block; what fails because a store is away is finished
-        later.
+        """Hold a stream exclusively for the block; finish later what the loss of a store stops.
 
-        What fails for good is handed back, so that no controller waits for this one to finish it.
+        Work that fails for good is handed back, so that no controller waits for this one.
         """
         async with self._locks.hold((scope, name)):
             try:
@@ -174,7 +173,7 @@ class StreamWorkflows:
                 raise
 
     async def _hand_back(self, scope: str, name: str) -> None:
-        """Allow any controller to finish what this one began on a stream, if it has not ended."""
+        """Allow any controller to finish this one's work on a stream, if it has not ended."""
         stream = self._store.known(scope, name)
         if stream is None or _is_settled(stream) or stream.record.owner != self._me:
             return
@@ -184,9 +183,7 @@ class StreamWorkflows:
             log.warning("work not handed back", scope=scope, stream=name, reason=str(error))
 
     async def change(self, scope: str, name: str, action: Callable[[], Awaitable[T]]) -> T:
-        """Call ``action`` with the stream held exclusively; call it again if another controller
-        changed it.
-        """
+        """Call ``action`` with the stream held; repeat it if another controller has written."""
 
         async def act() -> T:
             async with self.exclusive(scope, name):
@@ -211,9 +208,9 @@ class StreamWorkflows:
     async def _acquire(self, stream: Stream) -> Stream:
         """Return a stream whose pending work, if it still has any, is this controller's.
 
-        A controller that lives finishes what it began. What a dead one began, or one has handed
-        back, is taken over by a conditional write, so that nothing another still writes about it
-        succeeds. Raises ``OwnedElsewhereError`` if a living one takes too long.
+        A living controller finishes its work. A conditional write takes over the work of a dead
+        one, or work that was handed back, so that no write of the earlier owner succeeds any more.
+        Raises ``OwnedElsewhereError`` if a living owner takes too long.
         """
         deadline = trio.current_time() + OWNER_SECONDS_MAX
         scope, name = stream.scope.name, stream.name
@@ -233,9 +230,9 @@ class StreamWorkflows:
         return stream
 
     async def begin(self, scope: str, name: str) -> Stream:
-        """Return a stream without pending work, which the caller is about to change.
+        """Return a stream without pending work, which the caller will change.
 
-        The intent is written while the stream is read. A refusal leaves it behind for a while.
+        The intent is written while the stream is read. After a refusal it stays for a while.
         """
         found: list[Stream] = []
 
@@ -253,7 +250,7 @@ class StreamWorkflows:
     async def settled_as_known(self, scope: str, name: str) -> Stream:
         """Return a stream like ``settled``, maybe as it was before another controller changed it.
 
-        For steps that such a change makes fail, and that may then be repeated.
+        For steps that fail after such a change, and that may then be repeated.
         """
         known = self._store.known(scope, name)
         if known is not None and _is_settled(known):
@@ -269,7 +266,7 @@ class StreamWorkflows:
         head: HeadRecord | None = None,
         epochs: Sequence[Epoch] = (),
     ) -> Stream:
-        """Record a workflow with what it is about, and with it the duty to finish it."""
+        """Record a workflow with its subject, and with it the duty to finish it."""
         assert stream.record.pending is None
         await self._store.put_intent(stream_intent(stream.scope.name, stream.name))
         record = structs.replace(stream.record, pending=pending, owner=self._me)
@@ -285,13 +282,13 @@ class StreamWorkflows:
         configuration: ConfigurationRecord | None = None,
         head: HeadRecord | None = None,
     ) -> Stream | None:
-        """Record a workflow and finish it; returns None when the stream is gone."""
+        """Record a workflow and finish it; return None when the stream is gone."""
         return await self._settle(
             await self.start(stream, pending, configuration=configuration, head=head)
         )
 
     async def start_roll(self, stream: Stream, rolling: Rolling, epochs: Sequence[Epoch]) -> Stream:
-        """Record that transactions of an earlier epoch are taken in, and the duty to do it."""
+        """Record that transactions of an earlier epoch are merged, and the duty to do it."""
         assert stream.record.rolling is None
         await self._store.put_intent(stream_intent(stream.scope.name, stream.name))
         record = structs.replace(stream.record, rolling=rolling, owner=self._me)
@@ -314,14 +311,14 @@ class StreamWorkflows:
             try:
                 await self._finish(intent)
             except (ScopeNotFoundError, NoSuchTableError):
-                log.debug("the scope has gone", scope=scope, stream=name)
+                log.debug("the scope does not exist", scope=scope, stream=name)
             await self._store.remove_intent(intent)
 
     async def _finish(self, intent: IntentRecord) -> None:
         scope, name = intent.scope, intent.name
         is_there = await self._exists(scope, name)
         if intent.stream_ids:
-            # Of a stream that was being made there may be records to which no name leads.
+            # A stream that was being made may have records to which no name leads.
             await self._store.discard_unnamed(scope, _with_mark(name), intent.stream_ids)
         if not is_there:
             for dead in _with_mark(name):
@@ -338,8 +335,8 @@ class StreamWorkflows:
     ) -> bool:
         """Make a stream even if its scope is being cleared; False if it existed.
 
-        What a workflow was promised to make must not depend on the scope's phase: the workflow has
-        to end before the scope can.
+        The steps of a workflow must not depend on the scope's phase, because the workflow must end
+        before the scope can.
         """
         phases = ("active", "clearing", "deleting")
         return await self.change(
@@ -347,7 +344,7 @@ class StreamWorkflows:
         )
 
     async def delete_internal(self, scope: str, name: str) -> None:
-        """Seal and delete a stream that the controller itself made; fine if there is none."""
+        """Seal and delete a stream that the controller itself made; a missing one is fine."""
 
         async def delete() -> None:
             try:
@@ -410,7 +407,7 @@ class StreamWorkflows:
         try:
             await self._finish_creating(streams)
         except VersionConflictError:
-            # The controller that took this one for dead finishes what was begun here.
+            # The controller that took this one for dead finishes the work.
             for one in streams:
                 await self.delete_strays(one)
             found: Stream | None = None
@@ -422,7 +419,7 @@ class StreamWorkflows:
         return True
 
     async def _exists(self, scope: str, name: str) -> bool:
-        """Return whether a stream exists, once what is pending on it is finished."""
+        """Return whether a stream exists, once its pending work is finished."""
         try:
             await self.settled(scope, name)
         except StreamNotFoundError:
@@ -446,12 +443,12 @@ class StreamWorkflows:
         return current
 
     async def delete_strays(self, stream: Stream) -> None:
-        """Delete what a step on a stream may have created after it was of use.
+        """Delete segments that a step on a stream may have created too late.
 
         While this controller was slow, another may have done the same step, and then moved the head
-        beyond the segments, or deleted the stream. Their names are used for nothing else once the
-        deletion has reserved their numbers; those of a stream that was discarded before its name
-        led to it may be another's by now, and stay.
+        beyond the segments, or deleted the stream. Nothing else uses their names once the deletion
+        has reserved their numbers. But the names of a stream that was discarded before its name led
+        to it may be another stream's by now: these stay.
         """
         created = {*stream.active, *stream.latest}
         for number in range(stream.record.epoch + 1, stream.record.epoch_count):
@@ -523,10 +520,10 @@ class StreamWorkflows:
         )
 
     async def _delete_unfinished(self, stream: Stream) -> NoReturn:
-        """Delete a stream whose segments have names that were used; ``VersionConflictError``."""
+        """Delete a stream whose segments have used names, and raise ``VersionConflictError``."""
         record = structs.replace(stream.record, pending=Delete())
         await self._settle(await self._store.write_stream(stream, record))
-        raise VersionConflictError(f"{stream.scope.name}/{stream.name} has come and gone meanwhile")
+        raise VersionConflictError(f"{stream.scope.name}/{stream.name} was deleted meanwhile")
 
     async def _scale(self, stream: Stream, pending: Scale) -> Stream:
         epoch = await stream.history.epoch(stream.last_epoch)
@@ -616,7 +613,7 @@ class StreamWorkflows:
                 partial(self._transactions.forget_all, stream),
             )
             if not stream.history.fits_one_removal:
-                # From here on the epochs are removed: no task may ask them for segments any more.
+                # The epochs are removed now: no later task may ask them for segments.
                 record = structs.replace(stream.record, pending=Delete(has_segments=False))
                 streams[0] = await self._store.write_stream(stream, record)
         else:
@@ -624,7 +621,7 @@ class StreamWorkflows:
         await self._store.remove_streams(streams)
 
     async def _mark_of(self, stream: Stream) -> list[Stream]:
-        """Return a stream's mark stream, as far as there is one."""
+        """Return a stream's mark stream, if there is one."""
         found = []
         for mark in _with_mark(stream.name)[1:]:
             try:
@@ -638,12 +635,12 @@ class StreamWorkflows:
         end = stream_cuts.cut_at(stream.latest, offset=stream_cuts.END_OFFSET)
         await self._delete_segments(stream, await stream.history.segments_between(stream.head, end))
 
-    # ---- What steps are made of ------------------------------------------------------------------
+    # ---- Parts of steps --------------------------------------------------------------------------
 
     async def create_segments(
         self, wanted: Sequence[tuple[Stream, Segment]], *, is_fixed: bool = False
     ) -> None:
-        """Create segments by their streams' policies, or such as never ask to be scaled."""
+        """Create segments by their streams' policies, or segments that never request a scale."""
 
         def describe(stream: Stream, segment: Segment) -> NewSegment:
             policy = FIXED_POLICY if is_fixed else segment_policy(stream.configuration)
@@ -658,7 +655,7 @@ class StreamWorkflows:
         await self._segments.create_segments(describe(*one) for one in wanted)
 
     async def seal_segments(self, stream: Stream, identifiers: Iterable[int]) -> dict[int, int]:
-        """Seal segments and return their lengths, as far as they are there."""
+        """Seal segments and return their lengths, as far as they exist."""
         sealed = list(identifiers)
         names = [stream.segment_name(identifier) for identifier in sealed]
         await self._segments.seal_segments(names)

@@ -1,14 +1,14 @@
-"""What a stream is: its segments, key ranges and configuration, as plain values.
+"""Streams as plain values: segments, key ranges and configuration.
 
-Owns: the nouns every other module of the controller speaks in. No I/O, no clock.
+Owns: the values that all other modules of the controller use. No I/O, no clock.
 
 Invariants:
-1. A key range is half open, [low, high), with 0 <= low < high <= 1; its ends are exact doubles and
-   are never recomputed once they were given out, so that neighbours always meet.
+1. A key range is half open, [low, high), with 0 <= low < high <= 1; its ends are exact doubles that
+   are never recomputed, so that neighbours always meet.
 2. A segment's id carries its creation epoch and its number; an id is never used twice in the life
    of a stream's name.
-3. A scaling policy asks for at least one segment, and a rate policy for a rate and a factor.
-   Tags are a set, of a size that every client can read.
+3. A scaling policy requires at least one segment, and a rate policy a rate and a factor. Tags are a
+   set, of a size that every client can read.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from pravega_controller.errors import InvalidRequestError
 from pravega_wire import names
 
 SEGMENTS_PER_STREAM_MAX = 5_000
-"""Maximum number of segments that a stream has at a time: an epoch must fit one value of a
-table."""
+"""Maximum number of segments of a stream at a time: an epoch must fit one value of a table."""
 
 TAGS_MAX = 127
 TAG_LENGTH_MAX = 255
@@ -68,7 +67,7 @@ class ScaleType(enum.IntEnum):
 
 
 class ScalingPolicy(msgspec.Struct, frozen=True):
-    """The number of segments that a stream has, and the rate per second at which one is split."""
+    """The number of segments of a stream, and the rate per second at which one is split."""
 
     scale_type: ScaleType
     segment_count_min: int
@@ -92,7 +91,7 @@ class RetentionPolicy(msgspec.Struct, frozen=True):
 
 
 class StreamConfiguration(msgspec.Struct, frozen=True):
-    """Everything a user says about a stream."""
+    """A user's settings of a stream."""
 
     scaling: ScalingPolicy
     retention: RetentionPolicy | None = None
@@ -168,8 +167,7 @@ def _validate_tags(tags: Sequence[str]) -> None:
 
 
 def even_ranges(count: int) -> list[tuple[float, float]]:
-    """Return the key space split into ``count`` ranges of one width; the last one ends at exactly
-    1.
+    """Return the key space split into ``count`` ranges of one width; the last one ends at 1.
 
     Each inner boundary is computed by one expression, so neighbours share it bit for bit.
     """
@@ -181,9 +179,7 @@ def even_ranges(count: int) -> list[tuple[float, float]]:
 def segments_in_ranges(
     ranges: Iterable[tuple[float, float]], *, epoch: int, first_number: int
 ) -> tuple[Segment, ...]:
-    """Return new segments of an epoch, numbered from ``first_number`` in the order of the
-    ranges.
-    """
+    """Return new segments of an epoch, numbered from ``first_number`` in the ranges' order."""
     return tuple(
         Segment(names.segment_id(first_number + index, epoch), low, high)
         for index, (low, high) in enumerate(ranges)

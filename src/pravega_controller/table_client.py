@@ -1,15 +1,15 @@
-"""What the controller asks of segment stores about table segments: small values under keys.
+"""Sends the controller's requests about table segments: small values under keys.
 
-Owns: conditional updates by version, and what to believe when a reply got lost.
+Owns: conditional updates by version, and the outcome of an update whose reply was lost.
 
 Invariants:
 1. A version never repeats within a table; it grows with every write of a key.
 2. An update of several keys happens whole or not at all, and only if every key has the version that
    its change names.
-3. A conditional update that conflicts, but finds every conditional key at the value it wanted to
-   write, has happened: either its first attempt's reply was lost, or another writer wrote the same.
-4. Iteration follows the table's own order; its token resumes after the last entry handed out.
-5. No value is sent that the table would refuse for its size.
+3. A conditional update that conflicts, but finds the wanted value under every conditional key, has
+   happened: either its first attempt's reply was lost, or another writer wrote the same.
+4. Iteration follows the table's own order; its token resumes after the last returned entry.
+5. A value that the table would refuse for its size is never sent.
 """
 
 from __future__ import annotations
@@ -125,9 +125,7 @@ class TableClient:
         expect(reply, SegmentCreated, SegmentAlreadyExists)
 
     async def delete(self, table: str, *, must_be_empty: bool) -> None:
-        """Delete a table; fine if it is gone. Raises ``TableNotEmptyError`` if it must be but is
-        not.
-        """
+        """Delete a table; fine if it is gone. Raises ``TableNotEmptyError`` as asked."""
         reply = await self._segments.request(
             table, lambda i: DeleteTableSegment(i, table, must_be_empty, NO_TOKEN)
         )
@@ -203,9 +201,7 @@ class TableClient:
             await self.update(table, changes[start : start + UPDATED_KEYS_MAX])
 
     async def _versions_if_written(self, table: str, changes: Sequence[Change]) -> list[int]:
-        """Return the versions of an update that met a conflict with itself, or raise
-        ``VersionConflictError``.
-        """
+        """Return the versions of an update that met itself, or raise ``VersionConflictError``."""
         current = await self.get_all(table, [change.key for change in changes])
         for change, entry in zip(changes, current, strict=True):
             is_ours = entry is not None and entry.value == change.value
@@ -216,9 +212,7 @@ class TableClient:
         return [NO_VERSION if entry is None else entry.version for entry in current]
 
     async def remove(self, table: str, key: bytes, *, version: int = NO_VERSION) -> None:
-        """Remove a key if it has this version; fine if it is gone. Raises
-        ``VersionConflictError``.
-        """
+        """Remove a key if it has this version; fine if it is gone; ``VersionConflictError``."""
         await self.remove_if(table, [(key, version)])
 
     async def remove_if(self, table: str, versions: Sequence[tuple[bytes, int]]) -> None:
@@ -263,9 +257,7 @@ class TableClient:
     async def read_range(
         self, table: str, first: bytes, last: bytes, *, count_max: int
     ) -> tuple[Entry, ...]:
-        """Return the next entries of a table with keys of one length, sorted, both bounds
-        included.
-        """
+        """Return the next entries of a table with sorted keys of one length, bounds included."""
         args = TableIteratorArgs(from_key=first, to_key=last)
         reply = await self._request(
             table, lambda i: ReadTableEntries(i, table, NO_TOKEN, count_max, args)

@@ -1,4 +1,4 @@
-"""Which streams of a scope carry a tag: one sorted table per scope, read by range.
+"""The tag index of a scope: finds the streams with a tag by a range read of a sorted table.
 
 Owns: the keys and values of the tables ``_system/_tables/controller/tags-<scope id>``.
 
@@ -8,9 +8,8 @@ Owns: the keys and values of the tables ``_system/_tables/controller/tags-<scope
 Invariants:
 1. An index is complete before it is read or changed: its first user builds it from the records of
    the streams, and then writes the entry under zeros.
-2. A stream that has a tag is in a complete index, because the workflow that gives it the tag puts
-   it there before it ends. A stream that lost a tag may still be there: callers check what they
-   find.
+2. A stream that has a tag is in a complete index, because the workflow that adds the tag writes it
+   there before it ends. A stream that lost a tag may still be there: callers check what they find.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class TagRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
 
 @dataclass(frozen=True, slots=True)
 class TaggedPage:
-    """Names of streams that may have a tag, and where the next page begins; none: the end."""
+    """Names of streams that may have a tag, and the start of the next page, or none at the end."""
 
     names: list[str]
     next_key: bytes
@@ -76,7 +75,7 @@ class TagIndex:
         await self._put(scope, stream, wanted)
 
     async def remove(self, scope: Scope, stream: str, tags: Iterable[str]) -> None:
-        """Record that a stream has these tags no more; it may never have had them."""
+        """Record that a stream does not have these tags; it may never have had them."""
 
         async def remove(tag: str) -> None:
             await self._tables.remove(scope.tag_index, _key(tag, stream))
@@ -87,9 +86,7 @@ class TagIndex:
         await for_each(unwanted, remove)
 
     async def find(self, scope: Scope, tag: str, *, from_key: bytes = b"") -> TaggedPage:
-        """Return the next streams that may have a tag, in the index's order. Raises
-        ``ScopeNotFoundError``.
-        """
+        """Return the next streams that may have a tag, in order; ``ScopeNotFoundError``."""
         tag_hash = _hash(tag)
         first = from_key if from_key.startswith(tag_hash) else tag_hash + _FIRST
         try:
@@ -122,7 +119,7 @@ class TagIndex:
         except NoSuchTableError:
             is_whole = False
         if not is_whole:
-            log.info("making the index of tags", scope=scope.name)
+            log.info("building the index of tags", scope=scope.name)
             await self._tables.create(table, key_length=KEY_BYTES)
             async for stream, tags in self._store.tagged_streams(scope):
                 await self._put(scope, stream, tags)
@@ -149,9 +146,9 @@ def decode_position(token: str) -> bytes:
     try:
         key = base64.b64decode(token.removeprefix("tag-"), altchars=b"-_", validate=True)
     except (ValueError, binascii.Error) as error:
-        raise InvalidRequestError("the continuation token is none of ours") from error
+        raise InvalidRequestError("the continuation token is not one of this controller") from error
     if not token.startswith("tag-") or len(key) not in (0, KEY_BYTES):
-        raise InvalidRequestError("the continuation token is none of ours")
+        raise InvalidRequestError("the continuation token is not one of this controller")
     return key
 
 

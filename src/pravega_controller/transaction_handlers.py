@@ -1,4 +1,4 @@
-"""What each RPC about transactions does: one function per method.
+"""Handlers of the RPCs about transactions: one function per method.
 
 Owns: their answers, by the rule of ``handlers``.
 """

@@ -1,7 +1,7 @@
-"""When leases end: one timer for all open transactions.
+"""Watches the ends of leases: one timer for all open transactions.
 
-Owns: the order of deadlines. A renewal costs nothing: it only moves the lease's own end, and the
-timer looks at that when the time comes at which the lease ended before.
+Owns: the order of deadlines. A renewal costs nothing: it only moves the lease's own end, at which
+the timer looks when the lease's earlier end has come.
 
 Invariants:
 1. Times are those of trio's monotonic clock; nothing here knows the time of day.

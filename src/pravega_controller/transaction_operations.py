@@ -1,4 +1,4 @@
-"""Every request about transactions: what it needs, what it refuses, what it answers.
+"""Requests about transactions: their checks, refusals and answers.
 
 Owns: beginning and renewing transactions, and the decisions to commit and abort.
 
@@ -14,7 +14,7 @@ Invariants:
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -47,6 +47,7 @@ from pravega_controller.transactions import (
     execution_ms_max,
     generalize,
     make_id,
+    number_ranges,
     segment_name,
     validate_lease,
 )
@@ -141,9 +142,9 @@ class TransactionOperations:
 
         with owner.beginning():
             try:
-                await self._record(owner, identifier, lease_ms)
-                # Whoever seals the stream or drops the epoch from now on finds the record; who did
-                # before is found.
+                await self._record(owner, identifier, lease_ms, stream.active)
+                # A later seal of the stream, or drop of the epoch, finds the record; an earlier one
+                # is found here.
                 await run_all(partial(self._create_segments, stream, identifier), verify)
                 await self._verify_open(owner, identifier)
             except ControllerError:
@@ -151,13 +152,21 @@ class TransactionOperations:
                 raise
         return BegunTransaction(identifier, generalize(stream.active, epoch))
 
-    async def _record(self, owner: StreamTransactions, identifier: bytes, lease_ms: int) -> None:
+    async def _record(
+        self,
+        owner: StreamTransactions,
+        identifier: bytes,
+        lease_ms: int,
+        segments: Sequence[Segment],
+    ) -> None:
         record = TransactionRecord(
             TransactionState.OPEN,
             self._now_ms(),
             lease_ms,
             lease_ms,
             holder=self._workflows.instance_id,
+            stream_id=owner.stream_id,
+            segment_ranges=number_ranges(tuple(segment.number for segment in segments)),
         )
         async with self._workflows.locks.hold(identifier):
             solitude = self._workflows.solitude
@@ -370,7 +379,7 @@ class TransactionOperations:
         if owner is not None and owner.stream_id in ("", stream.stream_id):
             latest.update((o.identifier, o) for o in owner.ended.values())
         if self._workflows.solitude is None:
-            others = await self._workflows.outcomes_stored(scope, name)
+            others = await self._workflows.outcomes_stored(stream)
             latest.update((o.identifier, o) for o in others)
         return list(latest.values())[-LISTED_MAX:]
 

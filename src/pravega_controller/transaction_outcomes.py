@@ -1,4 +1,4 @@
-"""How transactions ended: kept for a day at least, by id and in order, without growing for ever.
+"""The archive of transactions' outcomes: kept for a day at least, by id and in order, bounded.
 
 Owns: the archive of outcomes and its keys.
 
@@ -82,7 +82,7 @@ class OutcomeArchive:
         found: dict[str, Outcome] = {}
         for number in range(archive.record.end - 1, archive.record.first - 1, -1):
             chunk, _ = await self._chunk(scope, stream, number)
-            # What a killed controller archived is archived again: each counts once.
+            # Outcomes that a killed controller archived are archived again: each counts once.
             found.update((outcome.identifier, outcome) for outcome in reversed(chunk.outcomes))
             if len(found) >= LISTED_MAX:
                 break

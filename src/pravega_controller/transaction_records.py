@@ -1,4 +1,4 @@
-"""What the controller stores about transactions: one class per stored value.
+"""The records that the controller stores about transactions: one class per stored value.
 
 Owns: the formats of the tables ``transactions-<n>`` and ``outcomes-<n>`` in
 docs/formats/controller-metadata.md. They are encoded like every other record.
@@ -28,6 +28,18 @@ class TransactionRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1, 
     ended_ms: int = 0
     holder: str = ""
     """The controller that watches its lease, carries out its abort, and archives its outcome."""
+    stream_id: str = ""
+    """The id of its stream: one that was created again under the name has another. Empty if an
+    earlier version recorded it; so are the ranges."""
+    segment_ranges: tuple[tuple[int, int], ...] = ()
+    """The numbers of the segments it was begun with, as ranges (first, end); ``end`` is the number
+    after the last one. None once it has ended."""
+
+    def may_belong_to(self, stream_id: str) -> bool:
+        """Return whether the stream with this id may be its stream: records of earlier versions do
+        not tell.
+        """
+        return self.stream_id in ("", stream_id)
 
 
 class CommitLineRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1, omit_defaults=True):

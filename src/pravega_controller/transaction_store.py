@@ -1,4 +1,4 @@
-"""Where transactions are stored while they have no end, and where their numbers come from.
+"""Stores transactions while they have no end, and gives them their numbers.
 
 Owns: the tables of transactions and their keys, and the counter.
 
@@ -225,13 +225,17 @@ class TransactionStore:
                 if (found := _loaded(entry)) is not None:
                     yield found
 
-    async def load_stream(self, scope: str, stream: str) -> AsyncIterator[StoredTransaction]:
-        """Yield the transactions of a stream that are stored."""
+    async def load_stream(
+        self, scope: str, stream: str, stream_id: str
+    ) -> AsyncIterator[StoredTransaction]:
+        """Yield the transactions of a stream that are stored, and none of others of its name."""
         prefix = _key(scope, stream, b"")
         async for entry in self._entries(self._names[table_index(scope, stream)]):
             if entry.key.startswith(prefix):
                 found = _loaded(entry)
-                if isinstance(found, StoredTransaction):
+                if not isinstance(found, StoredTransaction):
+                    continue
+                if found.stored.record.may_belong_to(stream_id):
                     yield found
 
     async def _entries(self, table: str) -> AsyncIterator[Entry]:

@@ -1,4 +1,4 @@
-"""What happens to a transaction once its end is decided: commits in batches, aborts, the archive.
+"""Carries out the decided ends of transactions: commits in batches, aborts, the archive.
 
 Owns: the steps that take a transaction from COMMITTING to COMMITTED and from ABORTING to ABORTED.
 
@@ -29,7 +29,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -80,6 +80,7 @@ from pravega_controller.transactions import (
     TransactionState,
     choose_batch,
     execution_ms_left,
+    numbers_in,
     rolled_epochs,
     segment_name,
 )
@@ -94,6 +95,8 @@ EXPIRE_AGAIN_SECONDS = 5.0
 """Pause, in seconds, between attempts to end a transaction whose lease has ended."""
 CONFLICTS_MAX = 5
 """Maximum number of attempts to make a change that meets another controller's."""
+_ABORTED_WITH_THEIR_STREAM = (TransactionState.OPEN, TransactionState.ABORTING)
+"""States in which transactions are aborted when their stream is sealed or deleted."""
 
 log = structlog.get_logger(__name__)
 
@@ -141,10 +144,10 @@ class TransactionWorkflows:
         Open ones get their whole lease again: nobody could renew it while their holder was away.
         Those that another living controller holds stay with it.
         """
-        # What this controller itself holds is in memory, or about to be.
+        # This controller's own transactions are in memory, or soon will be.
         dead: dict[str, bool] = {"": True, self.instance_id: False}
         taken: list[Transaction] = []
-        owners: dict[tuple[str, str], StreamTransactions] = {}
+        owners: dict[tuple[str, str, str], StreamTransactions] = {}
         committing: dict[tuple[str, str], list[StoredTransaction]] = {}
         async for found in self._transactions.load():
             if isinstance(found, StoredLine):
@@ -153,18 +156,18 @@ class TransactionWorkflows:
             if isinstance(found, StoredBegunEpoch):
                 self._record_epoch(found)
                 continue
-            name = (found.scope, found.stream)
             record = found.stored.record
             if record.state is TransactionState.COMMITTING:
-                committing.setdefault(name, []).append(found)
+                committing.setdefault((found.scope, found.stream), []).append(found)
                 continue
             if record.holder not in dead:
                 dead[record.holder] = await self._members.is_dead(record.holder)
             if not dead[record.holder]:
                 continue
-            if name not in owners:
-                owners[name] = await self._find_owner(*name)
-            transaction = self._adopt_found(owners[name], found)
+            key = (found.scope, found.stream, record.stream_id)
+            if key not in owners:
+                owners[key] = await self._find_owner(*key)
+            transaction = self._adopt_found(owners[key], found)
             if transaction is not None:
                 taken.append(transaction)
         for owner in self.registry.all():
@@ -208,7 +211,7 @@ class TransactionWorkflows:
             return record.state
         if not is_abandoned:
             return stored if record.state is TransactionState.OPEN else record.state
-        owner = await self._find_owner(scope, stream)
+        owner = await self._find_owner(scope, stream, record.stream_id)
         transaction = owner.transactions.get(identifier)
         if transaction is None:
             transaction = self.adopt(owner, identifier, stored)
@@ -242,11 +245,14 @@ class TransactionWorkflows:
     def _owner_of(self, stream: Stream) -> StreamTransactions:
         return self.registry.of_stream(stream.scope.name, stream.name, stream.stream_id)
 
-    async def _find_owner(self, scope: str, name: str) -> StreamTransactions:
-        """Return where transactions found in the store belong: to the stream that has the name now.
+    async def _find_owner(self, scope: str, name: str, stream_id: str) -> StreamTransactions:
+        """Return where transactions found in the store belong.
 
-        The stream that is known by the name may be one that another controller has deleted.
+        Records of earlier versions have no stream's id: they belong to the stream that has the name
+        now. The one that is known by the name may be one that another controller has deleted.
         """
+        if stream_id:
+            return self.registry.of_record(scope, name, stream_id)
         owner = self.registry.of(scope, name)
         if owner.stream_id:
             with suppress(NotFoundError, CorruptMetadataError):
@@ -334,9 +340,11 @@ class TransactionWorkflows:
     async def _line_up(self, owner: StreamTransactions, found: list[StoredTransaction]) -> None:
         """Add commits of one stream to its line, which was read after ``found``."""
         for one in sorted(found, key=lambda one: one.stored.record.order):
+            if not one.stored.record.may_belong_to(owner.stream_id):
+                continue
             if one.identifier.hex() not in owner.line.record.waiting:
                 change = (one.identifier, one.stored.record, one.stored.version)
-                # What was committed meanwhile has another version.
+                # Transactions committed meanwhile have another version.
                 with suppress(VersionConflictError):
                     await self._lines.enter(owner, change)
 
@@ -617,8 +625,15 @@ class TransactionWorkflows:
         them.
         """
         log.warning("transactions of no stream", scope=owner.scope, stream=owner.stream)
+        begun = [
+            StoredTransaction(owner.scope, owner.stream, t.identifier, Stored(t.record, t.version))
+            for t in owner.transactions.values()
+            if t.record.state in _ABORTED_WITH_THEIR_STREAM
+        ]
+        await self._abort_all(owner, begun)
+        committing = [t.identifier for t in owner.in_state(TransactionState.COMMITTING)]
         waiting = [commit.identifier for commit in owner.line.commits()]
-        identifiers = list(dict.fromkeys([*owner.transactions, *waiting]))
+        identifiers = list(dict.fromkeys([*committing, *waiting]))
         await self._transactions.remove(owner.scope, owner.stream, identifiers)
         await self._transactions.remove_line(owner.scope, owner.stream, owner.stream_id)
         owner.line = KnownLine()
@@ -777,7 +792,11 @@ class TransactionWorkflows:
     def _end_of(self, transaction: Transaction, state: TransactionState) -> RecordChange:
         """Return what a transaction's record becomes once it has ended."""
         record = structs.replace(
-            transaction.record, state=state, ended_ms=self._now_ms(), holder=self.instance_id
+            transaction.record,
+            state=state,
+            ended_ms=self._now_ms(),
+            holder=self.instance_id,
+            segment_ranges=(),
         )
         return transaction.identifier, record, transaction.version
 
@@ -852,30 +871,34 @@ class TransactionWorkflows:
             ):
                 return
             try:
-                stream = await self._store.stream(owner.scope, owner.stream)
-                segments = await stream.history.segments_in(transaction.epoch)
+                numbers = await self._segment_numbers(transaction)
             except NotFoundError:
                 # There is no such stream any more, or it was created again and has no such epoch.
                 await self._transactions.remove(owner.scope, owner.stream, [transaction.identifier])
                 owner.drop(transaction.identifier)
                 return
             if not transaction.is_begun and self.late.may_come(transaction.record.created_ms):
-                await self._promise_to_delete_again(stream, segments, transaction.identifier)
-            await self._delete_segments(stream, segments, transaction.identifier)
+                await self.late.promise(owner.scope, owner.stream, transaction.identifier, numbers)
+            await self._delete_segments(owner, transaction.identifier, numbers)
             await self._write_aborted(transaction)
 
-    async def _promise_to_delete_again(
-        self, stream: Stream, segments: Iterable[Segment], identifier: bytes
-    ) -> None:
-        numbers = [segment.number for segment in segments]
-        await self.late.promise(stream.scope.name, stream.name, identifier, numbers)
+    async def _segment_numbers(self, transaction: Transaction) -> list[int]:
+        """Return the numbers of a transaction's segments.
+
+        Raises ``NotFoundError`` for one that an earlier version recorded without them, if its
+        stream is gone.
+        """
+        if transaction.record.segment_ranges:
+            return numbers_in(transaction.record.segment_ranges)
+        owner = transaction.owner
+        stream = await self._store.stream(owner.scope, owner.stream)
+        return [s.number for s in await stream.history.segments_in(transaction.epoch)]
 
     async def _delete_segments(
-        self, stream: Stream, segments: Iterable[Segment], identifier: bytes
+        self, owner: StreamTransactions, identifier: bytes, numbers: Iterable[int]
     ) -> None:
         await self._segments.delete_segments(
-            segment_name(stream.scope.name, stream.name, segment.number, identifier)
-            for segment in segments
+            segment_name(owner.scope, owner.stream, number, identifier) for number in numbers
         )
 
     def _expire(self, transactions: Sequence[Transaction]) -> None:
@@ -943,6 +966,15 @@ class TransactionWorkflows:
     async def _undo_begin(
         self, owner: StreamTransactions, stream: Stream, identifier: bytes
     ) -> None:
+        try:
+            await self._undo_begin_of(owner, [s.number for s in stream.active], identifier)
+        finally:
+            # The stream may have been deleted, and forgotten, since the beginning failed.
+            self.registry.keep_until_idle(owner)
+
+    async def _undo_begin_of(
+        self, owner: StreamTransactions, numbers: Sequence[int], identifier: bytes
+    ) -> None:
         async with self.locks.hold(identifier):
             stored = await self._transactions.read(owner.scope, owner.stream, identifier)
             if stored is None:
@@ -952,21 +984,27 @@ class TransactionWorkflows:
                 return
             if stored.record.state is TransactionState.ABORTED:
                 # The segments may have been created after they were deleted for the abort.
-                await self._delete_segments(stream, stream.active, identifier)
+                await self._delete_segments(owner, identifier, numbers)
                 return
             transaction = owner.transactions.get(identifier)
             if transaction is None:
                 transaction = self.adopt(owner, identifier, stored)
             await self._decide_abort(transaction)
             if transaction.state is TransactionState.ABORTING:
-                await self._promise_to_delete_again(stream, stream.active, identifier)
-                await self._delete_segments(stream, stream.active, identifier)
+                await self.late.promise(owner.scope, owner.stream, identifier, numbers)
+                await self._delete_segments(owner, identifier, numbers)
                 await self._write_aborted(transaction)
 
     async def _forestall(self, owner: StreamTransactions, identifier: bytes) -> Stored:
         now = self._now_ms()
         record = TransactionRecord(
-            TransactionState.ABORTED, now, 0, 0, ended_ms=now, holder=self.instance_id
+            TransactionState.ABORTED,
+            now,
+            0,
+            0,
+            ended_ms=now,
+            holder=self.instance_id,
+            stream_id=owner.stream_id,
         )
         (version,) = await self._transactions.write(
             owner.scope, owner.stream, [(identifier, record, NOT_EXISTS)]
@@ -983,31 +1021,18 @@ class TransactionWorkflows:
         """
         owner = self._owner_of(stream)
         await owner.close()
-
-        async def abort(found: StoredTransaction) -> None:
-            # Another controller that decides otherwise at this moment is found by the next look.
-            with suppress(VersionConflictError):
-                async with self.locks.hold(found.identifier):
-                    transaction = owner.transactions.get(found.identifier)
-                    if transaction is None or transaction.version != found.stored.version:
-                        transaction = self.adopt(owner, found.identifier, found.stored)
-                    await self._decide_abort(transaction)
-                await self._finish_abort(transaction)
-
         while True:
             committing: list[StoredTransaction] = []
             aborted: list[StoredTransaction] = []
-            async for found in self._transactions.load_stream(owner.scope, owner.stream):
+            async for found in self._load_stream(owner):
                 if found.stored.record.state is TransactionState.COMMITTING:
                     committing.append(found)
-                elif found.stored.record.state in (
-                    TransactionState.OPEN,
-                    TransactionState.ABORTING,
-                ):
+                elif found.stored.record.state in _ABORTED_WITH_THEIR_STREAM:
                     aborted.append(found)
             if not committing and not aborted:
                 return stream
-            await for_each(aborted, abort, limit=ABORTS_AT_A_TIME_MAX)
+            # One that another controller commits at this moment is found by the next look.
+            await self._abort_all(owner, aborted)
             if committing:
                 # Another that leads would wait for this workflow, and this workflow for it.
                 await self._lines.lead(owner, takes_over=True)
@@ -1015,30 +1040,82 @@ class TransactionWorkflows:
             while self._lines.leads(owner):
                 stream = await self._commit_batch(owner, stream)
 
-    async def outcomes_stored(self, scope: str, name: str) -> list[Outcome]:
+    async def _abort_all(
+        self, owner: StreamTransactions, found: Sequence[StoredTransaction]
+    ) -> None:
+        """Abort transactions, except those that another controller changes at this moment."""
+
+        async def abort(one: StoredTransaction) -> None:
+            with suppress(VersionConflictError):
+                async with self.locks.hold(one.identifier):
+                    transaction = owner.transactions.get(one.identifier)
+                    # Memory may have a later version than what was found.
+                    if transaction is None or transaction.version < one.stored.version:
+                        transaction = self.adopt(owner, one.identifier, one.stored)
+                    await self._decide_abort(transaction)
+                await self._finish_abort(transaction)
+
+        await for_each(found, abort, limit=ABORTS_AT_A_TIME_MAX)
+
+    def _load_stream(self, owner: StreamTransactions) -> AsyncIterator[StoredTransaction]:
+        return self._transactions.load_stream(owner.scope, owner.stream, owner.stream_id)
+
+    async def outcomes_stored(self, stream: Stream) -> list[Outcome]:
         """Return the outcomes of a stream that no controller has archived yet, oldest first."""
         found = [
             _outcome(one.identifier, one.stored.record)
-            async for one in self._transactions.load_stream(scope, name)
+            async for one in self._load_stream(self._owner_of(stream))
             if one.stored.record.state in (TransactionState.COMMITTED, TransactionState.ABORTED)
         ]
         return sorted(found, key=lambda outcome: outcome.ended_ms)
 
     async def forget_all(self, stream: Stream) -> None:
-        """Remove what is stored of a stream's transactions, all of which have ended."""
+        """Remove what is stored of a deleted stream's transactions.
+
+        All of those that clients know have ended when it was sealed. A controller that did not know
+        of that, and died, may have begun others since: they are aborted first.
+        """
         scope, name = stream.scope.name, stream.name
+        owner = self._owner_of(stream)
+        await owner.close()
         async with self._archiving.hold((scope, name)):
-            owner = self._owner_of(stream)
-            identifiers = [*owner.ended, *owner.transactions]
-            if self._members.solitude is None:
+            identifiers = list(owner.ended)
+            if owner.transactions or self._members.solitude is None:
                 # Another controller may have outcomes that it has not archived.
-                stored = self._transactions.load_stream(scope, name)
-                identifiers += [found.identifier async for found in stored]
+                identifiers += await self._abort_late_begins(owner)
             if identifiers:
                 await self._transactions.remove(scope, name, identifiers)
+                for identifier in identifiers:
+                    owner.ended.pop(identifier, None)
             await self._transactions.remove_line(scope, name, stream.stream_id)
-            await self._archive.remove(scope, name)
+            if await self._may_have_name(stream):
+                await self._archive.remove(scope, name)
             self.registry.forget(owner)
+
+    async def _may_have_name(self, stream: Stream) -> bool:
+        """Return whether no other stream has a stream's name: this controller may have stood still
+        while another one deleted the stream.
+        """
+        if self._members.solitude is not None:
+            return True
+        try:
+            found = await self._store.stream(stream.scope.name, stream.name)
+        except (NotFoundError, CorruptMetadataError):
+            return True
+        return found.stream_id == stream.stream_id
+
+    async def _abort_late_begins(self, owner: StreamTransactions) -> list[bytes]:
+        """Abort what has no end; return the ids of all that is stored, once each has one."""
+        while True:
+            identifiers: list[bytes] = []
+            begun: list[StoredTransaction] = []
+            async for found in self._load_stream(owner):
+                identifiers.append(found.identifier)
+                if found.stored.record.state in _ABORTED_WITH_THEIR_STREAM:
+                    begun.append(found)
+            if not begun:
+                return identifiers
+            await self._abort_all(owner, begun)
 
     # ---- The archive -----------------------------------------------------------------------------
 

@@ -1,17 +1,17 @@
 """The rules of transactions, as pure functions: ids, names, leases, batches, and rolled epochs.
 
-Owns: what a transaction's id says, how long a transaction may stay open, which transactions are
-committed next, and which epochs a stream gets to take in transactions of an earlier epoch.
+Owns: the content of a transaction's id, the bounds of its lease, the choice of the transactions
+that are committed next, and the epochs by which a stream merges transactions of an earlier epoch.
 
 A transaction is begun on a stream's active epoch and has one segment for each segment of that
-epoch. Its id carries the epoch's *reference epoch*: an epoch made to take in transactions repeats
+epoch. Its id carries the epoch's *reference epoch*: an epoch made to receive transactions repeats
 the segments of an earlier one under new ids, and transactions begun on either belong together.
 
 Invariants:
 1. The segments of a transaction are named after its id: segment number of the parent, epoch of the
    id. So a client that knows the id finds them, whatever happened to the stream since.
-2. A lease only ends by a monotonic clock. The wall clock decides nothing but how much execution
-   time is left after a restart, and then a transaction gets at least its whole lease.
+2. A lease ends only by a monotonic clock. The wall clock only decides how much execution time is
+   left after a restart, and then a transaction gets at least its whole lease.
 3. Transactions of one epoch are committed in the order in which their commits were recorded.
 """
 
@@ -20,6 +20,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from pravega_controller.errors import InvalidRequestError
 from pravega_controller.history import Epoch, duplicate_epoch
@@ -50,9 +51,7 @@ class TransactionState(enum.Enum):
 
 
 def make_id(epoch: int, counter: int) -> bytes:
-    """Return the id of a transaction: the reference epoch it is begun on, and a number of its
-    own.
-    """
+    """Return a transaction's id: the reference epoch on which it is begun, and its own number."""
     if not 0 <= epoch < 2**31:
         raise InvalidRequestError(f"there is no epoch {epoch}")
     assert 0 <= counter < 2**COUNTER_BITS
@@ -73,6 +72,26 @@ def segment_name(scope: str, stream: str, number: int, identifier: bytes) -> str
     return names.transaction_segment_name(names.segment_name(scope, stream, parent), identifier)
 
 
+@lru_cache(maxsize=256)
+def number_ranges(numbers: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    """Return segment numbers as the ranges (first, end) that they fill, in ascending order.
+
+    ``end`` is the number after the last one. The transactions of an epoch share one value.
+    """
+    ranges: list[tuple[int, int]] = []
+    for number in sorted(numbers):
+        if ranges and ranges[-1][1] == number:
+            ranges[-1] = (ranges[-1][0], number + 1)
+        else:
+            ranges.append((number, number + 1))
+    return tuple(ranges)
+
+
+def numbers_in(ranges: Iterable[tuple[int, int]]) -> list[int]:
+    """Return the segment numbers of such ranges."""
+    return [number for first, end in ranges for number in range(first, end)]
+
+
 # ---- Leases --------------------------------------------------------------------------------------
 
 
@@ -85,18 +104,16 @@ def validate_lease(lease_ms: int) -> None:
 
 
 def execution_ms_max(lease_ms: int) -> int:
-    """Return how long, in milliseconds, a transaction begun with this lease may stay open, even if
-    pinged.
-    """
+    """Return how long, in milliseconds, a transaction with this lease may be open at most."""
     return min(EXECUTION_LEASES_MAX * lease_ms, EXECUTION_MS_MAX)
 
 
 def execution_ms_left(begin_lease_ms: int, lease_ms: int, *, age_ms: int) -> int:
     """Return how much execution time, in milliseconds, a transaction has after a restart.
 
-    ``age_ms`` comes from two readings of the wall clock, which may have jumped between them, either
-    way: so the answer is never less than the lease that the transaction was promised last, and
-    never more than it had in the beginning.
+    ``age_ms`` comes from two readings of the wall clock, which may have jumped in between. So the
+    result is never less than the last lease that the transaction was promised, and never more than
+    its execution time at the beginning.
     """
     whole = execution_ms_max(begin_lease_ms)
     return max(lease_ms, min(whole - age_ms, whole))
@@ -120,9 +137,9 @@ class Commit:
 def choose_batch(commits: Iterable[Commit], *, begun_epoch: int | None) -> list[Commit]:
     """Return the transactions to commit next, in order; none if there are none.
 
-    All are of one epoch: the one that a batch may have been begun for before a crash, else the
-    lowest, so that a stream is rolled as seldom as can be. Those of the begun epoch that come after
-    one of a lower epoch wait until that is committed: no batch had them before it.
+    All are of one epoch: the one of a batch that may have been begun before a crash, else the
+    lowest, so that a stream is rolled as seldom as possible. Those of the begun epoch that come
+    after one of a lower epoch wait until that is committed: no batch had them before it.
     """
     batch: list[Commit] = []
     in_order = sorted(commits, key=lambda commit: commit.order)
@@ -148,8 +165,7 @@ def rolled_epochs(
     *,
     now_ms: int,
 ) -> tuple[Epoch, Epoch]:
-    """Return the two epochs after the active one into which transactions of an earlier epoch are
-    merged.
+    """Return the two epochs by which the transactions of an earlier epoch are merged.
 
     The first repeats the earlier epoch's segments under new ids: transactions are merged into them.
     The second repeats those of the active epoch, so that the stream continues as it was.

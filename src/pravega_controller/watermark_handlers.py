@@ -1,4 +1,4 @@
-"""What each RPC about writers' times does: one function per method.
+"""Handlers of the RPCs about writers' times: one function per method.
 
 Owns: their answers, by the rule of ``handlers``.
 """

@@ -1,10 +1,10 @@
-"""The rules of watermarks: which writers count, up to which time, and after which cut.
+"""The rules of watermarks: the writers that count, the time, and the stream cut.
 
 Owns: comparing positions, choosing the writers, and the cut that is behind all of their positions.
-Pure; segments are given.
+Pure functions over given segments.
 
-A writer's mark is a time and a position: the offsets behind all that it had written by then, in the
-segments that it wrote to. So a position is no stream cut: it has gaps.
+A writer's mark is a time and a position: the offsets behind everything that it had written by then,
+in the segments to which it wrote. So a position is no stream cut: it has gaps.
 """
 
 from __future__ import annotations
@@ -39,19 +39,16 @@ class Verdict:
 
 
 def goes_on(earlier: Mapping[int, int], later: Mapping[int, int]) -> bool:
-    """Return whether a position can follow another: no offset of a segment that both have
-    falls.
-    """
+    """Return whether a position can follow another: no offset falls in a segment of both."""
     return all(later[each] >= earlier[each] for each in earlier.keys() & later.keys())
 
 
 def judge_writers(
     writers: Mapping[str, WriterState], last_lower: int | None, timeout_seconds: float
 ) -> Verdict:
-    """Return which writers count for the next watermark after the one with that lower bound, if
-    any.
+    """Return the writers that count for the watermark after that lower bound, if there are any.
 
-    A writer that is behind it is waited for, if it is alive, until the time-out; then it is gone.
+    A living writer that is behind it is awaited until the time-out; then it counts as gone.
     """
     gone: list[str] = []
     ahead: list[int] = []
@@ -69,14 +66,12 @@ def judge_writers(
 
 
 def add_to_bound(bound: dict[Segment, int], position: Position) -> None:
-    """Move a bound so that it is also at or after a position; later segments replace earlier
-    ones.
-    """
+    """Move a bound to at or after a position; later segments replace earlier ones."""
     merged = dict(bound)
     for segment, offset in position.items():
         merged[segment] = max(merged.get(segment, 0), offset)
     bound.clear()
-    # The oldest first: one that is thrown out has thrown out those before it by then.
+    # The oldest first: a removed segment has by then removed those before it.
     for segment in sorted(merged, key=lambda each: each.segment_id):
         for each in [each for each in bound if each.overlaps(segment)]:
             del bound[each]
@@ -101,11 +96,10 @@ async def bound_cut(
     last_cut: Position,
     segments_in: Callable[[int], Awaitable[Sequence[Segment]]],
 ) -> dict[Segment, int]:
-    """Return a cut of the whole stream that is behind all the positions and the last watermark's
-    cut.
+    """Return a stream cut behind all the positions and behind the last watermark's cut.
 
-    Where no writer wrote it takes the segments of the latest epoch that has writes, at their
-    beginning. ``segments_in`` tells the segments of an epoch. There has to be a position.
+    Where no writer wrote, it has the segments of the latest epoch that has writes, at their
+    beginning. ``segments_in`` returns the segments of an epoch. There is at least one position.
     """
     known: dict[Segment, int] = {}
     for position in positions:

@@ -1,21 +1,21 @@
-"""Watermarks: writers' marks, and the rounds that make bounds of time and place of them.
+"""Watermarks: writers' marks, and the rounds that make watermarks from them.
 
-Owns: the marks of writers, and what is written to mark streams.
+Owns: the marks of writers, and the content of mark streams.
 
     _system/_tables/controller/writer-marks    scope/stream/writer -> WriterMarkRecord
 
-A writer sends a mark: the time up to which it has written everything, and where that ends. Once all
+A writer sends a mark: the time up to which it has written everything, and the end of that. Once all
 writers of a stream have sent a time after the last watermark, a round appends the next one to the
-stream's mark stream, where readers find it. All marks are read at the beginning of a round, so that
-it costs one request when no writer sends times, whatever the number of streams.
+stream's mark stream, where readers find it. A round begins by reading all marks, so that it costs
+one request when no writer sends times, whatever the number of streams.
 
 Invariants:
-1. A watermark is appended only where the last one ends that was read: of two controllers one
+1. A watermark is appended only at the end of the last one that was read: of two controllers one
    succeeds, and the times and cuts of a stream's watermarks never go back.
-2. A writer is removed only on the version of its mark that was judged: one that sends a mark
+2. A writer is removed only at the version of its mark that was checked: a writer that sends a mark
    meanwhile stays.
-3. How long a writer has been lagging is known in this process only: another controller begins to
-   wait again.
+3. The time for which a writer has lagged is known in this process only: another controller begins
+   to wait again.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ WRITER_MARKS = names.table_name(names.INTERNAL_SCOPE, "controller", "writer-mark
 
 WRITER_NAME_LENGTH_MAX = 512
 ATTEMPTS_MAX = 10
-"""Maximum number of times a mark is judged again after another controller wrote it meanwhile."""
+"""Maximum number of checks of a mark that other controllers write meanwhile."""
 LAST_MARK = attribute_id_of_name("RevisionStreamClientMark")
-"""The attribute of a mark stream's segment that says where the last watermark begins."""
+"""The attribute of a mark stream's segment that has the offset of the last watermark."""
 
 StreamName: TypeAlias = tuple[str, str]
 
@@ -71,13 +71,13 @@ log = structlog.get_logger(__name__)
 
 
 class WriterMarkRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
-    """The time up to which a writer has written everything, and where that ends."""
+    """The time up to which a writer has written everything, and the end of that."""
 
     stream_id: str
     time: int
     position: dict[int, int]
     is_alive: bool = True
-    """Whether watermarks wait for the writer when it lags; otherwise it counts until it lags."""
+    """True if watermarks wait for the writer when it lags; otherwise it counts until it lags."""
 
 
 class OldTimeError(ControllerError):
@@ -158,12 +158,10 @@ class Watermarks:
             except VersionConflictError:
                 continue
             return
-        raise VersionConflictError(f"the mark of writer {writer} changes all the time")
+        raise VersionConflictError(f"others keep changing the mark of writer {writer}")
 
     async def remove(self, scope: str, name: str, writer: str) -> None:
-        """Wait for a writer no more. Raises ``NotFoundError`` for an unknown one or an unknown
-        stream.
-        """
+        """Stop waiting for a writer. Raises ``NotFoundError`` for an unknown writer or stream."""
         _check_writer(writer)
         stream = await self._store.stream(scope, name)
         key = _key(scope, name, writer)
@@ -178,7 +176,7 @@ class Watermarks:
             except VersionConflictError:
                 continue
             return
-        raise VersionConflictError(f"the mark of writer {writer} changes all the time")
+        raise VersionConflictError(f"others keep changing the mark of writer {writer}")
 
     async def _find(self, key: bytes) -> Entry | None:
         try:
@@ -190,7 +188,7 @@ class Watermarks:
     # ---- Rounds ----------------------------------------------------------------------------------
 
     async def run_round(self) -> None:
-        """Look at every stream whose writers send times."""
+        """Visit every stream whose writers send times."""
         if not self._is_open:
             await self._tables.create(WRITER_MARKS)
             self._is_open = True
@@ -205,7 +203,7 @@ class Watermarks:
                 await self._advance(scope, name, of_stream)
             except ControllerError as error:
                 log.warning("no watermark", scope=scope, stream=name, reason=str(error))
-            # A defect that one stream brings out must not keep the others waiting.
+            # A defect that one stream reveals must not delay the others.
             except Exception:
                 log.exception("no watermark", scope=scope, stream=name)
 
@@ -260,7 +258,7 @@ class Watermarks:
             try:
                 await self._tables.remove(WRITER_MARKS, mark.key, version=mark.version)
             except VersionConflictError:
-                log.debug("a writer has gone on meanwhile", key=mark.key)
+                log.debug("a writer has advanced meanwhile", key=mark.key)
                 continue
             self._lagging_since.pop(mark.key, None)
 
@@ -317,7 +315,7 @@ class Watermarks:
                 watermark = decode_watermark(data[start:end])
                 last = _Last(segment, info.length, begin + start - HEADER_BYTES, watermark)
         except RemoteProtocolError as error:
-            raise CorruptMetadataError(f"{segment} has what is no watermark: {error}") from error
+            raise CorruptMetadataError(f"{segment} holds no watermark: {error}") from error
         self._last[scope, name] = last
         return last
 
@@ -334,7 +332,7 @@ class Watermarks:
             return
         log.debug("watermark", scope=scope, stream=name, lower=watermark.lower)
         if last.watermark is not None:
-            # A client that reads from the mark on finds the newest watermark alone.
+            # A client that reads from the mark on finds only the newest watermark.
             earlier = await self._segments.get_attribute(last.segment, LAST_MARK)
             if earlier < last.end:
                 await self._segments.replace_attribute(

@@ -1,4 +1,4 @@
-"""Where segments are, by a fixed list and by the map of a cluster."""
+"""Segments are placed on stores by a fixed list and by the map of a cluster."""
 
 from __future__ import annotations
 

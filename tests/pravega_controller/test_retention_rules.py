@@ -1,4 +1,4 @@
-"""Where streams may be truncated, beside models that follow one key after the other."""
+"""The rules of retention, beside models that follow one key after the other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a controller's process starts and stops."""
+"""A controller's process starts and stops in order."""
 
 from __future__ import annotations
 

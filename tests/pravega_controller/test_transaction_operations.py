@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from pravega_controller import transaction_leases, transactions
+from pravega_controller import transaction_leases, transaction_operations, transactions
 from pravega_controller.controller import Controller
 from pravega_controller.errors import (
     InvalidRequestError,
@@ -695,11 +695,17 @@ async def test_a_damaged_mark_of_a_writer_holds_back_no_commit_and_no_seal(
         assert await c.transactions.state("s", "a", second) is TransactionState.COMMITTED
 
 
+@pytest.mark.parametrize("names_segments", [True, False], ids=["now", "by an earlier version"])
 async def test_a_damaged_stream_leaves_the_leases_of_other_streams_alone(
+    names_segments: bool,
     open_on_memory: OpenController,
     memory_store: MemorySegmentStore,
     autojump_clock: trio.testing.MockClock,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """A transaction that was recorded with its segments is aborted without its stream's record."""
+    if not names_segments:
+        monkeypatch.setattr(transaction_operations, "number_ranges", lambda _: ())
     async with open_on_memory() as c:
         await make_stream(c)
         await c.streams.create("s", "b", fixed_configuration(1))
@@ -711,7 +717,7 @@ async def test_a_damaged_stream_leaves_the_leases_of_other_streams_alone(
         await trio.sleep(2 * LEASE / 1000)
         for identifier in begun:
             assert await c.transactions.state("s", "a", identifier) is TransactionState.ABORTED
-        assert len(parts(memory_store)) == len(damaged)
+        assert len(parts(memory_store)) == (0 if names_segments else len(damaged))
 
 
 async def test_an_abort_that_cannot_be_recorded_at_the_end_of_a_lease_is_recorded_later(

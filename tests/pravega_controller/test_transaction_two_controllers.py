@@ -232,13 +232,15 @@ async def test_a_begin_that_is_slower_than_the_seal_of_its_stream_leaves_no_segm
 
 
 @pytest.mark.parametrize("killed", ["the one that began", "both"])
+@pytest.mark.parametrize("stream", ["sealed and deleted", "sealed before", "made anew before"])
 async def test_a_segment_that_a_killed_controller_asked_for_late_is_deleted(
+    stream: str,
     killed: str,
     open_on_memory: OpenController,
     memory_store: MemorySegmentStore,
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """The stream is sealed by the other controller while the transaction is being begun."""
+    """The other controller ends the stream before or while the transaction is begun on it."""
     memory_store.pauses = lambda request: (
         isinstance(request, wire.CreateSegment) and names.is_transaction_segment(request.segment)
     )
@@ -262,14 +264,25 @@ async def test_a_segment_that_a_killed_controller_asked_for_late_is_deleted(
         one = await nursery.start(live_for_a_while, 0)
         two = await nursery.start(live_for_a_while, 1)
         await make_stream(one)
+        # From here on the first controller has the stream in memory as it is now.
+        assert await commit(one, await begin(one))
+        await trio.sleep(1)
+        if stream == "sealed before":
+            await two.streams.seal("s", "a")
+        elif stream == "made anew before":
+            await make_anew(two)
         memory_store.pause = trio.Event()
         nursery.start_soon(begin_in_vain, one)
         await memory_store.is_paused.wait()
-        await two.streams.seal("s", "a")
-        await two.streams.delete("s", "a")
+        # It is killed before it learns that the stream has ended.
         call.cancel()
-        for life in lives[: 2 if killed == "both" else 1]:
-            life.cancel()
+        lives[0].cancel()
+        if stream == "sealed and deleted":
+            await two.streams.seal("s", "a")
+        if stream != "made anew before":
+            await two.streams.delete("s", "a")
+        if killed == "both":
+            lives[1].cancel()
         await trio.sleep(1)
         memory_store.pause.set()
         memory_store.pause = None
@@ -280,7 +293,33 @@ async def test_a_segment_that_a_killed_controller_asked_for_late_is_deleted(
         await trio.sleep(2 * LATE_SECONDS)
         assert not transaction_segments()
         assert not memory_store.tables[INTENTS].entries
+        assert not [key for key in stored(memory_store, "transactions") if key.startswith(b"t/")]
         nursery.cancel_scope.cancel()
+
+
+async def test_a_delete_that_goes_on_late_leaves_the_transactions_of_the_next_stream_alone(
+    open_on_memory: OpenController,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """A controller stood still while another deleted the stream, and created it anew."""
+    async with open_on_memory(port=1) as one, open_on_memory(port=2) as two:
+        await make_stream(one)
+        gone = await one.store.stream("s", "a")
+        await make_anew(two)
+        assert await commit(two, await begin(two))
+        await trio.sleep(10)
+        begun, other = await begin(two), await begin(two)
+        parts = [name for name in memory_store.segments if names.is_transaction_segment(name)]
+        assert len(parts) == 2
+        await one.transaction_workflows.forget_all(gone)
+        assert await two.transactions.state("s", "a", begun) is TransactionState.OPEN
+        assert all(part in memory_store.segments for part in parts)
+        assert await commit(one, begun)
+        assert await two.transactions.abort("s", "a", other)
+        await trio.sleep(10)
+        assert await one.transactions.state("s", "a", begun) is TransactionState.COMMITTED
+        assert len(await two.transactions.completed("s", "a")) == 3
 
 
 async def test_a_lease_that_a_dead_controller_renewed_is_not_shortened_by_who_watched_it_before(

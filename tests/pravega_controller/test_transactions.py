@@ -22,6 +22,8 @@ from pravega_controller.transactions import (
     execution_ms_max,
     generalize,
     make_id,
+    number_ranges,
+    numbers_in,
     rolled_epochs,
     segment_name,
     validate_lease,
@@ -195,6 +197,13 @@ def test_rolling_repeats_the_two_epochs_under_new_ids(
     assert not known & set(created)
     assert epochs[active].created_ms < merged.created_ms < resumed.created_ms
     assert merged.created_ms >= now_ms
+
+
+@given(st.sets(st.integers(0, 60)))
+def test_ranges_of_segment_numbers_are_as_few_as_can_be(numbers: set[int]) -> None:
+    ranges = number_ranges(tuple(numbers))
+    assert numbers_in(ranges) == sorted(numbers)
+    assert len(ranges) == len({number for number in numbers if number - 1 not in numbers})
 
 
 @given(histories())

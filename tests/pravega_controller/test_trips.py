@@ -1,4 +1,4 @@
-"""How often each request waits for segment stores: trips one after the other, not requests.
+"""Counts the round trips to segment stores that each request waits for, one after the other.
 
 Every request to the store takes a while of a clock that jumps, side by side with others; what a
 call takes of it tells the number of trips it waited for.

@@ -40,6 +40,7 @@ from pravega_controller.testing.memory_segment_store import MemorySegmentStore
 from pravega_controller.transactions import TransactionState
 from pravega_wire.commands import (
     CreateTableSegment,
+    DeleteTableSegment,
     MergeSegmentsBatch,
     ReadTableEntries,
     Request,
@@ -113,6 +114,31 @@ async def test_a_slow_controller_leaves_no_segment_of_a_table_that_was_deleted(
         assert len((await second.tables.get("s", "t")).segments) == 2
     left = sorted(name for name in memory_store.tables if name.startswith("s/"))
     assert left == ["s/t_kvtable/2.#epoch.0", "s/t_kvtable/3.#epoch.0"]
+
+
+async def test_a_delete_that_another_controller_finishes_leaves_the_table_that_is_made_since(
+    open_on_memory: Any, memory_store: MemorySegmentStore
+) -> None:
+    configuration = KeyValueTableConfiguration(1, 8)
+    is_first = iter([True])
+
+    def pauses(request: Request) -> bool:
+        is_deletion = isinstance(request, DeleteTableSegment) and request.segment.startswith("s/")
+        return is_deletion and next(is_first, False)
+
+    async with open_on_memory() as first, open_on_memory() as second:
+        await first.scopes.create("s")
+        await first.tables.create("s", "t", configuration)
+        memory_store.pause = trio.Event()
+        memory_store.pauses = pauses
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(first.tables.delete, "s", "t")
+            await memory_store.is_paused.wait()
+            assert await second.tables.create("s", "t", configuration)
+            memory_store.pause.set()
+        assert len((await first.tables.get("s", "t")).segments) == 1
+    left = sorted(name for name in memory_store.tables if name.startswith("s/"))
+    assert left == ["s/t_kvtable/1.#epoch.0"]
 
 
 async def test_scopes(open_on_memory: Any, memory_store: MemorySegmentStore) -> None:

@@ -1,4 +1,4 @@
-"""What follows from writers' marks, beside models."""
+"""The rules of watermarks from writers' marks, beside models."""
 
 from __future__ import annotations
 

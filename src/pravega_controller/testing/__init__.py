@@ -1,1 +1,1 @@
-"""For tests only: what a controller can be run against without a segment store process."""
+"""Models and fakes for tests of the controller without a segment store process."""

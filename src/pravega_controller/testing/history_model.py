@@ -1,6 +1,6 @@
-"""A stream's history the slow and obvious way: every question by looking at all epochs.
+"""The model of a stream's history: answers every question by looking at all epochs.
 
-Owns: what the answers of ``stream_history`` are held to.
+Owns: the answers with which those of ``stream_history`` are compared.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A segment store in memory that speaks the real wire protocol over streams in memory.
 
-Owns: as much of a segment store's behaviour as the controller relies on, and one fault: at a chosen
-request it stops answering for ever, with the request carried out or not.
+Owns: the behavior of a segment store on which the controller relies, and one fault: at a chosen
+request the store stops answering for ever, with the request carried out or not.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class MemorySegment:
     length: int = 0
     is_sealed: bool = False
     data: bytes = b""
-    """The bytes of a segment that a test wrote; those of others are made up."""
+    """The bytes of a segment that a test wrote; those of others are generated."""
     merged: list[str] = field(default_factory=list)
     """The sources that were merged into it, in order, empty ones too."""
 
@@ -56,7 +56,7 @@ class Fault:
     at: int
     is_applied: bool
     lasts: bool = True
-    """Whether everything after it is lost, too, as if the controller had been killed."""
+    """True if everything after it is lost, too, as if the controller had been killed."""
     reached: trio.Event = field(default_factory=trio.Event)
 
 
@@ -100,7 +100,7 @@ class MemorySegmentStore:
         self.wrong_host_replies = 0
         """Number of changes that are still refused as if their container were elsewhere."""
         self.pause: trio.Event | None = None
-        """While set to an event, requests wait for it, if they are such as ``pauses`` says."""
+        """While set to an event, requests for which ``pauses`` is true wait for it."""
         self.pauses: Callable[[wire.Request], bool] = lambda request: True
         self.is_paused = trio.Event()
         self._version = 0
@@ -343,9 +343,7 @@ class MemorySegmentStore:
         return wire.TableRead(q.request_id, q.segment, tuple(found))
 
     def _iterate(self, q: wire.ReadTableEntries) -> wire.Reply:
-        """Yield entries in the order of hashes, like a real hash table; the token is the last
-        hash.
-        """
+        """Yield entries in the order of hashes; the token is the last hash."""
         table = self.tables.get(q.segment)
         if table is None:
             return wire.NoSuchSegment(q.request_id, q.segment)
@@ -400,9 +398,7 @@ def segment_of(request: wire.Request) -> str:
 
 
 def _is_about_members(request: wire.Request) -> bool:
-    """Return whether a request concerns membership: it comes at any time, is not counted, and meets
-    no fault.
-    """
+    """Return whether a request concerns membership: such requests are not counted, nor fail."""
     return getattr(request, "segment", "").endswith(MEMBERS_TABLE)
 
 

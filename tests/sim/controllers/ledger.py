@@ -1,4 +1,4 @@
-"""What clients of two controllers were told, and whether the segment store keeps it.
+"""The answers that clients of two controllers got, compared with what the segment store keeps.
 
 Owns: ``Ledger``, the record of every transaction, and the rules.
 
@@ -15,6 +15,7 @@ Rules:
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -155,8 +156,9 @@ class Ledger:
                         f"{identifier.hex()} ({told.is_committed=}) is {count} times in the "
                         f"segments of number {segment.number}"
                     )
-        if len(set(store.created)) != len(store.created):
-            raise ViolationError("a name was used twice")
+        again = [name for name, count in Counter(store.created).items() if count > 1]
+        if again:
+            raise ViolationError(f"names were used twice: {again}")
 
     def check_order(self, store: MemorySegmentStore) -> None:
         """The order of commits is that of the stream, for every key."""

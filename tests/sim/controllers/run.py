@@ -34,7 +34,7 @@ CALM_SECONDS = 150.0
 CUT_SECONDS = (0.5, 15.0)
 LOG_LINES_MAX = 60
 DEFECTS: Final = frozenset(
-    {"workflow cannot be finished", "nobody can finish this kind of workflow"}
+    {"workflow cannot be finished", "no code finishes this kind of workflow"}
 )
 
 
