@@ -18,7 +18,7 @@ SEEDS ?= 1000
 SEED ?=
 
 # What an installation depends on: the Python sources themselves are used where they lie.
-SOURCES := pyproject.toml setup.py $(wildcard src/_fast/*.pyx src/_fast/*.pxd src/_fast/*.h)
+SOURCES := pyproject.toml setup.py $(wildcard $(foreach kind,pyx pxd h,src/_fast/*.$(kind) src/_fast/*/*.$(kind)))
 
 # The official Python client has wheels for 3.11 but not for later versions, hence this order.
 PYTHONS := python3.11 python3.12 python3.13 python3.14 python3
@@ -165,7 +165,8 @@ bench-btree: $(VENV)/.tested java ## the B+Tree of attributes beside the origina
 
 .PHONY: clean
 clean: ## remove everything that was built; data directories stay
-	rm -rf $(VENV) build dist src/*.egg-info src/_fast/*.c src/_fast/*.html src/_fast/*.so
+	rm -rf $(VENV) build dist src/*.egg-info
+	find src/_fast -regex '.*\.\(c\|html\|so\)' -delete
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find src tests benchmarks compat-tests -name __pycache__ -type d -prune -exec rm -rf {} +
 	find compat-tests benchmarks -name target -type d -prune -exec rm -rf {} +

@@ -18,11 +18,11 @@ MACROS = [("CYTHON_TRACE", "1")] if DEBUG else []
 
 
 def extensions() -> list[Extension]:
-    """One extension module for each ``src/_fast/*.pyx``."""
-    sources = sorted(Path("src/_fast").glob("*.pyx"))
+    """One extension module for each ``.pyx`` file below ``src/_fast``."""
+    sources = sorted(Path("src/_fast").rglob("*.pyx"))
     return [
         Extension(
-            f"_fast.{source.stem}",
+            ".".join(source.relative_to("src").with_suffix("").parts),
             [str(source)],
             include_dirs=["src/_fast"],
             extra_compile_args=COMPILE_ARGS,

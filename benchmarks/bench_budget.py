@@ -83,7 +83,7 @@ STAGE_OF_CALL = {
 """The event loop's and the threads' wake-ups are reads and writes of event counters."""
 CALL_PREFIX = re.compile(r"^(?:__x64_sys_|__do_sys_|__se_sys_|__sys_|ksys_|do_)")
 COPY_FRAME = re.compile(r"mem(?:move|cpy)|^rep_movs|copy_(?:to|from)_(?:iter|user)|^copy_groups")
-FAST_MODULE = re.compile(r"/_fast/(\w+)\.")
+FAST_MODULE = re.compile(r"/_fast/((?:\w+/)?\w+)\.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +245,7 @@ def stage_of(stack: Sequence[tuple[str, str]]) -> str:
     if "kernel" in binary:
         return "kernel, on its own"
     if (module := FAST_MODULE.search(binary)) is not None:
-        return f"_fast.{module[1]}"
+        return f"_fast.{module[1].replace('/', '.')}"
     if COPY_FRAME.search(symbol):
         return "copying in memory"
     if "python" in binary:

@@ -20,8 +20,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import thread_time
 
-from _fast.appends import Append, AppendDecoder
-from _fast.data_frame import DataFrame, FrameReader
+from _fast.log.data_frame import DataFrame, FrameReader
+from _fast.wire.appends import Append, AppendDecoder
 from benchmarks.comparison import ComparedRow, Metric, plain_table, write_json_if_asked
 from pravega_wire import commands as wire
 from pravega_wire.codec import encode

@@ -23,8 +23,8 @@ from time import thread_time
 
 import trio
 
-from _fast.appends import Acknowledgement, Append
-from _fast.cache import StreamingCache
+from _fast.cache.streaming_cache import StreamingCache
+from _fast.wire.appends import Acknowledgement, Append
 from benchmarks.bench_codecs import limited_row
 from benchmarks.comparison import ComparedRow, Metric, plain_table, write_json_if_asked
 from pravega_wire import commands as wire

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
-from _fast.events import compact_events, scan_events
+from _fast.wire.events import compact_events, scan_events
 from benchmarks.comparison import (
     ComparedRow,
     Metric,

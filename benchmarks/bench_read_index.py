@@ -21,8 +21,8 @@ from typing import Any, Protocol
 
 from sortedcontainers import SortedDict
 
-from _fast.cache import StreamingCache
-from _fast.read_index import ENTRY_BYTES_MAX, SegmentEntries
+from _fast.cache.read_index import ENTRY_BYTES_MAX, SegmentEntries
+from _fast.cache.streaming_cache import StreamingCache
 from benchmarks.comparison import (
     ComparedRow,
     Metric,

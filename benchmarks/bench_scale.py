@@ -101,6 +101,8 @@ class Size:
     writers: int = 100
     block_bytes: int = 10_000
     blocks_per_second: float = 5_000
+    rehearsal_seconds: float = 45.0
+    """As long as the least warm-up of the table of streams."""
     segment_seconds: float = 10.0
     segments_are_new_seconds: float = 15.0
     settled_seconds: float = 5.0
@@ -108,6 +110,8 @@ class Size:
     writer_rows: tuple[str, ...] = ("T2", "S2-10", "S2-100")
     connection_counts: tuple[int, ...] = (10, 100, 1_000)
     connection_blocks: int = 100_000
+    connection_rehearsal_blocks: int = 500_000
+    """About 50 s for the original, which acknowledges 10,000 a second."""
     connection_block_bytes: int = 1_000
     plan: Plan = USUAL_PLAN
     directory: str | None = None
@@ -125,12 +129,14 @@ SMALL = Size(
     segment_counts=(2, 8),
     writers=4,
     blocks_per_second=100,
+    rehearsal_seconds=0.5,
     segment_seconds=0.5,
     segments_are_new_seconds=0.5,
     settled_seconds=0.0,
     writer_rows=("T2", "S2-10"),
     connection_counts=(2, 4),
     connection_blocks=100,
+    connection_rehearsal_blocks=100,
     plan=streams_rows.SMALL,
 )
 
@@ -238,6 +244,7 @@ def _many_segments(peer: SegstoreStandalone | OriginalDurable, count: int, size:
         writers=size.writers,
         block_bytes=size.block_bytes,
         blocks_per_second=size.blocks_per_second,
+        rehearsal_seconds=size.rehearsal_seconds,
         warmup_seconds=size.segments_are_new_seconds,
         seconds=size.segment_seconds,
         directory=size.directory,
@@ -255,6 +262,7 @@ def _many_connections(
         writers=count,
         block_bytes=size.connection_block_bytes,
         blocks_per_second=NEVER_REACHED_PER_SECOND,
+        rehearsal_seconds=size.connection_rehearsal_blocks / NEVER_REACHED_PER_SECOND,
         warmup_seconds=size.connection_blocks / NEVER_REACHED_PER_SECOND / 2,
         seconds=size.connection_blocks / NEVER_REACHED_PER_SECOND,
         directory=size.directory,

@@ -1,4 +1,4 @@
-"""Where does the segment store's time go under a row's load? A flame graph of its threads.
+"""Draws a flame graph of the segment store's threads under a row's load.
 
 Run from the repository's root: `python -m benchmarks.flame_graph [--row L2] [--output FILE.svg]`.
 It needs the sampling profiler py-spy in the PATH, which is no dependency of the project.

@@ -1,4 +1,4 @@
-"""What the machine gives to readers of history: the least server that they can have.
+"""A minimal server of history: readers measure with it how much the machine can give at most.
 
 A process of its own: `python -m benchmarks.least_server DIRECTORY` writes its port, and goes on
 until it is killed.

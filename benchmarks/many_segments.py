@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 
@@ -40,16 +41,27 @@ OUTSTANDING_MAX = 4_000
 """Of all writers."""
 
 
-def segment_name(number: int) -> str:
+REHEARSED = "rehearsed"
+"""The streams of the rehearsal, which makes a server warm."""
+
+
+def segment_name(number: int, stream: str = "many") -> str:
     """One segment of as many streams."""
-    return f"scale/many{number}/0.#epoch.0"
+    return f"scale/{stream}{number}/0.#epoch.0"
 
 
 class ManySegments:
     """All writers, in one thread. A context manager that closes their connections."""
 
     def __init__(
-        self, host: str, port: int, *, segments: int, writers: int, block_bytes: int
+        self,
+        host: str,
+        port: int,
+        *,
+        segments: int,
+        writers: int,
+        block_bytes: int,
+        stream: str = "many",
     ) -> None:
         self._stack = ExitStack()
         self._selector = self._stack.enter_context(selectors.DefaultSelector())
@@ -57,7 +69,7 @@ class ManySegments:
         self._latencies: list[float] = []
         self._outstanding = 0
         data = event_block(block_bytes)
-        wait_until_served(host, port, segment_name(segments))
+        wait_until_served(host, port, segment_name(segments, stream))
         for writer in range(writers):
             connection = self._stack.enter_context(SegmentConnection(host, port))
             self._selector.register(connection, selectors.EVENT_READ, connection)
@@ -68,7 +80,7 @@ class ManySegments:
                 pair = BlockWriter(
                     connection,
                     data=data,
-                    segment=segment_name(number),
+                    segment=segment_name(number, stream),
                     writer_id=(writer * segments + number).to_bytes(16),
                 )
                 self._pairs[pair.writer_id] = pair
@@ -130,27 +142,34 @@ def load_on(
     writers: int,
     block_bytes: int,
     blocks_per_second: float,
+    rehearsal_seconds: float,
     warmup_seconds: float,
     seconds: float,
     directory: str | None,
 ) -> Outcome:
-    """The load on a fresh server; the warm-up, in which its segments are new, counts apart."""
+    """Put the load on a fresh server; the warm-up, in which its segments are new, counts apart.
+
+    The rehearsal is the same load on other segments: a server in Java is cold before.
+    """
     begun = time.perf_counter()
     try:
         peer.prepare()
         with (
             tempfile.TemporaryDirectory(dir=directory) as made,
             running(peer, Path(made) / "server"),
-            ManySegments(
+        ):
+            load_of = partial(
+                ManySegments,
                 HOST,
                 peer.segment_store_port,
-                segments=segments,
                 writers=writers,
                 block_bytes=block_bytes,
-            ) as load,
-        ):
-            new = load.run(blocks_per_second=blocks_per_second, seconds=warmup_seconds)
-            found = load.run(blocks_per_second=blocks_per_second, seconds=seconds)
+            )
+            with load_of(segments=min(segments, writers), stream=REHEARSED) as load:
+                load.run(blocks_per_second=blocks_per_second, seconds=rehearsal_seconds)
+            with load_of(segments=segments) as load:
+                new = load.run(blocks_per_second=blocks_per_second, seconds=warmup_seconds)
+                found = load.run(blocks_per_second=blocks_per_second, seconds=seconds)
     except (PeerFailedError, BlockLoadFailedError, ProtocolError) as error:
         return Outcome({}, failure=str(error))
     report_progress(title, f"of {peer.name}", time.perf_counter() - begun)

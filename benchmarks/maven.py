@@ -1,4 +1,4 @@
-"""What needs Maven: the built load driver, class paths of servers and clients, compiled projects.
+"""Builds with Maven: the load driver, class paths of servers and clients, compiled projects.
 
 1. Nothing is built or resolved again while its inputs are unchanged.
 2. Two processes that ask at once wait for each other, and Maven runs once at a time: it does not

@@ -1,4 +1,4 @@
-"""What a benchmark of rows has measured: every outcome, by row and server, beside what to reach.
+"""The measurements of a benchmark: each outcome by row and server, and the targets of each row.
 
 1. A shared row runs on ours and on each peer, and its reaches are ratios of the two.
 2. A limit is a number that ours has to keep to. A row that is not shared has limits alone.

@@ -134,24 +134,16 @@ INSIDE_SEGSTORE: dict[str, set[str]] = {
 """The packages and modules of ``segstore``, each with those that it may import, from the lowest
 to the highest. ``segstore.testing``, which puts stores together for tests, may import all."""
 
-FAST_GROUPS: dict[str, str] = {
-    "numbers": r"big_endian|crc|hashing",
-    "wire": r"appends|events|frames|gather|lent_memory",
-    "log": r"data_frame|operations|operation_pipeline|replay|logged_pieces|journal|block_sums",
-    "cache": r"cache\w*|read_index\w*",
-    "btree": r"btree\w*",
-    "native_io": r"chunk_files|journal_thread|paced_read",
-}
-"""What the modules of ``_fast`` are for. The last group's call the kernel; no other does."""
-
 INSIDE_FAST: dict[str, set[str]] = {
-    "numbers": set(),
-    "wire": {"numbers"},
-    "log": {"numbers"},
-    "cache": {"numbers"},
-    "btree": {"numbers", "cache"},
-    "native_io": {"numbers"},
+    "": set(),
+    "wire": {""},
+    "log": {""},
+    "cache": {""},
+    "btree": {"", "cache"},
+    "native_io": {""},
 }
+"""The folders of ``_fast``, each with those that it may import from. The first is ``_fast`` itself:
+checksums, hashes and numbers. The last one's modules call the kernel; no other does."""
 
 
 def imported_modules(source: Path) -> set[str]:
@@ -202,7 +194,7 @@ def test_imports_go_one_way(package: str) -> None:
 
 
 def test_cython_sources_import_nothing_of_the_house() -> None:
-    for source in sorted((SRC / "_fast").glob("*.pyx")):
+    for source in sorted((SRC / "_fast").rglob("*.pyx")):
         for line in source.read_text().splitlines():
             words = line.split()
             if words[:1] in (["import"], ["cimport"], ["from"]):
@@ -252,26 +244,33 @@ def imports_inside_segstore() -> list[tuple[str, str, str]]:
 
 def fast_imports() -> dict[str, set[str]]:
     """Return the modules of ``_fast``, each with the modules of ``_fast`` that it imports."""
-    pattern = re.compile(r"^\s*from\s+_fast\.(\w+)\s+c?import\b|^\s*c?import\s+_fast\.(\w+)", re.M)
+    pattern = re.compile(
+        r"^\s*from\s+_fast\.([\w.]+)\s+c?import\b|^\s*c?import\s+_fast\.([\w.]+)", re.M
+    )
+    sources = {
+        source: ".".join(source.relative_to(SRC / "_fast").with_suffix("").parts)
+        for source in sorted((SRC / "_fast").rglob("*.p*"))
+        if source.suffix in (".pyx", ".pxd")
+    }
     imports: dict[str, set[str]] = {}
-    for source in sorted([*(SRC / "_fast").glob("*.pyx"), *(SRC / "_fast").glob("*.pxd")]):
+    for source, module in sources.items():
         text = source.read_text()
         assert not re.search(r"^\s*from\s+_fast\s+c?import\b", text, re.M), source
         found = {one or other for one, other in pattern.findall(text)}
-        imports.setdefault(source.stem, set()).update(found - {source.stem})
+        assert found <= set(sources.values()), f"{source} imports a folder"
+        imports.setdefault(module, set()).update(found - {module})
     return imports
 
 
 def test_imports_inside_the_extensions_go_one_way() -> None:
-    def group_of(module: str) -> str:
-        [group] = [name for name, names in FAST_GROUPS.items() if re.fullmatch(names, module)]
-        return group
+    def folder_of(module: str) -> str:
+        return module.rpartition(".")[0]
 
     imports = fast_imports()
     tuple(TopologicalSorter(imports).static_order())
     for module, others in imports.items():
-        group = group_of(module)
-        strangers = {group_of(other) for other in others} - INSIDE_FAST[group] - {group}
+        folder = folder_of(module)
+        strangers = {folder_of(other) for other in others} - INSIDE_FAST[folder] - {folder}
         assert not strangers, f"_fast.{module} may not import {sorted(strangers)}"
 
 

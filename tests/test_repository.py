@@ -21,6 +21,9 @@ SPEAKS_OF_OTHER_THINGS = {
     "a merge conflict": r"^(?:<<<<<<<|>>>>>>>) ",
 }
 FOREIGN_NOUNS = re.compile(r"(?:^|_)(?:topic|broker|ledger)s?(?:_|$)", re.IGNORECASE)
+BARE_CLAUSES = (
+    r"(?:How|That|Those|What|Whatever|When|Where|Whether|Which|Who|Whoever|Whom|Whose|Why)\b"
+)
 BAD_NOUNS = re.compile(r"(?:Impl|(?<!^Cache)Manager|Util|Utils|Base)$")
 """The cache manager is a noun of the streaming cache's design."""
 SPEAKS_OF_LEDGERS = ("src/bookkeeper_client/", "src/segstore/tiers/bookkeeper/")
@@ -95,13 +98,49 @@ def test_files_speak_of_the_product_alone() -> None:
 # ---- Modules -------------------------------------------------------------------------------------
 
 
-def test_modules_open_with_what_they_own() -> None:
-    silent = [
-        name_of(path)
-        for path in python_sources()
-        if not ast.get_docstring(ast.parse(path.read_text()))
+def module_docstring(path: Path) -> str:
+    """Return the docstring of a module in Python or Cython; empty if it has none."""
+    if path.suffix == ".py":
+        return ast.get_docstring(ast.parse(path.read_text())) or ""
+    found = re.match(r'\s*r?"""(.*?)"""', path.read_text(), re.DOTALL)
+    return found[1] if found else ""
+
+
+def modules(folder: str) -> list[Path]:
+    cython = [
+        path
+        for path in tracked_files()
+        if path.suffix in (".pyx", ".pxd") and name_of(path).startswith(f"{folder}/")
     ]
-    assert silent == []
+    return python_sources(folder) + cython
+
+
+def test_modules_open_with_what_they_own() -> None:
+    assert [name_of(path) for path in modules("src") if not module_docstring(path)] == []
+
+
+def test_docstrings_of_modules_begin_with_a_statement() -> None:
+    checked, offenders = 0, []
+    for folder in ("src", "tests", "benchmarks", "compat-tests", "deploy"):
+        for path in modules(folder):
+            first = re.match(r"[^.:?]*[.:?]?", module_docstring(path))[0]  # type: ignore[index]
+            checked += 1
+            # A benchmark may open with the question that it answers.
+            if re.match(BARE_CLAUSES, first) and not first.endswith("?"):
+                offenders.append(f"{name_of(path)}: {first}")
+    assert offenders == [], "begin with a verb, as 'Encodes ...', or a noun, as 'The codec of ...'"
+    assert checked > 900
+
+
+def test_docstrings_of_the_product_begin_with_a_statement() -> None:
+    """A docstring of a class, field or constant says 'The reason why ...', not 'Why ...'."""
+    assert [
+        f"{name_of(path)}:{number}: {line.strip()}"
+        for path in tracked_files()
+        if path.suffix in (".py", ".pyi", ".pyx", ".pxd") and name_of(path).startswith("src/")
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if re.match(rf'\s*r?"""{BARE_CLAUSES}', line)
+    ] == []
 
 
 def test_functions_stay_small() -> None:

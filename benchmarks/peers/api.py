@@ -1,4 +1,4 @@
-"""What a benchmark asks of a server it measures.
+"""The interface of a server that a benchmark measures.
 
 1. A peer is started in an empty directory of its own and writes nowhere else.
 2. It takes load on 127.0.0.1 only, on ports that were free when it started.

@@ -1,4 +1,4 @@
-"""What a server costs, read from /proc: CPU seconds, resident memory, bytes written to storage.
+"""Reads a server's cost from /proc: CPU seconds, resident memory, bytes written to storage.
 
 1. A server's processes are those of its sessions: each that the benchmark starts leads a session,
    and the others descend from one of these.

@@ -1,8 +1,8 @@
 """CRC32C (Castagnoli) of buffers, by the processor's own instruction where it has one.
 
 Invariants:
-1. Both ways give the same sums; which one runs is decided once, when the module is imported.
-2. The GIL is released only for buffers that are long enough.
+1. Both implementations give the same sums; one is chosen when the module is imported.
+2. The GIL is released for long buffers only.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -152,11 +152,10 @@ cdef uint32_t run(object data, uint32_t value, Summer summer) except? 0:
 
 
 def crc32c(data, uint32_t value=0):
-    """Return the CRC32C of ``data``, going on from ``value``, the sum of what came before it."""
+    """Return the CRC32C of ``data``, continued from ``value``, the sum of the bytes before it."""
     return run(data, value, best)
 
 
 def crc32c_portable(data, uint32_t value=0):
-    """Return the same as ``crc32c`` without the processor's help: what runs where it cannot help.
-    """
+    """Return the same as ``crc32c``, computed without the processor's instruction."""
     return run(data, value, <Summer>crc32c_by_table)

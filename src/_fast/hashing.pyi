@@ -7,5 +7,4 @@ def murmur3_128(data: Buffer, seed: int = 0) -> bytes:
     """
 
 def consistent_hash(value: int, bucket_count: int) -> int:
-    """Return the bucket, of ``bucket_count``, of a 64-bit hash; few values move when one is
-    added."""
+    """Return the bucket, of ``bucket_count``, of a 64-bit hash; a new bucket moves few values."""

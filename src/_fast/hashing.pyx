@@ -21,7 +21,7 @@ cdef inline uint64_t finish(uint64_t value) noexcept nogil:
 
 
 cdef inline uint64_t load(const unsigned char* data) noexcept nogil:
-    # The format is little endian, as is every machine that this is built for.
+    # The format is little endian, as is every machine for which this is built.
     cdef uint64_t value
     memcpy(&value, data, 8)
     return value
@@ -69,8 +69,7 @@ def murmur3_128(const unsigned char[::1] data not None, int64_t seed=0):
 
 
 def consistent_hash(int64_t value, int bucket_count):
-    """Return the bucket, of ``bucket_count``, of a 64-bit hash; few values move when a bucket is
-    added."""
+    """Return the bucket, of ``bucket_count``, of a 64-bit hash; a new bucket moves few values."""
     cdef uint64_t state = <uint64_t>value
     cdef int candidate = 0
     cdef int32_t draw

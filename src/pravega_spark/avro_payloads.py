@@ -1,11 +1,11 @@
 """Turns events that are Avro records into columns.
 
-Owns: which Avro schemas have columns, their types, and the walk from records to columns.
+Owns: the Avro schemas that have columns, their types, and the conversion of records to columns.
 
-An event is one record in Avro's binary encoding, without a header: the schema is the option's. It
-is malformed when it is something else, or goes on behind the record. An option ``schema`` that is
-JSON with the type ``record`` is an Avro schema; fastavro reads the records, which is not installed
-with the data source itself.
+An event is one record in Avro's binary encoding, without a header; the option names its schema.
+Other bytes, or bytes behind the record, make it malformed. An option ``schema`` that is JSON with
+the type ``record`` is an Avro schema; fastavro reads the records, which is not installed with the
+data source itself.
 """
 
 from __future__ import annotations
@@ -73,9 +73,7 @@ def is_avro(text: str) -> bool:
 
 
 def avro_columns(text: str) -> StructType:
-    """Return the columns of an Avro schema. Raises ``OptionError`` where it has none, or is
-    none.
-    """
+    """Return the columns of an Avro schema. Raises ``OptionError`` if it has none, or is none."""
     named = _parse(text)
     columns = _column_type(named[""], named, ())
     assert isinstance(columns, StructType)
@@ -90,8 +88,7 @@ def avro_columns(text: str) -> StructType:
 
 
 class AvroPayloads:
-    """Parses events into the columns of an Avro schema, and leaves the columns with their places as
-    they are.
+    """Parses events into the columns of an Avro schema, and leaves the columns with their places.
 
     ``mode`` is ``permissive`` (a malformed event becomes nulls) or ``failfast`` (it ends the job).
     """
@@ -119,10 +116,10 @@ class AvroPayloads:
                 try:
                     found: Any = schemaless_reader(stream, parsed, None)
                     if stream.tell() != len(stream.getbuffer()):
-                        raise ValueError("the event goes on behind the record")
+                        raise ValueError("there are bytes behind the record")
                     record = {name: _convert(found[name], self._types[name]) for name in values}
                 except Exception:
-                    # What fastavro raises for bytes that are no record is not said anywhere.
+                    # The errors of fastavro for bytes that are no record are not documented.
                     if self._is_strict:
                         raise name_malformed(batch, row, "Avro") from None
                 for name, column in values.items():
@@ -198,7 +195,7 @@ def _column_type(schema: Any, named: Mapping[str, Any], within: tuple[str, ...])
 
 
 def _convert(value: Any, kind: DataType) -> Any:
-    """Return what Arrow makes an array of."""
+    """Return the type from which Arrow makes an array."""
     if value is None:
         return None
     if isinstance(kind, StringType):

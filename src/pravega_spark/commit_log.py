@@ -1,4 +1,4 @@
-"""Which transactions belong to which batch of a query, in a key-value table of the stream's scope.
+"""Records the transactions of each batch of a query, in a key-value table of the stream's scope.
 
 Owns: ``CommitLog``. A key is the SHA-256 of query and batch; its value is JSON:
 
@@ -6,7 +6,7 @@ Owns: ``CommitLog``. A key is the SHA-256 of query and batch; its value is JSON:
 
 Invariants:
 1. A batch's record is written before the first of its transactions is committed, and only if there
-   is none. So a batch that is repeated after a crash finds what its first attempt decided.
+   is none. So a batch that is repeated after a crash finds the decision of its first attempt.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class CommitLog:
     ) -> BatchRecord | None:
         """Record a batch if its record has this version; return the record, or None if it has not.
 
-        A lost reply is no doubt: what is there is compared with what was to be written.
+        A lost reply leaves no doubt: the stored record is compared with the new one.
         """
         entry = TableEntry(TableKey(self._key(batch), version), _encode(state))
         reply = self._request(lambda i: UpdateTableEntries(i, self._name, "", (entry,)))
@@ -111,7 +111,7 @@ class CommitLog:
         return hashlib.sha256(f"{self._query}\0{batch}".encode()).digest()
 
     def _request(self, make: Callable[[int], Request]) -> Reply:
-        """Send a request to the table's segment store, again and again until it is answered."""
+        """Send a request to the table's segment store, and repeat it until it is answered."""
         expected = (
             TableRead,
             TableEntriesUpdated,

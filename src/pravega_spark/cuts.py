@@ -1,8 +1,8 @@
-"""Positions in a stream, and how far a read may go from one position at a time. Pure.
+"""Positions in a stream, and the rules by which a query advances from one to the next. Pure.
 
-Owns: ``Cut``, its JSON, and the rules by which a streaming query advances.
+Owns: ``Cut``, its JSON, and these rules.
 
-A cut says for each of a set of segments how many of its bytes lie before it. It becomes an offset
+A cut gives for each of a set of segments the number of bytes before it. It becomes an offset of
 of Spark as ``{"stream": "scope/name", "cut": {"<segment id>": offset}}``.
 
 Invariants:
@@ -63,7 +63,7 @@ def cut_to_offset(stream: str, cut: Cut) -> dict[str, Any]:
 def offset_to_cut(stream: str, offset: Mapping[str, Any]) -> dict[int, int]:
     """Return the cut of an offset; ``OptionError`` if it is of another stream or is none.
 
-    A position of -1 means the same as 0: a stream cut may say so of a segment that is not begun.
+    A position of -1 means 0: a stream cut may have it for a segment that has not begun.
     """
     found = offset.get("stream")
     if found != stream:
@@ -122,7 +122,7 @@ def is_behind(segment_id: int, end: Cut | None) -> bool:
     """Return whether a segment lies wholly after the cut ``end``; False if there is no such cut.
 
     Segments of the cut and their ancestors were created no later than the youngest of the cut;
-    whatever was created after the cut was taken is younger.
+    segments created after the cut was taken are younger.
     """
     if end is None or segment_id in end:
         return False
@@ -130,7 +130,7 @@ def is_behind(segment_id: int, end: Cut | None) -> bool:
 
 
 def readable_end(segment_id: int, state: SegmentState, end: Cut | None) -> int:
-    """Return up to where a segment may be read now, with nothing to be read behind ``end``."""
+    """Return the end up to which a segment may be read now, nothing of it behind ``end``."""
     if end is None or segment_id not in end:
         return state.length
     return min(state.length, end[segment_id])
@@ -155,9 +155,10 @@ def replace_completed(
 ) -> dict[int, int]:
     """Return the cut with completed segments replaced by their successors, at offset 0.
 
-    ``successors`` are those of each completed segment. Segments leave together with all that share
-    a successor with them, or not at all: a valid cut stays one. Segments behind ``end`` never
-    enter. A completed segment without successors is the last of a sealed stream and stays.
+    ``successors`` are those of each completed segment. Segments are replaced together with all that
+    share a successor with them, or not at all, so that a valid cut stays valid. Segments behind
+    ``end`` never enter. A completed segment without successors is the last of a sealed stream and
+    stays.
     """
     leaving = {segment for segment in completed if successors[segment]}
     while True:
@@ -177,6 +178,6 @@ def replace_completed(
 
 
 def slices_between(start: Cut, end: Cut) -> list[Slice]:
-    """Return what a batch from ``start`` to ``end`` reads, by segment id."""
+    """Return the slices that a batch from ``start`` to ``end`` reads, by segment id."""
     slices = [Slice(segment, start.get(segment, 0), end[segment]) for segment in sorted(end)]
     return [each for each in slices if each.start < each.end]

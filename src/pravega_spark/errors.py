@@ -1,4 +1,4 @@
-"""What can go wrong in the data source alone: the rest is in ``pravega_blocking.errors``.
+"""The errors of the data source alone; ``pravega_blocking.errors`` has the others.
 
 Owns: the errors of options, of lost data and of tier 2. Each text is one sentence for the user.
 """
@@ -13,11 +13,11 @@ class OptionError(UsageError):
 
 
 class DataLossError(PravegaError):
-    """Events that were to be read have been truncated away."""
+    """Events to read have been truncated."""
 
 
 class DamagedError(PravegaError):
-    """The bytes in tier 2 differ from what was stored."""
+    """The bytes in tier 2 differ from the stored ones."""
 
 
 class TierUnreachableError(PravegaError):

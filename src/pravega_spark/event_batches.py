@@ -1,6 +1,6 @@
 """Turns segments' bytes into Arrow record batches, without an object for any event.
 
-Owns: the schema of rows, and the walk from bytes to columns.
+Owns: the schema of rows, and the conversion of bytes to columns.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from _fast.events import EventError, compact_events
+from _fast.wire.events import EventError, compact_events
 from pravega_blocking.errors import PravegaError
 from pravega_spark.segments import Piece
 
@@ -33,9 +33,9 @@ class EventBatches:
     def read(self, pieces: Iterable[Piece], *, start: int, end: int) -> Iterator[pa.RecordBatch]:
         """Yield the events of the bytes [start, end) of the segment, which come in ``pieces``.
 
-        Where bytes are left out, since they are lost and the user wants to go on without them, an
-        event that they were a part of is left out too. Raises ``PravegaError`` where something
-        else than events is found, or where an event is cut off by ``end``.
+        If lost bytes are skipped, because the user wants to continue without them, an event with a
+        lost part is skipped, too. Raises ``PravegaError`` for bytes that are no event, and for an
+        event that ``end`` cuts off.
         """
         buffer = bytearray()
         base = start
@@ -49,7 +49,7 @@ class EventBatches:
             if len(buffer) >= BATCH_BYTES:
                 consumed, batch = self._batch(buffer, base)
                 base += consumed
-                # A view of the old buffer may be alive: a new one is made, never a part cut off.
+                # A view of the old buffer may be alive: make a new one instead of cutting it.
                 buffer = buffer[consumed:]
                 if batch is not None:
                     yield batch
@@ -58,10 +58,10 @@ class EventBatches:
             yield batch
         if consumed < len(buffer):
             raise PravegaError(
-                f"an event at offset {base + consumed} of segment {self._name} goes on behind"
-                f" offset {end}: the stream cut is not between two events, or, if you named none,"
-                " a segment was cut within an event: set max_partition_bytes and min_partitions"
-                " to 0"
+                f"an event at offset {base + consumed} of segment {self._name} continues"
+                f" behind offset {end}: the stream cut is not between two events, or, if you named"
+                " none, a segment was cut within an event: set max_partition_bytes and"
+                " min_partitions to 0"
             )
 
     @property
@@ -69,7 +69,7 @@ class EventBatches:
         return f"{self._scope}/{self._stream}/{self._segment_id}"
 
     def _batch(self, buffer: bytearray, base: int) -> tuple[int, pa.RecordBatch | None]:
-        """Return how many bytes the whole events take, and the events."""
+        """Return the bytes of the whole events, and the events."""
         try:
             values, offsets, consumed = compact_events(buffer)
         except EventError as error:

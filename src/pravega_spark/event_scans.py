@@ -1,11 +1,11 @@
-"""Finds where events begin in bytes of a segment, by walking from event to event.
+"""Finds the beginnings of events in bytes of a segment, by walking from event to event.
 
-Owns: ``scan_starts``, and ``EventScan``, which remembers how far it has come: a batch with a limit
-ends between two events, and the next one continues there, so the driver reads each byte once.
+Owns: ``scan_starts``, and ``EventScan``, which remembers its position: a batch with a limit ends
+between two events, and the next one continues there, so the driver reads each byte once.
 
 Invariants:
-1. A scan's position is where an event begins or where the bytes end.
-2. Between two calls a scan has bytes of one read at most, and no question is under way.
+1. A scan's position is the beginning of an event, or the end of the bytes.
+2. Between two calls a scan has the bytes of one read at most, and no request is under way.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from _fast.events import EventError, scan_events
+from _fast.wire.events import EventError, scan_events
 from pravega_blocking.errors import PravegaError
 from pravega_spark.event_batches import HEADER_BYTES
 from pravega_spark.segments import Piece
@@ -36,7 +36,7 @@ class Starts:
         return len(self.positions)
 
     def offset(self, number: int) -> int:
-        """Return where an event begins; where the last one ends for the number behind it."""
+        """Return the beginning of an event; for the number behind the last one, its end."""
         if number == len(self.positions):
             return self.after
         return self.base + self.positions[number] - HEADER_BYTES
@@ -52,7 +52,7 @@ class Starts:
 def scan_starts(name: str, pieces: Iterable[Piece], start: int) -> Iterator[Starts]:
     """Yield the events of a segment's bytes, as they come. ``name`` is the segment's, for errors.
 
-    Raises ``PravegaError`` where something else than events is found.
+    Raises ``PravegaError`` for bytes that are no event.
     """
     buffer = bytearray()
     base = start
@@ -91,8 +91,7 @@ class EventScan:
     def advance(
         self, end: int, *, bytes_max: int, rows_max: int, at_least_one: bool
     ) -> tuple[int, int]:
-        """Advance to ``end``, as far as both limits allow; return the position and the events
-        passed.
+        """Advance to ``end`` within both limits; return the position and the events passed.
 
         ``end`` is behind the position, between two events, and never less than last time. With
         ``at_least_one`` the first event may be longer than the limit.

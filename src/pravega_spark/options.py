@@ -1,7 +1,6 @@
 """The options of the data source: their names, defaults and checks.
 
-Owns: ``Options``. Names and defaults are those of the official connector for Spark 3 where it has
-them.
+Owns: ``Options``, with the official Spark 3 connector's names and defaults where it has them.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ PARTITION_BYTES_MAX = 256 * 1024 * 1024
 PATIENCE_SECONDS = 60.0
 """Time, in seconds, without a controller after which a job fails."""
 LEASE_MS = 600_000
-"""Maximum lease, in milliseconds, that the original's controller grants by default: a task that
-finished early waits with its transaction for the slowest one of its stage."""
+"""Maximum lease, in milliseconds, that the original's controller grants by default: a finished task
+must keep its transaction until the slowest one of its stage has finished."""
 COMMIT_TABLE = "spark-commits"
 
 STREAM_NUMBERS = (
@@ -118,9 +117,9 @@ class Options:
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Options:
-        """Check the options; ``OptionError`` names the one that makes no sense.
+        """Check the options; ``OptionError`` names a wrong one.
 
-        Options that are not ours are Spark's own and are left alone.
+        Unknown options belong to Spark and are ignored.
         """
         values = {name.lower(): value for name, value in given.items()}
         values = {name: value for name, value in values.items() if name in _KNOWN}
@@ -186,7 +185,7 @@ def open_controller(options: Options) -> ControllerClient:
 
 
 def stream_settings(numbers: Mapping[str, int]) -> StreamSettings:
-    """Return the settings of a stream to be made, from the options that name its numbers."""
+    """Return the settings of a stream to make, from the options with its numbers."""
     from pravega_blocking.stream_settings import (
         Retention,
         RetentionKind,

@@ -1,12 +1,12 @@
-"""Turns events that are JSON into columns, in Arrow: no object is made of an event.
+"""Turns events that are JSON into columns, in Arrow: no event becomes a Python object.
 
-Owns: which types columns may have, what a malformed event is, and the walk from events to columns.
+Owns: the types of columns, the definition of a malformed event, and the conversion to columns.
 
-An event is one JSON object. It is malformed when it is something else, or when a value is not of
-its column's type. Fields that are no columns are ignored; columns without a field are null.
+An event is one JSON object. Other bytes, or a value of another type than its column's, make it
+malformed. Fields without a column are ignored; columns without a field are null.
 
 How it works: the events of a batch are joined by newlines and parsed at once. If that fails, each
-half is parsed on its own, and so on down to the events at fault.
+half is parsed on its own, and so on down to the malformed events.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ _Piece: TypeAlias = tuple[int, pa.Table | None]
 
 
 class JsonPayloads:
-    """Parses events into the columns of ``schema``, and leaves the columns with their places as
-    they are.
+    """Parses events into the columns of ``schema``, and leaves the columns with their places.
 
     ``mode`` is ``permissive`` (a malformed event becomes nulls) or ``failfast`` (it ends the job).
     """
@@ -89,7 +88,7 @@ class JsonPayloads:
         """Return the columns of events; None if one or more of them is malformed."""
         try:
             texts = pc.ascii_trim_whitespace(events.cast(pa.string()))
-            # With this every line gives a row or more, so the count tells of lines with two.
+            # With this every line gives at least a row, so the count reveals lines with two.
             if not pc.all(pc.starts_with(texts, "{")).as_py():
                 return None
             for line_end in ("\n", "\r"):

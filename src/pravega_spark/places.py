@@ -1,6 +1,6 @@
-"""The columns that say where an event was.
+"""The columns with the place of an event.
 
-Owns: their names and types, and how a malformed event is told by its place.
+Owns: their names and types, and the error of a malformed event, which names its place.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ PLACE_DDL = "scope string, stream string, segment_id bigint, offset bigint"
 
 
 def name_malformed(batch: pa.RecordBatch, row: int, form: str) -> PravegaError:
-    """Return the error of an event that is not what the option ``schema`` says."""
+    """Return the error of an event that does not match the option ``schema``."""
     scope, stream, segment, offset = (batch.column(name)[row].as_py() for name in PLACE_COLUMNS)
     return PravegaError(
         f"the event at offset {offset} of segment {segment} of {scope}/{stream} is not {form} of"

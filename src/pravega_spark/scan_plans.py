@@ -1,11 +1,11 @@
-"""Asks segment stores where in tier 2 the bytes of a segment are, and to keep them there.
+"""Asks segment stores for the places of a segment's bytes in tier 2, and to keep them there.
 
 Owns: ``ScanPlan``, ``ScanPlans``: requests for plans, and for the leases that come with them.
 
 Invariants:
 1. A server that does not know these requests ends the connection: it is asked once, and its
    segments are read over the wire.
-2. A plan's chunks follow each other without a hole, from its first byte to its last.
+2. A plan's chunks follow each other without a gap, from its first byte to its last.
 """
 
 from __future__ import annotations
@@ -36,11 +36,9 @@ HELD_TOGETHER_MAX = 1_000
 """Maximum number of chunks in one request: a server accepts 4,096 items, and a frame has a
 maximum length."""
 ASKS_MAX = 2
-"""Maximum number of attempts at a request: a connection may break for another reason than the
-request."""
+"""Maximum number of attempts at a request: a connection may break for another reason."""
 REFUSALS_MAX = 3
-"""Maximum number of requests in a row that fail before the servers count as servers without
-plans."""
+"""Maximum number of failed requests in a row; more mean that the servers have no plans."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +77,14 @@ class ScanPlans:
 
     @property
     def are_refused(self) -> bool:
-        """Return whether ``REFUSALS_MAX`` requests in a row failed: further ones only cost time."""
+        """Return whether ``REFUSALS_MAX`` requests in a row failed, so that no more are made."""
         return self._refusals >= REFUSALS_MAX
 
     def request(self, segment_id: int, start: int, end: int, lease_id: bytes) -> ScanPlan | None:
         """Return the plan of the bytes [start, end) as far as they are in tier 2, with a lease.
 
-        None when none of them are, or the segment has not its bytes from ``start`` on any more.
-        Raises ``PlanRefusedError`` when the server has no plans.
+        Returns None if tier 2 has none of them, or if the segment does not have its bytes from
+        ``start`` on any more. Raises ``PlanRefusedError`` when the server has no plans.
         """
         chunks: list[PlannedChunk] = []
         position = start
@@ -108,7 +106,7 @@ class ScanPlans:
         """Renew a lease on the plan's chunks for ``LEASE_MS`` from now.
 
         Returns False when the chunks may be gone. Raises ``ProtocolError`` or ``OSError`` when the
-        store cannot be asked.
+        store is unreachable.
         """
         names = [chunk.chunk_name for chunk in plan.chunks]
         for first in range(0, len(names), HELD_TOGETHER_MAX):
@@ -145,7 +143,7 @@ class ScanPlans:
                 failure = error
                 continue
             if isinstance(reply, WrongHost):
-                # It has moved, or its container is being opened: it is looked for again.
+                # The segment has moved, or its container is being opened: locate it again.
                 time.sleep(RETRY_SECONDS)
                 continue
             if isinstance(reply, OperationUnsupported | ErrorMessage):

@@ -3,11 +3,11 @@
 Owns: one connection to each segment store, made again when it breaks.
 
 Invariants:
-1. ``read_slice`` yields exactly the bytes of the slice, in order, through restarts and moves of
-   the segment store, or raises. Bytes that the user gave up are left out, and each piece says
-   where it lies.
-2. The next read is asked for before what came is handed on: the server works while Spark does.
-   A connection is dropped when no caller waits for the answer any more.
+1. ``read_slice`` yields exactly the bytes of the slice, in order, through restarts and moves of the
+   segment store, or raises. Lost bytes that the user gave up are skipped; each piece has its
+   offset.
+2. The next read is requested before the last piece is yielded: the server works while Spark does. A
+   connection is closed when no caller waits for its answer any more.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ Piece: TypeAlias = "tuple[int, Buffer]"
 class SegmentStores:
     """Connections to the segment stores of one stream. Use it in one thread and a ``with`` block.
 
-    ``locate`` says where a segment is served: it is asked once for each segment, and again when
-    its store is gone or serves it no more.
+    ``locate`` returns the store of a segment: it is called once for each segment, and again when
+    the store is gone or does not serve the segment any more.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class SegmentStores:
             self._connections.popitem()[1].close()
 
     def address(self, segment_id: int) -> Address:
-        """Return the address of a segment's store, as it was found last."""
+        """Return the last known address of a segment's store."""
         found = self._addresses.get(segment_id)
         if found is None:
             found = self._addresses[segment_id] = self._locate(segment_id)
@@ -107,7 +107,7 @@ class SegmentStores:
                 segment, connection, request_id = asked[0]
                 state = self._state(segment, connection.receive_reply(request_id))
             except (ProtocolError, OSError) as error:
-                # Late answers must not be taken for those of other requests.
+                # Late answers must not match other requests.
                 for each, _, _ in asked:
                     self._drop_connection(self._addresses.get(each))
                     waiting.append(each)
@@ -121,8 +121,10 @@ class SegmentStores:
         return states
 
     def call(self, segment_id: int, make: Callable[[int, str], Request]) -> Reply:
-        """Send the request that ``make`` returns for a request id and the segment's name, and
-        return the reply. Raises ``ProtocolError`` or ``OSError``, and tries nothing again."""
+        """Send the request that ``make`` returns for a request id and the segment's name, once.
+
+        Returns the reply. Raises ``ProtocolError`` or ``OSError``.
+        """
         try:
             connection = self._connection(segment_id)
             reply = connection.call(make(connection.next_request_id(), self._name(segment_id)))
@@ -140,9 +142,9 @@ class SegmentStores:
         """Yield the bytes of a slice in pieces, each with its offset.
 
         Where the stream was truncated behind the slice's start, ``DataLossError`` is raised, or
-        without ``fail_on_data_loss`` the rest is read. A slice that ends with what is lost ends
-        with an empty piece at its end. Let ``reads_ahead`` be false where other questions are
-        asked between two pieces.
+        without ``fail_on_data_loss`` the rest is read. A slice whose last bytes are lost ends with
+        an empty piece at its end. Set ``reads_ahead`` to false if the caller sends other requests
+        between two pieces.
         """
         offset = piece.start
         deadline = time.monotonic() + PATIENCE_SECONDS
@@ -175,7 +177,7 @@ class SegmentStores:
             if offset == piece.end:
                 yield offset, b""
 
-    # ---- Within ----------------------------------------------------------------------------------
+    # ---- Requests and failures -------------------------------------------------------------------
 
     def _name(self, segment_id: int) -> str:
         return segment_name(self._scope, self._stream, segment_id)
@@ -236,14 +238,12 @@ class SegmentStores:
             raise DataLossError(
                 f"bytes {offset} to {end} of segment {self._name(piece.segment_id)} are gone: the"
                 " stream was truncated before they were read. Set fail_on_data_loss to false to"
-                " go on without them"
+                " continue without them"
             )
         return end
 
     def _retry(self, segment_id: int, error: Exception, deadline: float) -> None:
-        """Forget a segment's server, and wait before the next attempt; raise the error after the
-        deadline.
-        """
+        """Forget a segment's server, and wait for the next attempt or raise the error if late."""
         if isinstance(error, PravegaError):
             raise error
         self._forget(segment_id)

@@ -1,20 +1,20 @@
 """Writes DataFrames to a stream: a transaction for each task, committed by the driver.
 
-Owns: the writers that Spark calls, and what makes a batch of a streaming query appear exactly once.
+Owns: the writers that Spark calls, and the exactly-once commit of a streaming query's batches.
 
-How a batch ends, on the driver:
+The end of a batch, on the driver:
 
     every task has flushed its transaction  >  the batch is recorded  >  its transactions commit
 
 A query that crashed repeats its last batch, with new transactions. If the batch is on record, the
-recorded transactions are committed and the new ones aborted; if it is not, nothing of the first
-attempt was committed, and its transactions end with their leases. Recorded transactions that ended
-with their leases are replaced by new ones, which are recorded first.
+recorded transactions are committed and the new ones aborted; otherwise nothing of the first attempt
+was committed, and its transactions end with their leases. Recorded transactions that ended with
+their leases are replaced by new ones, which are recorded first.
 
 Invariants:
-1. Nothing of a streaming batch is committed before its record is durable, and never two
-   transactions of the same task of a batch.
-2. A failed task aborts its transaction; what a killed one leaves behind ends with its lease.
+1. Nothing of a streaming batch is committed before its record is durable, and two transactions of
+   the same task of a batch are never both committed.
+2. A failed task aborts its transaction; that of a killed one ends with its lease.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ from pravega_spark.options import Options, open_controller, stream_settings
 PING_SHARE = 4
 """Part of a lease after which it is renewed."""
 RECORDS_KEPT = 100
-"""Number of records of batches that are kept: Spark repeats the last batch only, the others are
-for people who look."""
+"""Number of records of batches that are kept: Spark repeats the last batch only, the others are for
+people who look."""
 COMMIT_SECONDS_MAX = 300.0
 _COMMITTED = ("committing", "committed")
 _ENDED = ("aborting", "aborted")
@@ -53,7 +53,7 @@ _ENDED = ("aborting", "aborted")
 
 @dataclass
 class TaskMessage(WriterCommitMessage):
-    """A task's message to the driver: its number, its transaction, and the count of rows in it.
+    """A task's message to the driver: its number, its transaction, and its count of rows.
 
     A task without rows has no transaction: the id is empty.
     """
@@ -123,7 +123,7 @@ class EventBatchSink(EventSink, DataSourceArrowWriter):
             self._commit(controller, messages, batch=0, recorded=recorded)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Abort the transactions of tasks that were done; the others have done so themselves."""
+        """Abort the transactions of finished tasks; the others have done so themselves."""
         self._abort(messages)
 
 
@@ -145,7 +145,7 @@ class EventStreamSink(EventSink, DataSourceStreamArrowWriter):
             self._commit(controller, messages, batch=batchId, recorded=recorded)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Abort the transactions of tasks that were done."""
+        """Abort the transactions of finished tasks."""
         self._abort(messages)
 
 
@@ -157,8 +157,10 @@ class Committer:
         self._controller = controller
 
     def commit(self, transactions: Sequence[bytes]) -> None:
-        """Commit transactions, all of them; or none, and raise ``RefusedError`` that names those
-        that ended. Their leases are renewed first: they last until the last one is committed."""
+        """Commit all transactions; or none, and raise ``RefusedError`` that names those that ended.
+
+        Their leases are renewed first, so that they last until the last one is committed.
+        """
         lost = [ident for ident in transactions if not self._renew(ident)]
         if not lost:
             lost = [ident for ident in transactions if not self._commit_one(ident)]
@@ -196,10 +198,10 @@ class Committer:
         )
 
     def _choose(self, recorded: dict[int, bytes], found: dict[int, bytes]) -> dict[int, bytes]:
-        """Return the transactions that shall count: the recorded ones, as long as they live.
+        """Return the transactions that will be committed: the recorded ones, as long as they live.
 
-        If the lease of one ended before it was committed, all new ones take the place of all, or
-        where some were committed, the new one of the same task its place: such a task wrote the
+        If the lease of one ended before it was committed, all new ones replace all recorded ones;
+        or, if some were committed, the new one of the same task replaces it: that task wrote the
         same rows if the batch was divided as before.
         """
         options = self._options
@@ -221,9 +223,7 @@ class Committer:
         return {task: found[task] if task in ended else recorded[task] for task in recorded}
 
     def _renew(self, ident: bytes) -> bool:
-        """Renew a transaction's lease, and return True; return False if the transaction was
-        aborted.
-        """
+        """Renew a transaction's lease and return True, or return False if it was aborted."""
         options = self._options
         answer = self._controller.ping_transaction(
             options.scope, options.stream, ident, options.transaction_timeout_ms
@@ -240,14 +240,14 @@ class Committer:
     def _state(self, ident: bytes) -> str:
         """Return a transaction's state.
 
-        Raises ``RefusedError`` if the controller does not know it any more: nobody can tell then.
+        Raises ``RefusedError`` if the controller does not know it any more.
         """
         options = self._options
         state = self._controller.transaction_state(options.scope, options.stream, ident)
         if state == "unknown":
             raise RefusedError(
-                f"nobody knows any more how transaction {ident.hex()} of {options.name} ended: look"
-                " whether its events are in the stream before you start the query again with"
+                f"the end of transaction {ident.hex()} of {options.name} is not known any more:"
+                " check whether its events are in the stream before you start the query again with"
                 " another query_id or checkpoint"
             )
         return state
@@ -274,9 +274,7 @@ class Committer:
 
 
 def check_schema(schema: StructType) -> None:
-    """Raise ``OptionError`` unless rows are events: ``event`` is text or binary, ``routing_key``
-    text.
-    """
+    """Raise ``OptionError`` unless ``event`` is text or binary, and ``routing_key`` text."""
     fields = {field.name: field.dataType for field in schema.fields}
     if not isinstance(fields.get("event"), BinaryType | StringType):
         raise OptionError(
@@ -287,7 +285,7 @@ def check_schema(schema: StructType) -> None:
     if strange := sorted(fields.keys() - {"event", "routing_key"}):
         raise OptionError(
             f"the sink takes the columns event and routing_key, and there is {', '.join(strange)}:"
-            " select what shall be written"
+            " select the columns to write"
         )
 
 
@@ -338,11 +336,11 @@ def _renew(options: Options, controller: ControllerClient, transaction: bytes) -
     )
     if answer != "ok":
         raise RefusedError(
-            f"transaction {transaction.hex()} of {options.name} cannot go on: {answer}"
+            f"transaction {transaction.hex()} of {options.name} cannot continue: {answer}"
         )
 
 
 def _task_messages(messages: Sequence[WriterCommitMessage | None]) -> list[TaskMessage]:
-    """Return what tasks told that wrote anything."""
+    """Return the messages of tasks that wrote rows."""
     told = [message for message in messages if isinstance(message, TaskMessage)]
     return [message for message in told if message.transaction]

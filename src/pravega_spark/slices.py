@@ -1,12 +1,12 @@
-"""Reads the bytes of slices, in tasks: from tier 2 where a plan says so, and over the wire.
+"""Reads the bytes of slices, in tasks: from tier 2 where a plan has them, else over the wire.
 
-Owns: ``SliceReader``: where it goes over from one to the other, and the lease of a task.
+Owns: ``SliceReader``: the change from one to the other, and the lease of a task.
 
 Invariants:
-1. The bytes of a slice come once each, in order: a reader knows how far it came, and whatever goes
-   on, by a new plan or over the wire, continues there.
-2. A task has a lease of its own on what it reads, which begins before its first byte and ends with
-   it. Where that is refused, it asks for another plan.
+1. The bytes of a slice come once each, in order: a reader knows its position, and a new plan, or a
+   read over the wire, continues there.
+2. A task has a lease of its own on the chunks that it reads, which begins before the first byte and
+   ends with the task. If a lease is refused, the task asks for another plan.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class SliceReader:
         yield from self._stores.read_slice(rest, fail_on_data_loss=self._options.fail_on_data_loss)
 
     def _read_planned(self) -> Iterator[Piece]:
-        """Yield what is in tier 2; what is left when it ends comes over the wire."""
+        """Yield the bytes in tier 2; the rest comes over the wire."""
         assert self._plan is not None
         tier: TierTwo | None = None
         missing_at = -1
@@ -66,7 +66,7 @@ class SliceReader:
                     yield from self._read_plan(tier, self._plan)
                     return
                 except TierMissingError:
-                    # Objects that were put together have gone, or the lease has ended.
+                    # Objects that were joined have gone, or the lease has ended.
                     if missing_at == self._offset:
                         raise
                     missing_at = self._offset
@@ -94,7 +94,7 @@ class SliceReader:
                 yield data_offset, data
 
     def _hold(self) -> bool:
-        """Begin or renew the task's lease; False if the chunks may be gone.
+        """Begin or renew the task's lease; return False if the chunks may be gone.
 
         A store that is away has not deleted anything, nor does it soon after it is back.
         """
@@ -107,7 +107,7 @@ class SliceReader:
 
     def _renew(self) -> None:
         if time.monotonic() - self._held_at > RENEWAL_SECONDS:
-            # Should it be refused, what is missing is noticed when it is read.
+            # If it is refused, reads notice what is missing.
             self._hold()
 
     def _plan_again(self) -> None:

@@ -1,4 +1,4 @@
-"""The data source itself: what Spark calls, on the driver and in its tasks.
+"""The data source itself: the classes that Spark calls, on the driver and in its tasks.
 
 Owns: ``PravegaDataSource`` and its readers; writers are in ``sink``. The driver plans with
 ``stream_view``; a task gets a slice of one segment, or several short ones, and reads them over the
@@ -48,13 +48,12 @@ if TYPE_CHECKING:
 STREAM_INFO_DDL = "head_stream_cut string, tail_stream_cut string"
 STREAMS_DDL = "scope string, stream string"
 TASK_BYTES_MIN = 1024 * 1024
-"""Minimum bytes for a task of a streaming query: Spark takes longer to start it than to read
-less."""
+"""Minimum bytes for a task of a streaming query: starting one takes longer than reading less."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlicePart:
-    """A slice, and where its segment was served when the slice was planned."""
+    """A slice, and the last known store of its segment when the slice was planned."""
 
     piece: Slice
     address: Address
@@ -116,7 +115,7 @@ class PravegaDataSource(DataSource):
 
 
 class EventReader(DataSourceReader):
-    """Reads what lies between two cuts."""
+    """Reads the events between two cuts."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
@@ -150,11 +149,11 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._end_is_known = False
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what tasks need: connections stay on the driver."""
+        """Return the state that tasks need: connections stay on the driver."""
         return {**self.__dict__, "_view": None, "_end": None, "_end_is_known": False}
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return where a new query begins."""
+        """Return the position at which a new query begins."""
         return self._offset(self._open_view().start(LATEST))
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -173,13 +172,13 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._end = tail
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Return how far the next batch goes."""
+        """Return the end of the next batch."""
         cut = offset_to_cut(self._options.name, start)
         limited = not isinstance(limit, ReadAllAvailable)
         return self._offset(self._open_view().advance(cut, self._find_end(), limited=limited))
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """Return where the stream ends, for the query's progress."""
+        """Return the end of the stream, for the query's progress."""
         return self._offset(self._open_view().last_tail())
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -194,7 +193,7 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _parsed(self._payloads, read_partition(self._options, partition))
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing: Spark's checkpoint says what was processed."""
+        """Do nothing: Spark's checkpoint records what was processed."""
 
     def stop(self) -> None:
         """Close the connections."""
@@ -221,7 +220,7 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class MetadataReader(DataSourceReader):
-    """Reads what the controller knows: a scope's streams, or where a stream begins and ends."""
+    """Reads the controller's information: a scope's streams, or the two ends of a stream."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -251,9 +250,9 @@ class MetadataReader(DataSourceReader):
 def plan_partitions(
     view: StreamView, slices: Sequence[Slice], *, bytes_min: int = 0
 ) -> list[SlicePartition]:
-    """Return the slices with all that tasks have to know, on the driver.
+    """Return the slices with everything that tasks need, on the driver.
 
-    Slices that follow each other go to one task until it has ``bytes_min``.
+    Consecutive slices go to one task until it has ``bytes_min``.
     """
     partitions: list[SlicePartition] = []
     parts: list[SlicePart] = []
@@ -286,7 +285,7 @@ def read_partition(options: Options, partition: SlicePartition) -> Iterator[pa.R
     controllers: list[ControllerClient] = []
 
     def locate(segment_id: int) -> Address:
-        # Most tasks never ask: the address that the driver knew is right.
+        # Most tasks never ask, because the address that the driver knew is right.
         if not controllers:
             controllers.append(open_controller(options))
         return controllers[0].segment_address(options.scope, options.stream, segment_id)

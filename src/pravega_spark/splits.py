@@ -1,15 +1,15 @@
-"""Finds where a long slice may be cut between two events, without reading all of it. Pure.
+"""Finds positions between two events where a long slice can be cut, reading little of it. Pure.
 
 Owns: the guess at an event's start from a window of bytes.
 
-An event is 8 bytes, four of them 0 and four its length, and so many bytes more. From each place in
-the window that looks like such a header a chain leads from event to event. Chains from places that
-are no headers end soon; those that continue meet the real one at the next real header. So the chain
-that continues for longest is the real one, and its last header in the window is an event's start.
+An event has 8 bytes, four of them 0 and four its length, and then as many bytes as that. Each place
+in the window that looks like such a header starts a chain from event to event. Chains from places
+that are no headers end soon, or meet the real one at the next real header. So the longest chain is
+the real one, and its last header in the window is an event's start.
 
-It is a guess, since payloads may hold whole events. It needs no proof, because it gets one: a task
-raises an error unless its slice ends where an event does, and the first slice begins where one
-does. A wrong cut makes a read fail, and never gives a wrong row.
+This is a guess, because payloads may hold whole events. The read itself proves it: a task raises an
+error unless its slice ends at the end of an event, and the first slice begins at the beginning of
+one. A wrong cut makes a read fail, and never gives a wrong row.
 """
 
 from __future__ import annotations
@@ -20,20 +20,19 @@ import struct
 HEADER_BYTES = 8
 WINDOW_BYTES_MIN = 64 * 1024
 WINDOW_BYTES_MAX = 16 * 1024 * 1024
-"""Maximum length of a window, in bytes: the longest event that is written in one piece has 8
-MiB."""
+"""Maximum length of a window, in bytes: an event that is written in one piece has 8 MiB at most."""
 EVENT_BYTES_MAX = 1024 * 1024 * 1024
 CHAIN_EVENTS_MIN = 8
 CHAIN_LEAD = 4
-"""Minimum lead of the real chain: it has so many times as many events as any other, or is so
-many times as long. Zeros look like many empty events, and numbers like a long one."""
+"""Minimum lead of the real chain: it has so many times the events or the length of any other. Zeros
+look like many empty events, and numbers like a long one."""
 
 _ZEROS = re.compile(rb"(?=\0\0\0\0)")
 _LENGTH = struct.Struct(">i")
 
 
 def find_event_start(window: bytes) -> int | None:
-    """Return where an event begins in a window of a segment's bytes; None if that is not clear."""
+    """Return the start of an event in a window of a segment's bytes; None if that is not clear."""
     size = len(window)
     places = [found.start() for found in _ZEROS.finditer(window)]
     chains: dict[int, tuple[int, int]] = {}  # by place: events up to the window's end, the last one

@@ -1,10 +1,10 @@
-"""Plans what is read: where a stream begins and ends, and how far a batch goes.
+"""Plans the reads of a stream: its two ends, and the end of each batch.
 
-Owns: what the driver asks of controller and segment stores. The rules are in ``cuts``.
+Owns: the driver's requests to controller and segment stores. The rules are in ``cuts``.
 
 Invariants:
-1. Every position that comes out is between two events.
-2. A batch never goes behind the end it was given, nor behind what was stored when it was planned.
+1. Every position in a result is between two events.
+2. A batch never goes beyond its given end, nor beyond the bytes stored when it was planned.
 """
 
 from __future__ import annotations
@@ -47,11 +47,10 @@ from pravega_wire.watermarks import Watermark, decode_watermark
 
 CALLS_AT_ONCE = 16
 DIRECT_BYTES_MIN = 8 * 1024 * 1024
-"""Minimum bytes of a segment for which a plan is worth a request; what is in memory anyway does
-not count."""
+"""Minimum bytes of a segment for which a plan is worth a request, without those in memory."""
 SCANNED_TARGET_MAX = 1024 * 1024
-"""Maximum length, in bytes, of the pieces for which a slice is read to find its events; around
-longer pieces only the cuts are read."""
+"""Maximum length, in bytes, of the pieces for which a slice is read to find its events; for longer
+pieces only the bytes around the cuts are read."""
 
 
 class StreamView:
@@ -77,13 +76,13 @@ class StreamView:
         self._controller.close()
 
     def address(self, segment_id: int) -> Address:
-        """Return where a segment is served."""
+        """Return the address of a segment's store."""
         return self._stores.address(segment_id)
 
     # ---- Positions -------------------------------------------------------------------------------
 
     def start(self, default: str) -> dict[int, int]:
-        """Return where the options say that reading begins."""
+        """Return the position at which the options begin to read."""
         time_ms = self.options.start_time_ms
         if time_ms is None:
             start = self._resolve(self.options.start, default)
@@ -92,7 +91,7 @@ class StreamView:
         return self.head() if start is None else start
 
     def end(self, default: str) -> dict[int, int] | None:
-        """Return where the options say that reading ends; None for nowhere."""
+        """Return the position at which the options stop reading; None for nowhere."""
         time_ms = self.options.end_time_ms
         if time_ms is None:
             return self._resolve(self.options.end, default)
@@ -125,12 +124,12 @@ class StreamView:
     def last_tail(self) -> dict[int, int]:
         """Return the cut at which the stream ended when ``advance`` looked last.
 
-        Where it saw segments that others follow, the controller is asked for the end now.
+        If it saw segments that have successors, the controller is asked for the end now.
         """
         return self.tail() if self._seen_tail is None else self._seen_tail
 
     def advance(self, start: Cut, end: Cut | None, *, limited: bool) -> dict[int, int]:
-        """Return how far a batch from ``start`` goes, within ``end`` and, if asked, the limits."""
+        """Return the end of a batch from ``start``, within ``end`` and, if asked, the limits."""
         cut, states = self._replace_completed(start, end)
         self._scans = {segment: scan for segment, scan in self._scans.items() if segment in cut}
         has_successors = any(state.is_sealed for state in states.values())
@@ -148,7 +147,7 @@ class StreamView:
         return ends
 
     def batch_slices(self, start: Cut, end: Cut) -> list[Slice]:
-        """Return what lies between two cuts, in slices; more of them if the options ask for it."""
+        """Return the slices between two cuts; more of them if the options ask for it."""
         options = self.options
         segments = self._controller.segments_between(options.scope, options.stream, start, end)
         states = self._stores.states(segments)
@@ -166,9 +165,9 @@ class StreamView:
         return self._split(slices)
 
     def plan_scans(self, slices: Sequence[Slice]) -> list[ScanPlan | None]:
-        """Return where in tier 2 the bytes of slices are: None for those to be read over the wire.
+        """Return the places in tier 2 of slices' bytes: None for slices to read over the wire.
 
-        The plans come with a lease, which lasts until it ends by itself: tasks have their own.
+        The plans come with a lease, which ends by itself: tasks have their own.
         """
         path = self.options.read_path
         if path == WIRE or self._scan_plans.are_refused:
@@ -196,7 +195,7 @@ class StreamView:
             for plan in [plans.get(piece.segment_id)]
         ]
 
-    # ---- Within ----------------------------------------------------------------------------------
+    # ---- Ends and successors ---------------------------------------------------------------------
 
     def _marks(self, option: str) -> list[Watermark]:
         """Return the stream's watermarks, oldest first; ``OptionError`` if it has none."""
@@ -217,7 +216,8 @@ class StreamView:
             marks = [decode_watermark(data[a:b]) for a, b in iterate_event_spans(data)]
         if not marks:
             raise OptionError(
-                f"{option} needs watermarks, and {options.name} has none: its writers note no times"
+                f"{option} needs watermarks, and {options.name} has none: its writers record no"
+                " times"
             )
         return marks
 
@@ -250,9 +250,7 @@ class StreamView:
     def _replace_completed(
         self, start: Cut, end: Cut | None
     ) -> tuple[dict[int, int], dict[int, SegmentState]]:
-        """Replace segments that were read to their end by their successors; also return the
-        segments' states.
-        """
+        """Replace segments that were read to their end by successors; also return their states."""
         cut = dict(start)
         while True:
             states = self._stores.states(cut)
@@ -276,8 +274,8 @@ class StreamView:
         if self.options.fail_on_data_loss:
             raise DataLossError(
                 f"events of segment {segment} of stream {self.options.name} are gone: the stream"
-                " was truncated before they were read. Set fail_on_data_loss to false to go on"
-                " without them"
+                " was truncated before they were read. Set fail_on_data_loss to false to"
+                " continue without them"
             )
 
     # ---- Limits ----------------------------------------------------------------------------------
@@ -287,7 +285,7 @@ class StreamView:
     ) -> dict[int, int]:
         """Return ends that keep a batch within the limits, each between two events.
 
-        Every segment gets a fair share of what is left; at least one event comes.
+        Every segment gets a fair share of the rest; at least one event comes.
         """
         limited = dict(cut)
         waiting = sorted(
@@ -337,8 +335,8 @@ class StreamView:
         return f"{self.options.name}/{segment}"
 
     def _split(self, slices: Sequence[Slice]) -> list[Slice]:
-        """Split slices between events, so that there are ``min_partitions`` if the events allow it,
-        and none is much longer than ``max_partition_bytes``.
+        """Split slices between events into at least ``min_partitions``, if the events allow it,
+        none of them much longer than ``max_partition_bytes``.
         """
         options = self.options
         target = options.max_partition_bytes or sum(piece.end - piece.start for piece in slices)
@@ -380,7 +378,7 @@ class StreamView:
                 start = found
 
     def _find_event_start(self, piece: Slice, near: int) -> int | None:
-        """Return where an event begins soon behind an offset; None if that cannot be told."""
+        """Return the start of an event soon behind an offset; None if that is not clear."""
         size = WINDOW_BYTES_MIN
         while size <= WINDOW_BYTES_MAX:
             window = Slice(piece.segment_id, near, min(near + size, piece.end))

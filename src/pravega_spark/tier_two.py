@@ -1,9 +1,9 @@
-"""Reads bytes of tier 2 as a scan plan says, without the segment store.
+"""Reads bytes of tier 2 by a scan plan, without the segment store.
 
-Owns: how files and objects are found and read, and the check of what was read.
+Owns: finding and reading files and objects, and the check of their bytes.
 
 Invariants:
-1. Nothing is read before the identity of the plan's store has been seen there: a directory of the
+1. Nothing is read before the identity of the plan's store has been found there: a directory of the
    same name on another machine is another one.
 2. Bytes of a block that does not match its checksum are never returned.
 """
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 from urllib.parse import unquote, urlsplit
 
-from _fast.block_sums import find_damage
+from _fast.log.block_sums import find_damage
 from pravega_spark.errors import DamagedError, TierMissingError, TierUnreachableError
 from pravega_wire.commands import PlannedChunk, PlannedObject
 
@@ -26,11 +26,9 @@ BLOCK_BYTES = 64 * 1024
 """Length of a block with a checksum, in bytes."""
 READ_BYTES = 4 * 1024 * 1024
 READ_BYTES_S3 = 16 * 1024 * 1024
-"""Length of one read of an object, in bytes: a request takes a while before its first byte
-comes."""
+"""Length of one read of an object, in bytes: a request waits a while for its first byte."""
 LOOKS_MAX = 2
-"""Maximum number of reads of a block before it is called damaged: bytes may be damaged on their
-way."""
+"""Maximum number of reads of a block before it counts as damaged: transfers may damage bytes."""
 DEFAULT_REGION = "us-east-1"
 S3_CONNECT_SECONDS = 3.0
 S3_READ_SECONDS = 30.0
@@ -56,15 +54,15 @@ class TierTwo(Protocol):
     read_bytes: int
 
     def read(self, path: str, offset: int, length: int) -> Buffer:
-        """Return these bytes of a file or object; fewer where it ends.
+        """Return these bytes of a file or object; fewer at its end.
 
         Raises ``TierMissingError`` when it does not exist, ``TierUnreachableError`` when it cannot
-        be asked.
+        be reached.
         """
         ...
 
     def close(self) -> None:
-        """Close what is open. Idempotent."""
+        """Close all open files and connections. Idempotent."""
         ...
 
 
@@ -109,7 +107,7 @@ def _read_checked(tier: TierTwo, chunk: PlannedChunk, start: int, end: int) -> B
 
 
 def _blocks_around(chunk: PlannedChunk, start: int, end: int) -> tuple[int, int]:
-    """Return where the blocks with checksums begin and end that have a byte of the range."""
+    """Return the range of the blocks with checksums that have a byte of the range."""
     if start >= min(end, chunk.checked_length):
         return start, start
     first = (start + chunk.phase) // BLOCK_BYTES * BLOCK_BYTES - chunk.phase

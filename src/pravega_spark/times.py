@@ -1,11 +1,10 @@
-"""Positions by time: which stream cut belongs to a moment, by the times that writers sent. Pure.
+"""Positions by time: the stream cut for a moment, by the times that writers sent. Pure.
 
-Owns: how users write a moment, and the choice among a stream's watermarks.
+Owns: the syntax of a moment, and the choice among a stream's watermarks.
 
 A watermark is a stream cut with the earliest and the latest of the times that the stream's writers
-had sent when they were there. Watermarks are some seconds apart, so a choice is as exact as they
-are: a start is never behind a watermark that is later than the moment, an end never before one
-that is earlier.
+had sent when they were there. Watermarks are some seconds apart, which bounds the accuracy: a start
+is never behind a watermark that is later than the moment, an end never before one that is earlier.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from typing import Any, Final
 import structlog
 import trio
 
-from _fast.btree import PageCache
+from _fast.btree.tree import PageCache
 from segstore.api import (
     HasRoom,
     OnAppended,

@@ -1,4 +1,4 @@
-"""What is told of a query: its lag, and the one sentence of what ended it."""
+"""Reports about a query: its lag, and one sentence about what ended it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tasks load, and how slices become partitions."""
+"""The modules that tasks load, and the division of slices into partitions."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from _fast.block_sums import extend_sums
+from _fast.log.block_sums import extend_sums
 from pravega_spark import tier_two
 from pravega_spark.errors import DamagedError, TierMissingError, TierUnreachableError
 from pravega_spark.tier_two import BLOCK_BYTES, TierAddress, TierTwo, open_tier, read_chunk

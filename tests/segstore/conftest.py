@@ -1,4 +1,4 @@
-"""What tests of whole containers share."""
+"""Fixtures for tests of whole containers."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ import pytest
 import trio
 import trio.testing
 
-from _fast.cache import StreamingCache
-from _fast.data_frame import FrameReader
+from _fast.cache.streaming_cache import StreamingCache
+from _fast.log.data_frame import FrameReader
 from segstore.cache.manager import CacheManager
 from segstore.container import Container, open_container
 from segstore.errors import (

@@ -15,7 +15,7 @@ import pytest
 import trio
 import trio.testing
 
-from _fast.cache import StreamingCache
+from _fast.cache.streaming_cache import StreamingCache
 from pravega_wire import commands as wire
 from pravega_wire.names import container_of, transaction_segment_name
 from segstore.cache.manager import CacheManager

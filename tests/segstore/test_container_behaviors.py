@@ -1,4 +1,4 @@
-"""What every segment container does, whatever it is made of."""
+"""The behavior that every segment container has, whatever its parts are."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 import trio
 import trio.testing
 
-from _fast.btree import PageCache
-from _fast.cache import StreamingCache
+from _fast.btree.tree import PageCache
+from _fast.cache.streaming_cache import StreamingCache
 from segstore.api import ReadResult, SegmentContainer
 from segstore.cache.manager import CacheManager
 from segstore.container import Container, open_container

@@ -11,7 +11,7 @@ import trio
 import trio.testing
 from structlog.testing import capture_logs
 
-from _fast.cache import StreamingCache
+from _fast.cache.streaming_cache import StreamingCache
 from segstore.api import ReadResult
 from segstore.cache.manager import CacheManager
 from segstore.container import Container, open_container

@@ -12,7 +12,7 @@ import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from _fast.cache import StreamingCache
+from _fast.cache.streaming_cache import StreamingCache
 from segstore.api import SegmentContainer
 from segstore.cache.manager import CacheManager
 from segstore.container import open_container

@@ -1,4 +1,4 @@
-"""What a client sees of a damaged chunk: an error for its own read, and nothing else."""
+"""A damaged chunk fails the reads of its bytes, and nothing else."""
 
 from __future__ import annotations
 

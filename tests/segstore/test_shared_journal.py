@@ -6,7 +6,7 @@ from pathlib import Path
 
 import trio
 
-from _fast.cache import StreamingCache
+from _fast.cache.streaming_cache import StreamingCache
 from segstore.cache.manager import CacheManager
 from segstore.container import open_container
 from segstore.testing.chunk_owners import next_owner

@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from _fast.btree import Batch, Footer, PageCache, Tree, Update
+from _fast.btree.tree import Batch, Footer, PageCache, Tree, Update
 
 KEY_LENGTH = 16
 PAIR_BYTES = KEY_LENGTH + 8

@@ -90,7 +90,7 @@ class RocksStore:
 def opened(name: str, capacity: int) -> Iterator[Store]:
     """An empty store."""
     if name == "ours":
-        from _fast.cache import StreamingCache
+        from _fast.cache.streaming_cache import StreamingCache
 
         yield StreamingCache(capacity)
     elif name == "dictionary":

@@ -1,4 +1,4 @@
-"""What is done to a cache, the same in Python and in Java.
+"""The workload of a cache, the same in Python and in Java.
 
 1. Both sides draw from the same generator with the same seed, before anything is measured, and
    sum up what they did and what they read: runs whose sums differ did different work.

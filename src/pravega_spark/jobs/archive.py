@@ -1,9 +1,8 @@
 """Archives a stream to Parquet: each event once, resumable, by the day on which it was archived.
 
 A program of one page: copy it and change what you need. It continues where it stopped, after Ctrl-C
-and after kill -9 alike; running it again adds what is new and nothing else. The output is a table
-of the columns ``event``, ``segment_id``, ``offset`` (or those of ``columns``) and the partition
-``archived_on``.
+and after kill -9 alike; a further run adds only what is new. The output is a table of the columns
+``event``, ``segment_id``, ``offset`` (or those of ``columns``) and the partition ``archived_on``.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def archive(
     follow: bool = False,
     max_bytes_per_trigger: int = 0,
 ) -> StreamingQuery:
-    """Start the query. Without ``follow`` it ends with what is there now.
+    """Start the query. Without ``follow`` it ends with the present events.
 
     ``columns`` is a DDL such as ``"user string, price double"`` for events that are JSON;
     ``partition_by`` names columns of it.
@@ -44,7 +43,7 @@ def archive(
         .option("max_bytes_per_trigger", str(max_bytes_per_trigger))
         .load()
     )
-    # Spark keeps a batch's date in the checkpoint: a batch that is repeated has the same one.
+    # Spark keeps a batch's date in the checkpoint, so a repeated batch has the same one.
     rows = parse(events, columns).withColumn("archived_on", current_date())
     writer = (
         rows.writeStream.format("parquet")

@@ -18,7 +18,7 @@ FILE_BYTES = 256 * 1024 * 1024
 def compact(
     spark: SparkSession, *, source: str, output: str, file_bytes: int = FILE_BYTES
 ) -> tuple[int, int]:
-    """Copy the archive, and return how many files there were and how many there are."""
+    """Copy the archive, and return the numbers of files before and after."""
     archive = spark.read.parquet(source)
     files = archive.inputFiles()
     reader = spark.sparkContext._jvm.org.apache.hadoop.fs  # type: ignore[union-attr]

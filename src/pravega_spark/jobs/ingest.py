@@ -1,8 +1,8 @@
 """Writes the lines of text files to a stream, each once, as the files appear in a directory.
 
-A program of one page: copy it and change what you need. A file is taken once, so it must be there
-whole when it gets its name. It continues where it stopped, after Ctrl-C and after kill -9 alike;
-running it again writes the lines of new files and nothing else.
+A program of one page: copy it and change what you need. A file is read once, so it must be complete
+when it gets its name. The program continues where it stopped, after Ctrl-C and after kill -9 alike;
+a further run writes only the lines of new files.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Writes the records of a Kafka topic to a stream, each exactly once.
 
 A program of one page: copy it and change what you need. Spark's own Kafka source keeps the topic's
-offsets in the checkpoint, and the sink writes each batch once, so it continues where it stopped,
-after Ctrl-C and after kill -9 alike; running it again writes new records and nothing else. Records
-of one Kafka partition keep their order. A record without a value, a tombstone, is left out.
+offsets in the checkpoint, and the sink writes each batch once, so the program continues where it
+stopped, after Ctrl-C and after kill -9 alike; a further run writes only new records. Records of one
+Kafka partition keep their order. Records without a value, tombstones, are skipped.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Runs a streaming query to its end and tells how far it is.
+"""Runs a streaming query to its end and reports its progress.
 
-Owns: ``Progress``, and what becomes of a query that fails or is interrupted.
+Owns: ``Progress``, and the end of a query that fails or is interrupted.
 """
 
 from __future__ import annotations
@@ -22,21 +22,20 @@ POLL_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of a job since it was started this time."""
+    """The progress of a job since its present start."""
 
     rows: int
     batches: int
     seconds: float
     lag_bytes: int | None = None
-    """Bytes that are stored and not yet read, as of the last batch; None unless streams are
-    read."""
+    """Bytes that are stored and not yet read, as of the last batch; None if no stream is read."""
 
 
 Told = Callable[[Progress], None]
 
 
 def run_query(query: StreamingQuery, told: Told) -> Progress:
-    """Wait until a query ends and return what it did; ``told`` hears of its progress.
+    """Wait until a query ends and return its result; ``told`` gets its progress.
 
     An interrupt stops the query: its checkpoint lets it continue later.
     """
@@ -70,8 +69,8 @@ def run_query(query: StreamingQuery, told: Told) -> Progress:
 def sum_lags(sources: Iterable[Any]) -> int | None:
     """Return the bytes between what a batch read and what was stored; None without streams.
 
-    ``sources`` are those of a query's progress. Segments that follow those of the batch count from
-    their beginning; what lies between them, after several scales, is not seen.
+    ``sources`` are those of a query's progress. Successors of the batch's segments count from their
+    beginning; segments between them, after several scales, are not seen.
     """
     lags = []
     for source in sources:
@@ -84,7 +83,7 @@ def sum_lags(sources: Iterable[Any]) -> int | None:
 
 
 def cause_of(error: Exception) -> str:
-    """Return the one sentence in Spark's page of an error that tells what was wrong."""
+    """Return the one sentence with the reason in Spark's page of an error."""
     text = str(error)
     for line in reversed(text.splitlines()):
         # A Python worker's error is the last line of its traceback: "module.Class: sentence".

@@ -1,7 +1,7 @@
 """Writes an archive back to a stream, once, with the events of each key in their order.
 
 A program of one page: copy it and change what you need. The whole archive appears at once, when all
-of it is written. Running it again with the same ``query_id`` adds nothing.
+of it is written. Another run with the same ``query_id`` adds nothing.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def replay(
     """Write the archive at ``source``; return how many events it has.
 
     ``key`` is an SQL expression over the archive's columns. All events of a key go through one
-    task, in the order in which they were in the stream. Without it only events of one segment
-    keep their order.
+    task, in the order in which they were in the stream. Without it only events of one segment keep
+    their order.
     """
     archive = spark.read.parquet(source)
     order = [shiftright(col("segment_id"), 32), col("offset")]

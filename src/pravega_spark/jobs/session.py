@@ -1,4 +1,4 @@
-"""Opens Spark sessions that know the data source.
+"""Opens Spark sessions with the data source.
 
 Owns: the settings that a job needs. Everything else comes from ``spark-submit`` or the caller.
 """
@@ -38,7 +38,7 @@ def open_session(
     """Yield a session with the data source registered, and stop it afterwards.
 
     A session that the caller has already is used as it is, and stays open. A master that begins
-    with ``sc://`` is a Spark Connect server: nothing of Java is needed here then.
+    with ``sc://`` is a Spark Connect server, which needs no Java on this machine.
     """
     active = SparkSession.getActiveSession()
     if active is not None:

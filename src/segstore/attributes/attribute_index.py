@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 import trio
 
-from _fast.btree import FOOTER_BYTES, Batch, CorruptPageError, Footer, PageCache, Tree, Update
+from _fast.btree.tree import FOOTER_BYTES, Batch, CorruptPageError, Footer, PageCache, Tree, Update
 from segstore.chunks.api import SegmentStorage
 from segstore.errors import StorageError
 from segstore.model.attributes import NULL_ATTRIBUTE_VALUE, AttributeId

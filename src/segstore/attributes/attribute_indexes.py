@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from _fast.btree import PageCache
+from _fast.btree.tree import PageCache
 from segstore.attributes.attribute_index import AttributeIndex, attribute_segment_name
 from segstore.chunks.api import SegmentStorage
 from segstore.errors import InvalidRequestError, NoSuchSegmentError, StorageError

@@ -19,8 +19,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from _fast.cache import BLOCK_LENGTH, StreamingCache
-from _fast.read_index import Generations
+from _fast.cache.read_index import Generations
+from _fast.cache.streaming_cache import BLOCK_LENGTH, StreamingCache
 from segstore.cache.history import HistoryBlocks
 
 ROOM_RETRY_SECONDS: Final = 0.02

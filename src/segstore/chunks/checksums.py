@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from _fast.block_sums import extend_sums, find_damage
+from _fast.log.block_sums import extend_sums, find_damage
 from segstore.tiers.api import Buffer
 
 BLOCK_BYTES: Final = 64 * 1024

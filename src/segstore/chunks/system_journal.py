@@ -104,7 +104,7 @@ class _SystemChunk:
 
 @dataclass(frozen=True, slots=True)
 class StoredState:
-    """What a container's system chunks tell a reader that does not own them."""
+    """The content of a container's system chunks for a reader that does not own them."""
 
     epoch: int
     """The latest epoch of any of them; 0 when there are none."""

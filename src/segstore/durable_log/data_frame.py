@@ -1,7 +1,7 @@
 """Data frames: how operations are packed into entries of the durable data log.
 
-Owns: the frames that a container fills, and the errors for damaged ones. ``_fast.data_frame`` has
-the layout of the bytes (``docs/formats/data-frame.md``).
+Owns: the frames that a container fills, and the errors for damaged ones. The layout of the bytes
+(``docs/formats/data-frame.md``) is in ``_fast.log.data_frame``.
 
 Invariants:
 1. Records lie in frames in the order in which they were added; a record that does not fit goes on
@@ -18,9 +18,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from _fast.data_frame import DataFrame, FrameDamagedError
-from _fast.operations import OperationDamagedError
-from _fast.replay import AppendBatch, DigestReader, digest_frame
+from _fast.log.data_frame import DataFrame, FrameDamagedError
+from _fast.log.operations import OperationDamagedError
+from _fast.log.replay import AppendBatch, DigestReader, digest_frame
 from segstore.errors import DataLogCorruptError
 from segstore.tiers.api import LOG_ENTRY_BYTES_MAX, Buffer, DigestedEntry
 

@@ -28,7 +28,7 @@ from typing import Final
 
 import trio
 
-from _fast.operation_pipeline import accept_appends, commit_appends
+from _fast.log.operation_pipeline import accept_appends, commit_appends
 from segstore.cache.manager import ROOM_RETRY_SECONDS, CacheManager, block_bytes
 from segstore.durable_log.committed_state import CommittedState
 from segstore.durable_log.data_frame import DataFrame, FramePool

@@ -23,8 +23,8 @@ from typing import Final
 import structlog
 import trio
 
-from _fast.logged_pieces import Piece
-from _fast.replay import AppendBatch, EntryNeededError, ShortPiece, logged_pieces
+from _fast.log.logged_pieces import Piece
+from _fast.log.replay import AppendBatch, EntryNeededError, ShortPiece, logged_pieces
 from segstore.cache.manager import ROOM_RETRY_SECONDS, CacheManager, block_bytes
 from segstore.chunks.api import SegmentStorage
 from segstore.durable_log.committed_state import CommittedState

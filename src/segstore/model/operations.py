@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
-import _fast.operations
-from _fast.operations import (
+import _fast.log.operations
+from _fast.log.operations import (
     AppendOperation,
     Operation,
     OperationDamagedError,
@@ -71,7 +71,7 @@ _APPEND_TYPE: Final = AppendOperation.operation_type
 
 AttributeValues = dict[AttributeId, int]
 
-_ignore: Final[OnComplete] = _fast.operations.ignore
+_ignore: Final[OnComplete] = _fast.log.operations.ignore
 
 
 def decode_attributes(data: Buffer, position: int, count: int) -> tuple[AttributeValues, int]:
@@ -80,7 +80,7 @@ def decode_attributes(data: Buffer, position: int, count: int) -> tuple[Attribut
     Raises ``DataLogCorruptError``.
     """
     try:
-        return _fast.operations.decode_attributes(data, position, count)
+        return _fast.log.operations.decode_attributes(data, position, count)
     except (OperationDamagedError, OverflowError) as error:
         raise DataLogCorruptError(str(error)) from error
 

@@ -28,7 +28,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from _fast.appends import Acknowledgement
+from _fast.wire.appends import Acknowledgement
 from pravega_wire import commands as wire
 from pravega_wire.connection import Append
 from pravega_wire.names import is_transient_segment

@@ -19,7 +19,7 @@ from pathlib import Path
 import structlog
 import trio
 
-from _fast.replay import DIGEST_FORMAT, digest_frame
+from _fast.log.replay import DIGEST_FORMAT, digest_frame
 from segstore.api import SegmentContainer
 from segstore.errors import DataLogError, IdentityError, LogBehindError, leaf_errors
 from segstore.process.config import SegmentStoreConfig

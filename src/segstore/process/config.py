@@ -61,7 +61,7 @@ class ConnectionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     parked_reads_max: int = 16_384
     """Maximum number of tail reads of one connection that wait; it is closed when it asks for more.
     """
-    reply_age_seconds_min: float = 0.001
+    reply_age_seconds_min: float = 0.0008
     """Minimum age, in seconds, of a request when its short reply (to a read that has all there is,
     or a refusal) is sent: sooner, the official clients may not be ready for it. 0 for at once."""
     send_bytes_pause: int = 8 * MIB

@@ -14,8 +14,8 @@ import random
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 
-from _fast.btree import PageCache
-from _fast.cache import StreamingCache
+from _fast.btree.tree import PageCache
+from _fast.cache.streaming_cache import StreamingCache
 from segstore.cache.manager import CacheManager
 from segstore.chunks.chunked import ChunkedSegmentStorage
 from segstore.chunks.scan_plan import ReadableTier

@@ -23,7 +23,7 @@ from typing import Final, TypeVar
 
 import trio
 
-from _fast.data_frame import FrameReader
+from _fast.log.data_frame import FrameReader
 from segstore.chunks.system_journal import SystemJournal
 from segstore.errors import IdentityError, IdentityProblem, StorageDamagedError
 from segstore.model.metadata import ContainerMetadata, storage_name

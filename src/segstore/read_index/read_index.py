@@ -18,7 +18,7 @@ from typing import Final
 
 import trio
 
-from _fast.logged_pieces import Piece
+from _fast.log.logged_pieces import Piece
 from segstore.api import HasRoom, OnRead, ReadHandle, ReadResult, ask_again
 from segstore.cache.manager import CacheManager
 from segstore.chunks.api import SegmentStorage

@@ -17,8 +17,8 @@ from bisect import bisect_right
 from operator import attrgetter
 from typing import Final
 
-from _fast.logged_pieces import LoggedPieces, Piece
-from _fast.read_index import Generations, SegmentEntries
+from _fast.cache.read_index import Generations, SegmentEntries
+from _fast.log.logged_pieces import LoggedPieces, Piece
 from segstore.api import HasRoom, OnRead, ReadResult, ask_again
 from segstore.cache.history import HistoryBlock, HistoryBlocks
 from segstore.errors import SegmentStoreError

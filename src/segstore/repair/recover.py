@@ -83,9 +83,9 @@ class JournalRemains:
     number: int
     path: Path
     left: Recovered | SoundPrefix | None
-    """What recovery found; None when the journal cannot be read, or is missing."""
+    """The result of a recovery; None when the journal cannot be read, or is missing."""
     problem: str
-    """Why the journal cannot be read; empty when it can."""
+    """The reason why the journal cannot be read; empty when it can."""
 
     @property
     def dropped_bytes_max(self) -> int | None:

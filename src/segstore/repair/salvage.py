@@ -17,8 +17,8 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping, Seq
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
-from _fast.btree import FOOTER_BYTES, Footer
-from _fast.data_frame import DataFrame, FrameDamagedError, FrameReader
+from _fast.btree.tree import FOOTER_BYTES, Footer
+from _fast.log.data_frame import DataFrame, FrameDamagedError, FrameReader
 from pravega_wire.codec import HEADER as EVENT_HEADER
 from segstore.attributes.attribute_index import attribute_segment_name
 from segstore.chunks.chunk_metadata import ChunkMetadata
@@ -272,7 +272,7 @@ class Replayed:
     names: dict[int, tuple[str, int]] = field(default_factory=dict)
     """Storage name and longest chunk of every segment that the log speaks of."""
     problem: str = ""
-    """Why the log cannot be followed further; empty when it could be to its end."""
+    """The reason why the log cannot be read further; empty when it was read to its end."""
 
     @property
     def is_empty(self) -> bool:

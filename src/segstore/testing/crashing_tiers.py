@@ -15,8 +15,8 @@ from random import Random
 
 import trio
 
-from _fast.btree import PageCache
-from _fast.cache import StreamingCache
+from _fast.btree.tree import PageCache
+from _fast.cache.streaming_cache import StreamingCache
 from segstore.cache.manager import CacheManager
 from segstore.container import Container, open_container
 from segstore.errors import DataLogError

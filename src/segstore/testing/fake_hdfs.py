@@ -27,7 +27,7 @@ LOST_ADDRESS = "127.0.0.2"
 """The address that a resolver makes of the name ``LOST_HOST``, on every machine."""
 API = "/webhdfs/v1"
 STANDBY = "STANDBY"
-"""What a request that reaches a NameNode on standby is counted as."""
+"""The kind under which a request to a NameNode on standby is counted."""
 CONF = "CONF"
 """The operation of a request for a DataNode's setting, in plans and counts."""
 RECEIVE_BUFFER_BYTES = 64 * 1024
@@ -56,7 +56,7 @@ class RequestFault:
     redirect: str | None = None
     """The server that the NameNode names instead of a DataNode, even one that is excluded."""
     first: Callable[[], None] | None = None
-    """What another client does just before."""
+    """An action of another client just before."""
     is_answered: bool = False
     """True if the answer comes all the same."""
     closes_after: int = 0

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import trio
 
-from _fast.cache import StreamingCache
-from _fast.data_frame import FrameReader
+from _fast.cache.streaming_cache import StreamingCache
+from _fast.log.data_frame import FrameReader
 from segstore.cache.manager import CacheManager
 from segstore.chunks.chunked import ChunkedSegmentStorage
 from segstore.container import Container, open_container

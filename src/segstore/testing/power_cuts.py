@@ -23,7 +23,7 @@ from types import ModuleType
 from typing import Any, Final
 from unittest.mock import patch
 
-from _fast.chunk_files import NOT_OPENED, NOT_RENAMED, NOT_STORED, STORED, TOO_SHORT
+from _fast.native_io.chunk_files import NOT_OPENED, NOT_RENAMED, NOT_STORED, STORED, TOO_SHORT
 from segstore.runtime import durable_files
 from segstore.testing.simulated_disk import SECTOR_BYTES
 from segstore.tiers import direct_io, vectored_io
@@ -140,7 +140,7 @@ class PowerCuts:
             self._step()
 
     def _write_files(self, requests: Sequence[Request]) -> list[tuple[int, int, int]]:
-        """Write files as ``_fast.chunk_files.write_files`` does."""
+        """Write files as ``_fast.native_io.chunk_files.write_files`` does."""
         outcomes: list[tuple[int, int, int]] = []
         descriptors: list[int] = []
         for path, final_path, offset, buffers in requests:

@@ -14,8 +14,8 @@ from typing import TypeVar
 
 import trio
 
-from _fast.journal_thread import OUTSTANDING_MAX
-from _fast.replay import DIGEST_FORMAT, digest_frame
+from _fast.log.replay import DIGEST_FORMAT, digest_frame
+from _fast.native_io.journal_thread import OUTSTANDING_MAX
 from segstore.testing.simulated_disk import SimulatedDisk
 from segstore.tiers.journal import Journal, JournalSettings, open_journal
 from segstore.tiers.journal.contents import NotedContents

@@ -6,8 +6,8 @@ Owns: bytes that only grow at their end, and are really gone before the truncati
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from _fast.btree import FOOTER_BYTES, Batch, Footer, PageCache, Tree, Update
-from _fast.btree_page import PAGE_HEADER_BYTES
+from _fast.btree.page import PAGE_HEADER_BYTES
+from _fast.btree.tree import FOOTER_BYTES, Batch, Footer, PageCache, Tree, Update
 
 Missing = tuple[int, int, int]
 DELTA_LEVEL = 64

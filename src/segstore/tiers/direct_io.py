@@ -25,9 +25,9 @@ from typing import Final
 
 import trio
 
-from _fast.gather import gather
-from _fast.lent_memory import LentMemory
-from _fast.paced_read import read_in_pieces
+from _fast.native_io.paced_read import read_in_pieces
+from _fast.wire.gather import gather
+from _fast.wire.lent_memory import LentMemory
 from segstore.tiers.api import Buffer
 from segstore.tiers.vectored_io import pwrite_all, remainder
 

@@ -10,7 +10,7 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from _fast.btree import FOOTER_BYTES, PageCache
+from _fast.btree.tree import FOOTER_BYTES, PageCache
 from segstore.attributes import attribute_index
 from segstore.attributes.attribute_index import AttributeIndex, attribute_segment_name
 from segstore.chunks.chunked import ChunkedSegmentStorage

@@ -17,8 +17,8 @@ import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from _fast.btree import PageCache
-from _fast.cache import StreamingCache
+from _fast.btree.tree import PageCache
+from _fast.cache.streaming_cache import StreamingCache
 from segstore.cache.manager import CacheManager
 from segstore.container import Container, open_container
 from segstore.errors import DataLogError, SegmentError, SegmentStoreError, StorageError

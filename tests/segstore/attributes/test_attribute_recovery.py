@@ -1,4 +1,4 @@
-"""What a crash may do to attributes on their way into the index, case by case."""
+"""Crashes while attributes go into the index, case by case."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What has to wait for tier 2 waits for its own reads, and keeps its order."""
+"""Operations that need tier 2 wait for their own reads alone, and keep their order."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from _fast.lent_memory import LentMemory
+from _fast.wire.lent_memory import LentMemory
 from segstore.cache.history import HISTORY_SECONDS_MAX, HistoryBlock, HistoryBlocks
 
 LENGTH = 1000

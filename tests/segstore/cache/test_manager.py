@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from _fast.cache import BLOCK_LENGTH, StreamingCache
-from _fast.read_index import SegmentEntries
+from _fast.cache.read_index import SegmentEntries
+from _fast.cache.streaming_cache import BLOCK_LENGTH, StreamingCache
 from segstore.cache.manager import EVICTIONS_PER_CALL, CacheManager, block_bytes
 
 MIB = 1024 * 1024

@@ -1,4 +1,4 @@
-"""When tier 2 falls behind, writers wait and the bound holds; when it is back, they go on."""
+"""Writers wait while tier 2 falls behind: the bound holds, and they go on when it is back."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from random import Random
 import trio
 import trio.testing
 
-from _fast.cache import StreamingCache
+from _fast.cache.streaming_cache import StreamingCache
 from segstore.cache.manager import CacheManager
 from segstore.container import open_container
 from segstore.testing.chunk_owners import next_owner

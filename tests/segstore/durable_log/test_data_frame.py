@@ -1,4 +1,4 @@
-"""What a container gets out of its log: records in order, old frames too, or the damage named."""
+"""Reading a container's log yields its records in order, old frames too, or names the damage."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from _fast.cache import StreamingCache
+from _fast.cache.streaming_cache import StreamingCache
 from segstore.cache.manager import CacheManager
 from segstore.container import open_container
 from segstore.durable_log.data_frame import (

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from _fast.cache import StreamingCache
-from _fast.data_frame import DataFrame, FrameReader
-from _fast.operation_pipeline import accept_appends, commit_appends
+from _fast.cache.streaming_cache import StreamingCache
+from _fast.log.data_frame import DataFrame, FrameReader
+from _fast.log.operation_pipeline import accept_appends, commit_appends
 from segstore.api import ReadResult
 from segstore.cache.manager import CacheManager
 from segstore.durable_log.committed_state import CommittedState

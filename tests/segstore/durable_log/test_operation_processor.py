@@ -11,8 +11,8 @@ import pytest
 import trio
 import trio.testing
 
-from _fast.cache import StreamingCache
-from _fast.data_frame import DataFrame, FrameReader
+from _fast.cache.streaming_cache import StreamingCache
+from _fast.log.data_frame import DataFrame, FrameReader
 from segstore.cache.manager import CacheManager
 from segstore.container import Container, open_container
 from segstore.durable_log.operation_processor import OVERLAPPING_BYTES_MAX

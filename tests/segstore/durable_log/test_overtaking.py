@@ -1,4 +1,4 @@
-"""What may go before operations that are held back, and what may not."""
+"""Some operations may pass others that are held back, and the rest may not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was appended in long pieces stays in the log at a recovery, and is read from there."""
+"""A recovery leaves long appends in the log, and they are read from there."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from random import Random
 import pytest
 import trio
 
-from _fast.cache import StreamingCache
+from _fast.cache.streaming_cache import StreamingCache
 from segstore.cache.manager import CacheManager
 from segstore.container import Container, open_container
 from segstore.errors import (

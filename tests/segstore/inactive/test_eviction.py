@@ -1,4 +1,4 @@
-"""Which segments become inactive, and that nobody sees it."""
+"""Idle segments become inactive, and no caller can see it."""
 
 from __future__ import annotations
 

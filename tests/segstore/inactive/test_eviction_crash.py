@@ -1,4 +1,4 @@
-"""What a crash may do to segments on their way out of memory and back, case by case."""
+"""Crashes while segments leave memory and come back, case by case."""
 
 from __future__ import annotations
 

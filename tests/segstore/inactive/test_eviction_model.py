@@ -1,4 +1,4 @@
-"""Whatever is active or not: a container answers like a model in which everything is."""
+"""A container with inactive segments answers like a model in which every segment is active."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from _fast.data_frame import DataFrame
+from _fast.log.data_frame import DataFrame
 from segstore.errors import DataLogCorruptError
 from segstore.model.metadata import ContainerMetadata
 from segstore.model.operations import (

@@ -1,4 +1,4 @@
-"""What a segment keeps of its attributes in memory, and what it shares with others."""
+"""A segment's attributes in memory: those that it keeps, and those that it shares with others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What writers see of the server: setups, acknowledgements, refusals, and their order."""
+"""The server's replies to writers: setups, acknowledgements, refusals, and their order."""
 
 from __future__ import annotations
 

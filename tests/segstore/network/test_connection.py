@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from _fast.lent_memory import LentMemory
+from _fast.wire.lent_memory import LentMemory
 from pravega_wire import commands as wire
 from pravega_wire.codec import encode
 from pravega_wire.connection import append_block

@@ -1,4 +1,4 @@
-"""Every request about a segment, and what it is told in every situation."""
+"""Requests about a segment, and the reply to each in every situation."""
 
 from __future__ import annotations
 

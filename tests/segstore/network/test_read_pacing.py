@@ -1,4 +1,4 @@
-"""Which replies to reads wait for their clients, and for how long."""
+"""Some replies to reads wait for their clients, each for a bounded time."""
 
 from __future__ import annotations
 

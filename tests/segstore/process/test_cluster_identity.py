@@ -1,4 +1,4 @@
-"""Who may join a cluster, and on which tier 2."""
+"""Only stores of a cluster join it, and only on the cluster's tier 2."""
 
 from __future__ import annotations
 

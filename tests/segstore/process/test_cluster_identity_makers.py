@@ -1,4 +1,4 @@
-"""Who makes the tier 2 of a new cluster."""
+"""One store of a new cluster makes the identity of its tier 2."""
 
 from __future__ import annotations
 

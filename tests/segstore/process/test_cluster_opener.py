@@ -1,4 +1,4 @@
-"""When a store of a cluster opens a container."""
+"""A store of a cluster opens the containers that the map gives to it, in time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose a data directory is, and who may use it."""
+"""A data directory belongs to one store, and one process at a time uses it."""
 
 from __future__ import annotations
 

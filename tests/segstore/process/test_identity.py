@@ -1,4 +1,4 @@
-"""Which tiers a store takes for its own, and what it does with others: nothing."""
+"""A store accepts its own tiers alone, and leaves others untouched."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a store follows the map of containers, through sessions that end."""
+"""A store follows the map of containers, through sessions that end."""
 
 from __future__ import annotations
 

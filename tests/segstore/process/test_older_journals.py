@@ -11,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 
-from _fast.cache import StreamingCache
+from _fast.cache.streaming_cache import StreamingCache
 from segstore.cache.manager import CacheManager
 from segstore.chunks.chunked import ChunkedSegmentStorage
 from segstore.container import Container, open_container

@@ -15,7 +15,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from _fast.cache import StreamingCache
+from _fast.cache.streaming_cache import StreamingCache
 from segstore.cache.manager import CacheManager
 from segstore.chunks.chunked import ChunkedSegmentStorage
 from segstore.chunks.system_journal import SystemJournal

@@ -1,4 +1,4 @@
-"""Who has which containers on one machine: whole journals, evenly, and with few moves."""
+"""Containers are shared among stores of one machine: whole journals, evenly, with few moves."""
 
 from __future__ import annotations
 

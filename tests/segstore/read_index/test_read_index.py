@@ -10,8 +10,8 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from _fast.cache import StreamingCache
-from _fast.lent_memory import LentMemory
+from _fast.cache.streaming_cache import StreamingCache
+from _fast.wire.lent_memory import LentMemory
 from segstore.api import ReadHandle, ReadResult
 from segstore.cache.manager import CacheManager
 from segstore.errors import (

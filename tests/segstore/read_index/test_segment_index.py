@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from _fast.cache import StreamingCache
-from _fast.read_index import Generations
+from _fast.cache.read_index import Generations
+from _fast.cache.streaming_cache import StreamingCache
 from segstore.cache.history import HistoryBlocks
 from segstore.model.metadata import SegmentMetadata
 from segstore.read_index.segment_index import Fetch, Redirect, SegmentReadIndex

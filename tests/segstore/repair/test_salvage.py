@@ -1,4 +1,4 @@
-"""What is saved of containers whose log, or whose chunks, are not all there."""
+"""Salvage of containers whose log or chunks are incomplete."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from _fast.data_frame import DataFrame
+from _fast.log.data_frame import DataFrame
 from pravega_wire.commands import TableEntry, TableKey
 from pravega_wire.event_framing import frame_event
 from segstore.api import SegmentContainer

@@ -1,4 +1,4 @@
-"""Which start of the machine it is, and who is told."""
+"""The present start of the machine is identified, or its identity is unknown."""
 
 from __future__ import annotations
 

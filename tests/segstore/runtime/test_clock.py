@@ -1,4 +1,4 @@
-"""When who looks now and then looks again."""
+"""The wall clock, and waiting in its time."""
 
 from __future__ import annotations
 

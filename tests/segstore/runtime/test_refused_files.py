@@ -1,4 +1,4 @@
-"""What users are told when the system refuses a file."""
+"""Explanations for users when the system refuses a file."""
 
 import errno
 import os

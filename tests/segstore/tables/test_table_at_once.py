@@ -1,4 +1,4 @@
-"""What happens to a table while somebody else does something to it at the same time."""
+"""Requests to a table while other requests change it."""
 
 from __future__ import annotations
 

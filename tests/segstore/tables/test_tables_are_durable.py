@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from _fast.cache import StreamingCache
+from _fast.cache.streaming_cache import StreamingCache
 from pravega_wire.commands import NO_VERSION, TableEntry, TableKey
 from segstore.cache.manager import CacheManager
 from segstore.container import open_container

@@ -1,4 +1,4 @@
-"""What every chunk storage does, whichever vendor keeps it."""
+"""The behavior that every chunk storage has, whatever keeps its chunks."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from _fast.lent_memory import LentMemory
+from _fast.wire.lent_memory import LentMemory
 from segstore.errors import ChunkNotFoundError, InvalidChunkOffsetError
 from segstore.tiers.chunk_paths import path_of
 from segstore.tiers.direct_io import (

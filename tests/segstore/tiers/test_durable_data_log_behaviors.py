@@ -1,4 +1,4 @@
-"""What every durable data log does, whichever vendor keeps it."""
+"""The behavior that every durable data log has, whatever keeps its entries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which segments' attributes go to their indexes first."""
+"""Attributes go to their indexes in the order of their need."""
 
 from __future__ import annotations
 

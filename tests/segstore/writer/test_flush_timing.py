@@ -1,4 +1,4 @@
-"""How long bytes wait for tier 2: few segments shortly, many while there is room."""
+"""Bytes wait for tier 2: few segments shortly, many segments as long as there is room."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from _fast.cache import StreamingCache
+from _fast.cache.streaming_cache import StreamingCache
 from segstore.cache.manager import CacheManager
 from segstore.container import Container, open_container
 from segstore.errors import StorageError

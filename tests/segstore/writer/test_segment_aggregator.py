@@ -1,4 +1,4 @@
-"""What a segment owes to tier 2 goes there in few writes."""
+"""A segment's unflushed operations go to tier 2 in few writes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from _fast.cache import StreamingCache
+from _fast.cache.streaming_cache import StreamingCache
 from segstore.cache.manager import CacheManager
 from segstore.container import Container, open_container
 from segstore.errors import ContainerOfflineError, StorageError

@@ -1,4 +1,4 @@
-"""What one segment's trouble with tier 2 means for others and for the log."""
+"""One segment's trouble with tier 2 harms neither other segments nor the log."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import trio
 import trio.testing
 from structlog.testing import capture_logs
 
-from _fast.cache import StreamingCache
+from _fast.cache.streaming_cache import StreamingCache
 from segstore.cache.manager import CacheManager
 from segstore.container import Container, open_container
 from segstore.errors import InvalidChunkOffsetError, StorageError

@@ -1,4 +1,4 @@
-"""What must hold in a cluster at every moment, seen from outside of all its processes.
+"""Checks the rules that a cluster keeps at every moment, from outside of all its processes.
 
 Owns: ``Checks``, which is told of each log that is opened, each entry that is acknowledged, each
 chunk that is deleted, and each change in ZooKeeper; ``WatchedLogs``, ``WatchedSegments`` and

@@ -1,4 +1,4 @@
-"""What is between two processes of a cluster: messages are late, connections break, links are cut.
+"""Links between the processes of a cluster: late messages, broken connections, cut links.
 
 Owns: ``Weather`` (how bad it is), ``Link`` and ``Wires`` (connections between all hosts).
 

@@ -1,4 +1,4 @@
-"""What a server has in buffers for its connections, counted from outside.
+"""Checks the bytes in a server's buffers for its connections, counted from outside.
 
 Owns: ``check_buffers``.
 """

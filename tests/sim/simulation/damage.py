@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from _fast.replay import DIGEST_FORMAT, digest_frame
+from _fast.log.replay import DIGEST_FORMAT, digest_frame
 from segstore.chunks.chunk_metadata import ChunkMetadata
 from segstore.errors import ChunkNotFoundError, InvalidChunkOffsetError
 from segstore.testing.simulated_disk import SimulatedDisk

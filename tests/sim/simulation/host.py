@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import trio
 
-from _fast.btree import PageCache
+from _fast.btree.tree import PageCache
 from segstore.api import SegmentContainer
 from segstore.cache.manager import CacheManager
 from segstore.chunks.chunked import ChunkedSegmentStorage

@@ -1,4 +1,4 @@
-"""What the code under test logs, kept for a failure's report instead of written.
+"""Keeps the log messages of the code under test for a failure's report, instead of writing them.
 
 Owns: ``logs_kept`` and ``logs_dropped``.
 """

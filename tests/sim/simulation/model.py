@@ -1,4 +1,4 @@
-"""What a container's segments must be, given the calls that were made and the answers to them.
+"""The states that a container's segments may have, by the calls that were made and their answers.
 
 Owns: ``Model``, the queue of calls that may have taken effect, and what counts as a violation.
 

@@ -30,7 +30,7 @@ from unittest.mock import patch
 
 import trio
 
-from _fast.cache import StreamingCache
+from _fast.cache.streaming_cache import StreamingCache
 from segstore.api import SegmentContainer
 from segstore.cache.manager import CacheManager
 from segstore.chunks.chunked import ChunkedSegmentStorage

@@ -1,4 +1,4 @@
-"""What one seed does: sizes, rates of faults, and how the store's lives end.
+"""The plan of one seed: sizes, rates of faults, and the ends of the store's lives.
 
 Owns: ``Plan``. Every seed leaves some features out, so that others meet without them.
 """

@@ -23,8 +23,8 @@ from typing import Protocol
 
 import trio
 
-from _fast.btree import PageCache
-from _fast.cache import StreamingCache
+from _fast.btree.tree import PageCache
+from _fast.cache.streaming_cache import StreamingCache
 from segstore.api import SegmentContainer
 from segstore.cache.manager import CacheManager
 from segstore.errors import DataLogCorruptError, DataLogError, StorageError

@@ -1,4 +1,4 @@
-"""What lies in tier 2, compared with what the containers' segments must be.
+"""Compares the bytes in tier 2 with what the containers' segments must be.
 
 Owns: ``check_chunks`` and ``check_complete``.
 

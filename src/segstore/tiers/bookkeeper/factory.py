@@ -83,7 +83,7 @@ class BookKeeperLogFactory:
         self._client = client
         self._settings = settings
         self._empty_since: dict[int, dict[int, float]] = {}
-        """When an opening first succeeded that found a ledger empty, by container and ledger."""
+        """Time of the first opening that found a ledger empty, by container and ledger."""
 
     async def last_epoch(self, container_id: int) -> int:
         """See ``DurableDataLogFactory``; that of a further ledger counts as well."""

@@ -1,4 +1,4 @@
-"""How bookies are connected to: where the reactor runs, it sends and receives in its steps.
+"""Connects to bookies: where the reactor runs, it sends and receives in its steps.
 
 An entry passes from a client's socket to the bookies, and their answers to the client's socket,
 without a task that has to be resumed for it.

@@ -33,7 +33,7 @@ from typing import TypeVar
 import structlog
 import trio
 
-from _fast.chunk_files import (
+from _fast.native_io.chunk_files import (
     NOT_OPENED,
     NOT_STORED,
     STORED,

@@ -28,7 +28,7 @@ import structlog
 import trio
 
 from _fast.crc import crc32c
-from _fast.journal import EntryIndex
+from _fast.log.journal import EntryIndex
 from segstore.errors import DataLogCorruptError, DataLogError
 from segstore.tiers.journal.disk import Disk
 from segstore.tiers.journal.files import JournalFile, RunBlocking, journal_name

@@ -24,7 +24,7 @@ from typing import TypeVar
 
 import trio
 
-from _fast.journal import EntryIndex
+from _fast.log.journal import EntryIndex
 from segstore.errors import DataLogError
 from segstore.runtime.refused_files import reason_of
 from segstore.tiers.api import (

@@ -17,7 +17,7 @@ from contextlib import aclosing
 from functools import partial
 from typing import Final
 
-from _fast.journal import EntryIndex
+from _fast.log.journal import EntryIndex
 from segstore.errors import DataLogCorruptError, DataLogError
 from segstore.tiers.api import DigestedEntry, LogAddress, LogEntry, LogPart
 from segstore.tiers.journal.disk import Disk

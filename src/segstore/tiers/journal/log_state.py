@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from _fast.journal import EntryIndex
+from _fast.log.journal import EntryIndex
 from segstore.tiers.journal.byte_count import ByteCount
 
 
@@ -22,7 +22,7 @@ class LogState:
     """Position of the last durable entry."""
     byte_count: ByteCount = field(default_factory=ByteCount)
     indexes: dict[int, EntryIndex] | None = None
-    """Where the recovery found the entries, by file generation; None once that is outdated."""
+    """The entries that the recovery found, by file generation; None once these are outdated."""
     digests: dict[int, list[bytes | None]] = field(default_factory=dict)
     """The digests of those entries, until they are read."""
 

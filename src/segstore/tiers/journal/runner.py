@@ -22,7 +22,7 @@ from typing import Protocol
 
 import trio
 
-from _fast.journal_thread import OUTSTANDING_MAX, JournalThread
+from _fast.native_io.journal_thread import OUTSTANDING_MAX, JournalThread
 from segstore.runtime.reactor import DeferredWork, current_reactor
 from segstore.tiers.direct_io import NOT_SUPPORTED_ERRNOS
 from segstore.tiers.journal.settings import JournalSettings

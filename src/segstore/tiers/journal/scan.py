@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from _fast.journal import END, INCOMPLETE, MARK, BatchScan, EntryIndex, read_entries
+from _fast.log.journal import END, INCOMPLETE, MARK, BatchScan, EntryIndex, read_entries
 from segstore.errors import DataLogCorruptError
 from segstore.tiers.api import LogAddress, LogEntry
 from segstore.tiers.journal.disk import DiskFile

@@ -1,4 +1,4 @@
-"""What is particular to chunks in files: names, durability, limits, errors."""
+"""Chunks in files: names, durability, limits, errors."""
 
 from __future__ import annotations
 

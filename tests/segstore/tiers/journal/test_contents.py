@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from _fast.crc import crc32c
-from _fast.journal import EntryIndex
-from _fast.replay import DIGEST_FORMAT, digest_frame
+from _fast.log.journal import EntryIndex
+from _fast.log.replay import DIGEST_FORMAT, digest_frame
 from segstore.errors import DataLogCorruptError
 from segstore.testing.simulated_disk import SimulatedDisk
 from segstore.testing.simulated_journal import open_simulated_journal

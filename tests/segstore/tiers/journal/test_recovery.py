@@ -1,4 +1,4 @@
-"""What a recovery makes of torn tails, damage and stale bytes."""
+"""Recovery of a journal with torn tails, damage and stale bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be used of a damaged journal: all that lies before the damage, and nothing else."""
+"""The usable part of a damaged journal: all that lies before the damage, and nothing else."""
 
 from __future__ import annotations
 

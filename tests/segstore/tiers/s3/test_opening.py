@@ -1,4 +1,4 @@
-"""What users are told when tier 2 in S3 cannot be used, and how soon."""
+"""Messages to users when tier 2 in S3 cannot be used, and the time until they come."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""The B+Tree of attributes, in memory alone: pages, updates, walks, and the cache of pages."""

@@ -1,0 +1,1 @@
+"""The streaming cache and the read index, in memory alone."""

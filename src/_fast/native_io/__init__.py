@@ -1,0 +1,1 @@
+"""Calls of the kernel for files, without the interpreter's lock."""
