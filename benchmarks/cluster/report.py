@@ -1,4 +1,4 @@
-"""What a run leaves behind: a page with the targets, what misses and why, and all figures."""
+"""The report of a run: a page with the targets, those that were missed and why, and all figures."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""How large the works of a cluster are: the usual size and the one of the test suite."""
+"""The sizes of a cluster's works: the usual one and the one of the test suite."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What each row does to a running cluster, and its numbers.
+"""The works of a cluster: one function per row does the row's work and returns its numbers.
 
 1. Where tier 2 takes nothing, that is checked: a container that flushed has less to recover.
 2. A client that saw an error, or lost an event, makes the run a failure.

@@ -1,4 +1,4 @@
-"""How much of each row is done: the usual size, a quick one, and the one of the test suite."""
+"""The amount of work in each row: the usual size, a quick one, and the one of the test suite."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What each row does, and its numbers.
+"""The works of a controller: one function per row does the row's work and returns its numbers.
 
 1. A shared row has a server that stays for all shared rows, and is the same for ours and for the
    peer. All that it asks goes through the official client.

@@ -1,4 +1,4 @@
-"""What a run of the benchmark leaves behind: Markdown, plots, and the ratios to compare with later.
+"""The report of a run: Markdown, plots, and the ratios that later runs are compared with.
 
 1. A report shows the last measurement of every row, with its commit and its day. It names the
    machine, the command of the last run, and what disturbed.

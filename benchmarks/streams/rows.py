@@ -1,4 +1,4 @@
-"""What is measured, beside whom, and what ours has to reach.
+"""The rows of the benchmark: what each measures, its peers, and its targets.
 
 1. A target is a ratio to one peer in the same run, or a limit that ours alone has to keep to.
 2. A row runs the peers that its targets name, and those that it shows without a target.

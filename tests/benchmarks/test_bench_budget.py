@@ -7,7 +7,7 @@ import pytest
 from benchmarks.bench_budget import SMALL_CASES, call_counts, main, measure, stage_of, stage_shares
 
 KERNEL = "[kernel.kallsyms]"
-FAST = "/x/_fast/appends.cpython-311-x86_64-linux-gnu.so"
+FAST = "/x/_fast/wire/appends.cpython-311-x86_64-linux-gnu.so"
 PYTHON = "/usr/lib/libpython3.11.so.1.0"
 
 STRACE = """\
@@ -66,7 +66,7 @@ def test_the_command_prints_stages_and_writes_rows(
         ([("__x64_sys_futex", KERNEL), ("do_syscall_64", KERNEL)], "waiting"),
         ([("__x64_sys_openat", KERNEL), ("do_syscall_64", KERNEL)], "other system calls"),
         ([("handle_softirqs", KERNEL), ("main", PYTHON)], "kernel, on its own"),
-        ([("scan", FAST), ("main", PYTHON)], "_fast.appends"),
+        ([("scan", FAST), ("main", PYTHON)], "_fast.wire.appends"),
         ([("__memmove_avx", "/lib/libc.so.6")], "copying in memory"),
         ([("crc32", "/lib/libz.so")], "libraries"),
         ([("PyObject_Call", PYTHON)], "Python"),
