@@ -1,4 +1,4 @@
-"""How tests are divided among processes: the tests of one group stay in one process."""
+"""The division of tests among processes: the tests of one group stay in one process."""
 
 from __future__ import annotations
 

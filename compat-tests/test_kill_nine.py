@@ -21,6 +21,7 @@ from compat_harness.server import CONTROLLER, SEGMENT_STORE, TARGET_VARIABLE, Se
 from pravega_admin.open_transactions import read_open_transactions, read_table
 from pravega_blocking.controller_client import ControllerClient
 from pravega_controller.intents import INTENTS
+from pravega_controller.late_segments import LATE_SECONDS
 from pravega_controller.transactions import segment_name
 from pravega_wire import names
 from pravega_wire.blocking import SegmentConnection
@@ -292,8 +293,15 @@ def check_nothing_left(server: Server, scope: str, stream: str, begun: Sequence[
                 name = segment_name(scope, stream, number, UUID(identifier).bytes)
                 request = GetStreamSegmentInfo(connection.next_request_id(), name, "")
                 assert isinstance(connection.call(request), NoSuchSegment), name
-        intents = read_table(connection, INTENTS)
-    assert not [entry.key.key for entry in intents if stream.encode() in entry.key.key]
+        # The segments of aborted transactions are deleted once more when no request comes late.
+        deadline = time.monotonic() + 2 * LATE_SECONDS
+        while left := [
+            entry.key.key
+            for entry in read_table(connection, INTENTS)
+            if stream.encode() in entry.key.key
+        ]:
+            assert time.monotonic() < deadline, left
+            time.sleep(1)
 
 
 def judge(directory: Path) -> None:

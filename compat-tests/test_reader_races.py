@@ -1,4 +1,4 @@
-"""How often official readers sleep out their time-out beside data, or get two quick events in two.
+"""Counts reads of official readers that wait for their time-out beside data, or get two events.
 
 The clients have a race that a quick reply meets; how replies to reads are paced decides how often.
 The short form makes few tries here. With --full, a hundred are made here and on the original, and

@@ -1,4 +1,4 @@
-"""How hard Hypothesis tries, and the tests that ``make unit`` leaves to ``make test``.
+"""Configures Hypothesis, and marks the tests that ``make unit`` leaves to ``make test``.
 
 ``--hypothesis-profile`` chooses how many examples Hypothesis tries.
 

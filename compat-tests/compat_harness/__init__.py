@@ -1,1 +1,1 @@
-"""What drives official clients against a server: processes, builds and the checker."""
+"""Drives official clients against a server: processes, builds and the checker."""

@@ -1,4 +1,4 @@
-"""Which RPCs a test reaches: a proxy in front of a controller that notes each call by name.
+"""Records the RPCs that a test calls, by a proxy in front of a controller.
 
 Owns: the listening ports, one for each suite, and the notes. Any controller may be behind it.
 

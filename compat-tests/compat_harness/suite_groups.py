@@ -1,4 +1,4 @@
-"""Which Java suites run together on which server.
+"""Groups the Java suites that run together on one server.
 
 Owns: the groups, what servers they need, and the JVMs that run them.
 

@@ -221,7 +221,7 @@ def test_json_becomes_columns_on_the_way(
     assert found.first().asDict() == {"n": sum(range(1_000)), "year": 2026, "bad": "no JSON"}
     with pytest.raises(Exception, match="is not JSON of the option schema"):
         batch(spark, stream.options(store, schema="n bigint", mode="failfast"))
-    with pytest.raises(Exception, match="has none: its writers note no times"):
+    with pytest.raises(Exception, match="has none: its writers record no times"):
         batch(spark, stream.options(store, start_time="2026-03-01"))
     batches: list[list[Any]] = []
     options = stream.options(store, schema="n bigint", start_stream_cut="earliest")

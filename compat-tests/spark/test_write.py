@@ -263,7 +263,7 @@ def test_a_recorded_transaction_that_nobody_knows_any_more_is_not_replaced(
     """It may have been committed long ago."""
     forgotten = bytes(8) + os.urandom(8)
     assert batch.log().write(7, BatchState({**batch.attempt(), 1: forgotten}))
-    with pytest.raises(RefusedError, match="nobody knows any more"):
+    with pytest.raises(RefusedError, match="is not known any more"):
         batch.committer.commit_recorded(batch.log(), 7, batch.attempt())
     assert events_of(spark, batch) == Counter()
 

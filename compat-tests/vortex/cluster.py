@@ -1,4 +1,4 @@
-"""What can go wrong in a running cluster: each fault does its harm and heals it again.
+"""Faults of a running cluster: each harms the cluster and heals it again.
 
 Owns: ``FAULTS``, and ``open_cluster``: three segment stores, two controllers, three bookies and a
 ZooKeeper, as ``make cluster`` runs them, with proxies in between.

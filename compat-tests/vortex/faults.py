@@ -1,4 +1,4 @@
-"""What can go wrong around a running store: each fault does its harm and heals it again.
+"""Faults of a running store and of what it depends on: each does harm and heals it again.
 
 Owns: ``FAULTS``, the table of faults with how often each is drawn, and ``open_store``.
 

@@ -1,4 +1,4 @@
-"""What a run harms, and how: a single store, or a cluster.
+"""The subject of a run, and the faults that harm it: a single store, or a cluster.
 
 Owns: ``Subject``, ``FaultTable``, and the pause of a process.
 """

@@ -1,6 +1,6 @@
 """A client of bookies on trio: it makes, writes, recovers, reads and deletes ledgers.
 
-Owns: ``open_bookkeeper``, and the carrying out of what the state machines want.
+Owns: ``open_bookkeeper``, and the execution of the state machines' effects.
 
     bookkeeper = await open_bookkeeper(zookeeper, "/ledgers", nursery)
     ledger = await bookkeeper.create_ledger(Quorums(3, 3, 2), password=b"")
@@ -10,8 +10,8 @@ Owns: ``open_bookkeeper``, and the carrying out of what the state machines want.
     assert await found.read(entry_id) == b"bytes"
 
 Invariants:
-1. A ledger's node is there before its first entry is sent: bookies drop ledgers without one.
-2. A ledger is read only when it has an end, which a recovery gives it where its writer did not.
+1. A ledger's node exists before its first entry is sent: bookies drop ledgers without one.
+2. A ledger is read only when it has an end; a recovery gives it one if its writer did not.
 """
 
 from __future__ import annotations
@@ -63,18 +63,18 @@ OnDone = Callable[[Exception | None], None]
 
 @dataclass(frozen=True, slots=True)
 class BookKeeperSettings:
-    """Times, in seconds, that a client waits."""
+    """The time limits of a client, in seconds."""
 
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
     slow_seconds: float = 2.0
     """Time after which a read asks one more bookie."""
     look_seconds: float = 1.0
-    """Interval of looks for bookies while one is missing."""
+    """Interval of searches for bookies while one is missing."""
     confirm_seconds_max: float = 60.0
     """Maximum time for which a writer's oldest entry is not confirmed; the writer then fails."""
     doubt_seconds: float = 30.0
     """Time after a confirmation from which on another one is in doubt: some bookies may have
-    forgotten that the ledger was fenced, since it has been deleted. See ``data_log``."""
+    deleted the ledger, and with it the fence. See ``data_log``."""
 
 
 async def open_bookkeeper(
@@ -136,12 +136,11 @@ class BookKeeper:
         custom: Mapping[str, bytes] | None = None,
         may_be_narrow: bool = False,
     ) -> WritableLedger:
-        """Make a ledger on bookies drawn by lot, from as many racks as possible.
+        """Make a ledger on random bookies from as many racks as possible.
 
-        Raises ``NotEnoughBookiesError`` and ``ZooKeeperError``.
-
-        With fewer bookies than the ensemble has a ledger that ``may_be_narrow`` is made on those,
-        if they can confirm an entry.
+        Raises ``NotEnoughBookiesError`` and ``ZooKeeperError``. If there are fewer bookies than the
+        ensemble has, a ledger that ``may_be_narrow`` is made on those, if they can confirm an
+        entry.
         """
         bookies = await self.draw_bookies()
         needed = quorums.ack if may_be_narrow else quorums.ensemble
@@ -170,8 +169,8 @@ class BookKeeper:
     ) -> ReadableLedger:
         """Fence a ledger, close it if it is open, and return it for reads.
 
-        ``digest_type`` is for ledgers whose metadata do not tell. Raises ``BookKeeperError``: other
-        than for ``NoSuchLedgerError`` and ``UnauthorizedError`` it may be tried again later.
+        ``digest_type`` is for ledgers whose metadata lack it. Raises ``BookKeeperError``; except
+        for ``NoSuchLedgerError`` and ``UnauthorizedError``, a later attempt may succeed.
         """
         found = await self.store.fetch(ledger_id)
         if found is None:
@@ -221,7 +220,7 @@ class BookKeeper:
 
 
 class _Driver:
-    """Carries out the effects of one machine, and calls the machine with each outcome."""
+    """Executes the effects of one machine, and calls the machine with each outcome."""
 
     def __init__(
         self,
@@ -242,12 +241,12 @@ class _Driver:
         self._machine = machine
         self._master_key = make_master_key(password)
         self._is_patient = is_patient
-        """Whether to wait, without a limit, for a ZooKeeper that does not answer."""
+        """True to wait, without a limit, for a ZooKeeper that does not answer."""
         self._is_looking = False
         self._looked_at = float("-inf")
 
     def carry_out(self) -> None:
-        """Remove and carry out the machine's effects; call this after each call of the machine."""
+        """Remove and execute the machine's effects; call this after each call of the machine."""
         effects = self._machine.effects
         while effects:
             self._carry_out(effects.popleft())
@@ -323,7 +322,7 @@ class _Driver:
                 if not self._is_patient:
                     self._fail(error)
                     return
-                logger.debug("ledger %d: its metadata wait: %r", self._ledger_id, error)
+                logger.debug("ledger %d: metadata unreachable: %r", self._ledger_id, error)
             await trio.sleep(self._client.settings.look_seconds)
             if self.ended.is_set():
                 return
@@ -380,7 +379,7 @@ class WritableLedger:
 
     @property
     def quorums(self) -> Quorums:
-        """Return how many bookies the ledger is on; fewer than were asked for if it is narrow."""
+        """Return how many bookies the ledger is on; fewer than requested if it is narrow."""
         return self._writer.quorums
 
     @property

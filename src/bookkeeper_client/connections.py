@@ -1,11 +1,11 @@
-"""One TCP connection for each bookie: requests go out in their order, answers come in any.
+"""One TCP connection for each bookie: requests are sent in order, answers come in any order.
 
 Invariants:
 1. Every request is answered once: by the bookie, or with None when the connection fails, the bookie
-   keeps silent for too long, or too much waits for it already. Never within ``send``.
-2. What waits for one bookie is bounded: one that is stopped does not fill the memory.
-3. Where the transport sends without waiting, ``send`` sends at once what it takes, unless earlier
-   bytes wait. The task sends the rest, then what came meanwhile.
+   is silent for too long, or too many requests wait for it. Never within ``send``.
+2. The requests that wait for one bookie are bounded: a stopped bookie does not fill the memory.
+3. If the transport can send without waiting, ``send`` uses that, unless earlier bytes wait. The
+   task sends the rest, then later requests.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class _Request:
 
 
 class BookieConnection:
-    """See the module. ``run`` connects whenever there is something to send."""
+    """See the module. ``run`` connects whenever there are requests to send."""
 
     def __init__(
         self,
@@ -68,14 +68,14 @@ class BookieConnection:
         self._sent: dict[Key, deque[_Request]] = {}
         self._waiting_bytes = 0
         self._has_unsent = trio.Event()
-        """Set while the task has to connect, or to send."""
+        """Set while the task must connect or send."""
         self._send_now: SendNow | None = None
         """Sends at once; used only while nothing waits to be sent."""
         self._rest: bytes | memoryview = b""
         """The bytes that ``_send_now`` did not send."""
         self._decoder = ReplyDecoder()
         self._address: tuple[str, int] | None = None
-        """Address at which the bookie was found last."""
+        """The last known address of the bookie."""
 
     def send(self, key: Key, frame: Sequence[Buffer], on_answer: OnAnswer) -> None:
         """Send a request, or queue it. ``on_answer`` gets the answer, or None if there is none."""
@@ -92,7 +92,7 @@ class BookieConnection:
             self._send_without_task(self._send_now)
 
     async def run(self) -> None:
-        """Connect and exchange, again and again, until cancelled."""
+        """Connect, send and receive, again and again, until cancelled."""
         while True:
             await self._has_unsent.wait()
             try:
@@ -115,7 +115,7 @@ class BookieConnection:
             await transport.aclose()
 
     async def _find(self) -> tuple[str, int]:
-        """Return where the bookie listens; while ZooKeeper is away, where it listened last."""
+        """Return the bookie's address; the last known one while ZooKeeper is away."""
         with trio.move_on_after(self._limits.connect_seconds_max / 2):
             try:
                 self._address = await self._find_address(self._bookie)
@@ -123,7 +123,7 @@ class BookieConnection:
                 if self._address is None:
                     raise
         if self._address is None:
-            raise BookKeeperError(f"ZooKeeper does not tell where bookie {self._bookie} is")
+            raise BookKeeperError(f"ZooKeeper has no address of bookie {self._bookie}")
         return self._address
 
     async def _until_it_breaks(
@@ -143,7 +143,7 @@ class BookieConnection:
         try:
             sent = send_now(data)
         except trio.BrokenResourceError:
-            sent = 0  # the task finds out, and ends the connection
+            sent = 0  # the task notices the failure, and ends the connection
         if sent < len(data):
             self._rest = memoryview(data)[sent:]
             self._has_unsent.set()
@@ -157,7 +157,7 @@ class BookieConnection:
             self._has_unsent = trio.Event()
 
     def _next_bytes(self) -> bytes:
-        """Count further requests as sent; returns their bytes, joined."""
+        """Count further requests as sent; return their bytes, joined."""
         pieces: list[Buffer] = []
         size = 0
         while self._unsent and size < SEND_BYTES:
@@ -174,12 +174,12 @@ class BookieConnection:
                 await transport.receive_with(self._data_received)
 
     def _data_received(self, data: bytes) -> bool:
-        """Answer the requests whose replies came; returns False at the end."""
+        """Answer the requests whose replies came; return False at the end."""
         for reply in self._decoder.feed(data):
             key = (reply.operation, reply.ledger_id, reply.entry_id)
             requests = self._sent.get(key)
             if requests is None:
-                raise BookieProtocolError(f"an answer to {key}, which nobody asked")
+                raise BookieProtocolError(f"an answer to {key} without a request")
             request = requests.popleft()
             if not requests:
                 del self._sent[key]

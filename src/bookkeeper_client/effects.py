@@ -1,16 +1,16 @@
-"""What the state machines of this package want done. Their owners do it and tell them the outcome.
+"""The effects that the state machines of this package request from their owners.
 
-A machine never waits and touches neither network nor clock. It queues effects in ``effects``; after
-each call of a machine the owner takes them off, in order, and carries them out:
+A machine never waits and uses neither network nor clock. It queues effects in ``effects``; after
+each call of a machine the owner removes them, in order, executes them, and reports the outcome:
 
     SendAdd, SendRead   ``on_added``, ``on_read`` with the bookie's code, or with None when no
-                        answer came: the connection failed, or the time is over
+                        answer came: the connection failed, or the time has expired
     StoreMetadata       ``on_stored`` with the new version, else ``on_store_doubtful``
     FetchMetadata       ``on_fetched``
-    FindBookies         ``on_bookies_found`` with the bookies that take writes now, in the order of
-                        preference; called again from time to time while ``wants_bookies``
+    FindBookies         ``on_bookies_found`` with the bookies that accept writes now, in the order
+                        of preference; called again from time to time while ``wants_bookies``
 
-What comes late, or twice, does no harm.
+Late or repeated calls do no harm.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ class StoreMetadata:
 
 @dataclass(frozen=True, slots=True)
 class FetchMetadata:
-    """Read the ledger's metadata, as often as it takes."""
+    """Read the ledger's metadata, and retry until that succeeds."""
 
 
 @dataclass(frozen=True, slots=True)
 class FindBookies:
-    """Look which bookies take writes."""
+    """Find the bookies that accept writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Confirmed:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """The ledger has an end, by these metadata."""
+    """The ledger has an end, according to these metadata."""
 
     metadata: LedgerMetadata
 

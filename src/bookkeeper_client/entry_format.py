@@ -1,12 +1,12 @@
-"""The bytes of an entry as bookies keep it: its ids, what was confirmed before it, a digest.
+"""The byte format of an entry on bookies: its ids, the last confirmed entry, a digest.
 
-Owns: that layout, the digests, and the two keys that a password becomes. Big endian:
+Owns: that format, the digests, and the two keys that are derived from a password. Big endian:
 
     entry = int64 ledger | int64 entry | int64 last add confirmed | int64 length | digest | payload
 
 ``last add confirmed`` is the entry up to which all were confirmed when this one was sent, -1 for
-none; ``length`` sums the payloads of the ledger up to this one. The digest covers the 32 bytes
-before it and the payload: nothing in an entry depends on the bookie that gets it.
+none; ``length`` is the sum of the ledger's payloads up to this one. The digest covers the 32 bytes
+before it and the payload: no byte of an entry depends on the bookie that stores it.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class DigestType(IntEnum):
     HMAC = 2
     CRC32C = 3
     DUMMY = 4
-    """No digest: damage is not noticed."""
+    """No digest: damage is not detected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An entry whose digest fits."""
+    """An entry with a correct digest."""
 
     entry_id: int
     last_confirmed: int
@@ -70,10 +70,9 @@ class EntryFormat:
         return [head + self._digest(head, payload), *payload]
 
     def decode(self, data: Buffer, entry_id: int) -> Entry:
-        """Return the entry that was asked for; raise ``DigestMismatchError`` if it is another one
-        or damaged.
+        """Return the requested entry; raise ``DigestMismatchError`` for a damaged or another entry.
 
-        After a question for ``LAST_ENTRY`` it may be any entry of the ledger.
+        A request for ``LAST_ENTRY`` accepts any entry of the ledger.
         """
         offset = self._body_offset
         if len(data) < offset:

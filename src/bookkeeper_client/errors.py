@@ -1,10 +1,10 @@
-"""What may go wrong between a client and its bookies, by what the caller can do about it."""
+"""The errors between a client and its bookies, by what the caller can do about them."""
 
 from __future__ import annotations
 
 
 class BookKeeperError(Exception):
-    """Any failure of the client."""
+    """The client failed."""
 
 
 class BookieProtocolError(BookKeeperError):
@@ -28,7 +28,7 @@ class NoSuchLedgerError(BookKeeperError):
 
 
 class FencedError(BookKeeperError):
-    """Another client recovers the ledger, or has: this writer is no longer its owner."""
+    """Another client recovers the ledger, or has done so: this writer is no longer its owner."""
 
 
 class ClosedError(BookKeeperError):
@@ -36,12 +36,12 @@ class ClosedError(BookKeeperError):
 
 
 class NotEnoughBookiesError(BookKeeperError):
-    """Fewer bookies answer than a quorum needs; what was asked may be tried again later."""
+    """Fewer bookies answer than a quorum needs; a later attempt may succeed."""
 
 
 class UnreadableEntryError(BookKeeperError):
-    """No bookie that was reached has a sound copy, and this does not prove that there is none."""
+    """No reachable bookie has a sound copy, which does not prove that there is none."""
 
 
 class NoSuchEntryError(BookKeeperError):
-    """Every bookie that should have the entry says that it does not."""
+    """Every bookie that should have the entry reports that it does not."""

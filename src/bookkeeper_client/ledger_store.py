@@ -2,8 +2,8 @@
 
 Invariants:
 1. An id is used once: the counter of ZooKeeper's sequential nodes gives it.
-2. Whatever becomes of an answer, a caller learns whether a ledger was made by itself: a token that
-   is drawn for each ledger tells.
+2. Even when an answer is lost, a caller learns whether it has made a ledger itself: a random token
+   in each ledger's metadata tells.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class LedgerStore:
         self._root = root
 
     async def check_layout(self) -> None:
-        """Raise ``BookKeeperError`` where there are no ledgers, or in another layout."""
+        """Raise ``BookKeeperError`` if there are no ledgers, or if they have another layout."""
         try:
             layout, _ = await self._zookeeper.get(f"{self._root}/LAYOUT")
         except NoNodeError:
@@ -64,7 +64,7 @@ class LedgerStore:
                 pass
             except NodeExistsError:
                 pass
-            # Perhaps it was this call all the same.
+            # Perhaps this call made the node.
             found = await self.fetch(ledger_id)
             if found is not None and found[0].creation_token == metadata.creation_token:
                 return ledger_id, found[1]
@@ -119,9 +119,7 @@ class LedgerStore:
             await self._zookeeper.create(path, data)
 
     async def _draw_id(self) -> int:
-        """Return an id of 31 bits; one of 63 bits once a BookKeeper client that ran out of short
-        ids has made the node for long ones.
-        """
+        """Return an id of 31 bits, or of 63 bits once a BookKeeper client has begun to use such."""
         long = f"{self._root}/idgen-long"
         try:
             high = [name for name in await self._zookeeper.children(long) if name[:4] == "HOB-"]

@@ -1,4 +1,4 @@
-"""A ledger's metadata: what ZooKeeper keeps of it, and the changes that may be made to it.
+"""A ledger's metadata in ZooKeeper, and their permitted changes.
 
 Owns: ``LedgerMetadata``, its bytes (version 3 is written, 2 and 3 are read), and the names of
 ledgers' nodes.
@@ -8,9 +8,9 @@ ledgers' nodes.
       2    the same message in protobuf's text format
 
 Invariants:
-1. What is read fits together: quorums within the ensemble, segments that ascend, each with as many
-   bookies as the ensemble has. Anything else raises ``MetadataError``.
-2. Fields that this client does not know survive when it writes what it has read.
+1. Metadata that were read are consistent: quorums within the ensemble, segments that ascend, each
+   with as many bookies as the ensemble has. Other metadata raise ``MetadataError``.
+2. Fields that this client does not know survive when it writes metadata that it has read.
 3. The end of a ledger counts only when it is closed; until then its fields mean nothing.
 """
 
@@ -53,7 +53,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class LedgerMetadata:
-    """The metadata of a ledger: all that is known of it except its entries."""
+    """The metadata of a ledger: everything about it except its entries."""
 
     quorums: Quorums
     state: State
@@ -68,7 +68,7 @@ class LedgerMetadata:
     length: int = 0
     """Bytes of all payloads of a closed ledger."""
     read_from: bytes = field(default=b"", repr=False, compare=False)
-    """The message that this was read from, which may have fields that are not known here."""
+    """The message that this was read from, which may have fields that are unknown here."""
 
     @property
     def last_segment(self) -> Segment:
@@ -85,9 +85,7 @@ class LedgerMetadata:
         return found
 
     def begin_recovery(self) -> LedgerMetadata:
-        """Return these metadata in the state in which a recovery owns the ledger, and its writer
-        does not.
-        """
+        """Return these metadata in recovery: the state in which the writer is not the owner."""
         return replace(self, state=State.IN_RECOVERY)
 
     def close(self, last_entry_id: int, length: int) -> LedgerMetadata:
@@ -112,7 +110,7 @@ def encode_metadata(metadata: LedgerMetadata) -> bytes:
     is_closed = metadata.state is State.CLOSED
     message.length = metadata.length if is_closed else 0
     message.lastEntryId = metadata.last_entry_id if is_closed else NO_ENTRY_ID
-    # The stub takes no numbers where the library does.
+    # The stub accepts no numbers where the library does.
     message.state = int(metadata.state)  # type: ignore[assignment]
     del message.segment[:]
     for segment in metadata.segments:
@@ -128,7 +126,7 @@ def encode_metadata(metadata: LedgerMetadata) -> bytes:
         message.cToken = metadata.creation_token
     try:
         body = message.SerializeToString()
-    except EncodeError as error:  # of what was read, which was checked
+    except EncodeError as error:  # in data that was read, which was checked
         raise MetadataError(str(error)) from error
     return _MAGIC + b"3\n" + _encode_varint(len(body)) + body
 

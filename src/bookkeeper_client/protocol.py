@@ -1,6 +1,6 @@
-"""Version 2 of the protocol between clients and bookies: requests to bytes, bytes to replies.
+"""Encodes requests to bookies and decodes their replies, in version 2 of the protocol.
 
-Owns: the layout of every message, and nothing about connections. All numbers are big endian.
+Owns: the layout of every message, without any connection. All numbers are big endian.
 
     frame   = uint32 length of the packet | packet
     packet  = int32 version << 24 | operation << 16 | flags, then
@@ -9,10 +9,10 @@ Owns: the layout of every message, and nothing about connections. All numbers ar
       reply    int32 code | int64 ledger | int64 entry | the entry, when a read was successful
 
 Invariants:
-1. A reply carries no request's number: it belongs to requests for its operation, ledger and entry.
-2. No length of a peer is trusted beyond ``FRAME_BYTES_MAX``; other bytes that the protocol does not
-   allow raise ``BookieProtocolError``, after which the decoder is not to be used any more.
-3. A connection speaks one version: a bookie takes version 3 until a frame fails to be that.
+1. A reply has no request number: it belongs to requests for its operation, ledger and entry.
+2. No length from a peer is trusted beyond ``FRAME_BYTES_MAX``; other bytes that the protocol does
+   not allow raise ``BookieProtocolError``, after which the decoder must not be used any more.
+3. A connection speaks one version: a bookie expects version 3 until a frame does not parse as such.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FRAME_BYTES_MAX = 5 * 1024 * 1024
 connections that send longer ones."""
 
 LAST_ENTRY = -1
-"""A read of this entry answers with the last entry that the bookie has of the ledger."""
+"""A read of this entry returns the last entry that the bookie has of the ledger."""
 
 MASTER_KEY_BYTES = 20
 _LENGTH = struct.Struct(">I")
@@ -43,7 +43,7 @@ _REPLY_HEAD = struct.Struct(">iiqq")
 
 
 class Operation(IntEnum):
-    """Operations that a message asks for."""
+    """Operations that a message requests."""
 
     ADD = 1
     READ = 2
@@ -76,22 +76,20 @@ class Code(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A bookie's answer. ``code`` is None for a number that no release is known to send."""
+    """A bookie's answer. ``code`` is None for a number that no known release sends."""
 
     operation: Operation
     code: Code | None
     ledger_id: int
     entry_id: int
-    """The entry id of the request: ``LAST_ENTRY`` if the request asked for that."""
+    """The entry id of the request, which may be ``LAST_ENTRY``."""
     entry: bytes = b""
 
 
 def encode_add(
     master_key: bytes, entry: Sequence[Buffer], *, is_recovery: bool = False
 ) -> list[Buffer]:
-    """Return a request to add an entry, without copying the entry. Raises ``ValueError`` if it is
-    too long.
-    """
+    """Return a request to add an entry, without copying the entry; ``ValueError`` if too long."""
     length = 4 + MASTER_KEY_BYTES + sum(map(len, entry))
     if length > FRAME_BYTES_MAX:
         raise ValueError(f"a frame of {length} bytes, at most {FRAME_BYTES_MAX} can be sent")
@@ -115,7 +113,7 @@ def _packet_head(operation: Operation, flags: int) -> int:
 
 
 class ReplyDecoder:
-    """Cuts what a bookie sends into replies, however the bytes arrive."""
+    """Splits the bytes from a bookie into replies, however they arrive."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()

@@ -1,4 +1,4 @@
-"""Which bookies of an ensemble an entry goes to, and what may be concluded from some of them."""
+"""The write sets of entries in an ensemble, and the conclusions from a part of an ensemble."""
 
 from __future__ import annotations
 
@@ -19,31 +19,24 @@ class Quorums:
             raise ValueError(f"quorums of {self.ensemble}, {self.write} and {self.ack} bookies")
 
     def narrowed(self, count: int) -> Quorums:
-        """Return these quorums on at most ``count`` bookies; as many as before confirm an
-        entry.
-        """
+        """Return these quorums on at most ``count`` bookies, with the same ack quorum."""
         return Quorums(min(self.ensemble, count), min(self.write, count), self.ack)
 
     def write_set(self, entry_id: int) -> tuple[int, ...]:
-        """Return the indices of the bookies that an entry goes to, in the order in which to
-        read.
-        """
+        """Return the indices of the bookies that have an entry, in the order for reads."""
         size = self.ensemble
         return tuple((entry_id + i) % size for i in range(self.write))
 
     def is_covered(self, unknown: AbstractSet[int]) -> bool:
-        """Return whether the bookies of which nothing is known can no longer confirm an entry by
-        themselves.
+        """Return whether the unknown bookies alone can no longer confirm an entry.
 
-        Then no write set has an ack quorum of unknown bookies. So each entry that was confirmed is
-        on one of the other bookies, and each entry that is sent now is refused by one of them.
+        Then no write set has an ack quorum of unknown bookies. So each confirmed entry is on one of
+        the other bookies, and each entry that is sent now is refused by one of them.
         """
         return all(
             len(unknown & set(self.write_set(start))) < self.ack for start in range(self.ensemble)
         )
 
     def proves_absence(self, absent_count: int) -> bool:
-        """Return whether an entry was never confirmed, given how many bookies of its write set lack
-        it.
-        """
+        """Return whether so many bookies lack an entry that it cannot have been confirmed."""
         return absent_count > self.write - self.ack

@@ -1,11 +1,11 @@
-"""How a ledger is spread over racks, as far as bookies' racks are known.
+"""Spreads a ledger over racks, as far as bookies' racks are known.
 
 Owns: ``Racks``.
 
 Invariants:
-1. Racks are a preference: they change in which order bookies are chosen, and never how many there
-   are to choose from.
-2. Bookies whose rack is not known are in a rack of their own together.
+1. Racks are a preference: they change the order in which bookies are chosen, and never how many are
+   available.
+2. All bookies whose rack is unknown count as one rack.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Racks:
         beside: Collection[str] = (),
         instead_of: Collection[str] = (),
     ) -> list[str]:
-        """Return the bookies in an order in which the first ones, together with those that they are
-        chosen ``beside``, are in as many racks as possible. Those that are in places already come
-        last. Otherwise the order stays."""
+        """Return the bookies in an order whose first ones, together with those that they are chosen
+        ``beside``, are in as many racks as possible. Bookies that are in places already come last.
+        Otherwise the order stays."""
         if not self._names:
             return list(bookies)
         taken = Counter(self.of(bookie) for bookie in beside)

@@ -1,11 +1,11 @@
-"""Reads a ledger that is closed: one entry, or many in order, which are read ahead.
+"""Reads a closed ledger: one entry, or many in order, with read-ahead.
 
-Owns: ``ReadableLedger``. A read needs no task: answers continue it, and the caller that waits
-for it notices that a bookie is slow.
+Owns: ``ReadableLedger``. A read needs no task: answers continue it, and the waiting caller notices
+a slow bookie.
 
 Invariants:
-1. A bookie that was slow is asked after the others until it answers: one that stands still delays
-   the reads that were sent to it by then, once, and no later ones.
+1. A slow bookie is asked after the others until it answers: a bookie that hangs delays, once, the
+   reads that were sent to it by then, and no later ones.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class _PendingRead:
 
 
 class ReadableLedger:
-    """A ledger that is closed."""
+    """A closed ledger."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class ReadableLedger:
         return self.metadata.last_entry_id
 
     async def length_before(self, entry_id: int) -> int:
-        """Return how many bytes all payloads before an entry have.
+        """Return the number of bytes of all payloads before an entry.
 
         Raises ``UnreadableEntryError``.
         """
@@ -124,14 +124,14 @@ class ReadableLedger:
         return entry.length - len(entry.payload)
 
     async def read(self, entry_id: int) -> bytes:
-        """Read one entry. ``UnreadableEntryError`` may be tried again later."""
+        """Read one entry. After ``UnreadableEntryError`` a later attempt may succeed."""
         return (await self._read(entry_id)).payload
 
     async def read_from(self, first: int, *, bytes_ahead: int) -> AsyncGenerator[list[Entry], None]:
-        """Yield the entries from one on, in their order, as many at once as have arrived.
+        """Yield the entries from one on, in order, as many at once as have arrived.
 
-        Meanwhile about ``bytes_ahead`` of what follows are asked for, and so many may lie in what
-        is yielded. Raises ``UnreadableEntryError``.
+        Meanwhile about ``bytes_ahead`` of the following entries are requested; as many bytes may be
+        in one result. Raises ``UnreadableEntryError``.
         """
         if self.last_entry_id < first:
             await trio.lowlevel.checkpoint()
@@ -159,8 +159,8 @@ class ReadableLedger:
         return read.result()
 
     async def _wait_for_first(self, asked: Collection[_PendingRead]) -> None:
-        """Return when the first of these reads has ended; all of them get company if that takes
-        long."""
+        """Return when the first of these reads has ended; ask more bookies for all of them if that
+        takes long."""
         first = next(iter(asked))
         while not first.has_ended:
             with trio.move_on_after(self._slow_seconds) as scope:

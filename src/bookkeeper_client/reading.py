@@ -1,9 +1,9 @@
-"""Reads one entry from one bookie of its write set after the other: the state machine.
+"""The state machine that reads one entry from the bookies of its write set, one after the other.
 
 1. Bookies are asked in the order of the write set, but those ``asked_last`` after all others. The
    next one is asked when an answer is an error, no entry or a damaged copy, and by ``on_slow`` when
    one takes long.
-2. The entry counts as absent only when every bookie of its write set says so.
+2. The entry counts as absent only when every bookie of its write set reports that.
 """
 
 from __future__ import annotations

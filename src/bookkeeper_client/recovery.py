@@ -1,26 +1,26 @@
-"""Gives a ledger whose writer is gone, or is to be stopped, its end: the state machine.
+"""The state machine that gives an end to a ledger whose writer is gone, or must be stopped.
 
-Owns: the decision which entry is a ledger's last. Several clients may recover a ledger at once; the
-metadata's version decides whose end holds, and all of them report that one.
+Owns: the decision about a ledger's last entry. Several clients may recover a ledger at once; the
+metadata's version decides whose end is valid, and all of them report that one.
 
-    mark      the metadata say that the ledger is being recovered: its writer cannot change them
-    fence     so many bookies of the last ensemble are fenced that its writer confirms nothing more
+    mark      the metadata record the recovery: the writer cannot change them any more
+    fence     enough bookies of the last ensemble are fenced that the writer confirms nothing more
     recover   each entry behind the last one that is known to be confirmed is read and written again
-    measure   only when it is not known otherwise: how long the ledger is up to its last entry
+    measure   only when it is unknown: the length of the ledger up to its last entry
     close     the metadata get the end
 
 Invariants:
-1. An entry is taken for absent only when so many bookies of its write set **say** that they do not
-   have it that it cannot have been confirmed. A bookie that does not answer, or answers with an
-   error or a damaged copy, has said nothing; when too few are left to tell, the recovery fails and
-   may be tried again. It never guesses.
+1. An entry counts as absent only when so many bookies of its write set **report** its absence that
+   it cannot have been confirmed. A bookie that does not answer, or answers with an error or a
+   damaged copy, has reported nothing; when too few are left to tell, the recovery fails and may be
+   tried again. It never guesses.
 2. An entry below the end is on an ack quorum of the bookies that the metadata name.
-3. Every read fences: a bookie that has said that it lacks an entry does not take it any more.
-4. Entries are read from the bookies that their writer sent them to. A bookie that gets a place from
-   the recovery lacks later entries in any case: that it says so proves nothing.
-5. An entry that is written again says that it follows the entry that was known to be confirmed
-   before. What this recovery has written may be on bookies that the metadata name only when it
-   ends well: the next one must not take it for confirmed.
+3. Every read fences: a bookie that has reported that it lacks an entry does not accept it any more.
+4. Entries are read from the bookies to which their writer sent them. A bookie that gets a place
+   from the recovery lacks later entries in any case: its report proves nothing.
+5. An entry that is written again states that it follows the entry that was known to be confirmed
+   before. The copies that this recovery writes may be on bookies that the metadata name only when
+   it succeeds: the next recovery must not take them for confirmed.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class LedgerRecovery:
         self.effects: deque[Effect] = deque()
         self._entries = entries
         self._found = metadata
-        """The metadata when the recovery began: they say where the writer's entries are."""
+        """The metadata when the recovery began: they name the bookies with the writer's entries."""
         self._metadata = metadata
         """The same metadata, with the bookies to which entries were written again."""
         self._version = version
@@ -83,7 +83,7 @@ class LedgerRecovery:
         self._confirmed = NO_ENTRY_ID
         """The last confirmed entry, as the fenced bookies reported it."""
         self.is_length_certain = True
-        """Whether the length is exact; otherwise no bookie knew it, and it is the longest they had
+        """True if the length is exact; otherwise no bookie knew it, and it is the greatest they had
         seen."""
         self._length: int | None = 0
         """Length of the ledger up to ``_last``, if that is known."""
@@ -110,7 +110,7 @@ class LedgerRecovery:
 
     @property
     def lost_bookies(self) -> list[str]:
-        """Return the bookies instead of which others are wanted."""
+        """Return the bookies that others should replace."""
         return [self._metadata.last_segment.bookies[index] for index in sorted(self._lost)]
 
     @property
@@ -124,7 +124,7 @@ class LedgerRecovery:
             self._stage = _Stage.ENDED
             self.effects.append(Failed(error))
 
-    # ---- What became of the effects --------------------------------------------------------------
+    # ---- Outcomes of the effects -----------------------------------------------------------------
 
     def on_stored(self, version: int) -> None:
         """Continue after the metadata were stored."""
@@ -143,7 +143,7 @@ class LedgerRecovery:
             self.effects.append(FetchMetadata())
 
     def on_fetched(self, metadata: LedgerMetadata | None, version: int) -> None:
-        """Continue with the metadata as they are now, None if there are none."""
+        """Continue with the present metadata, None if there are none."""
         if self._wanted is None:
             return
         if metadata is None:
@@ -152,7 +152,7 @@ class LedgerRecovery:
         elif metadata == self._wanted:
             self.on_stored(version)
         else:
-            # Another recovery has ended, or bookies were replaced: all that was concluded is void.
+            # Another recovery has ended, or bookies were replaced: all conclusions are void.
             self._wanted = None
             self._begin(metadata, version)
 
@@ -206,7 +206,7 @@ class LedgerRecovery:
                 self.effects.append(FindBookies())
 
     def on_bookies_found(self, available: Sequence[str]) -> None:
-        """Write the entry to other bookies in the places of those that did not take it."""
+        """Write the entry to other bookies in the places of those that did not accept it."""
         if not self.wants_bookies:
             return
         bookies = list(self._metadata.last_segment.bookies)
@@ -298,7 +298,7 @@ class LedgerRecovery:
             self.fail(UnreadableEntryError(f"entry {self._entry_id}: too few bookies can be asked"))
 
     def _add(self, entry: Entry) -> None:
-        """Write the entry again to its whole write set; then it is as good as confirmed."""
+        """Write the entry again to its whole write set, which confirms it."""
         self._stage = _Stage.ADD
         self._rewritten_length = entry.length
         self._rewritten = self._entries.encode(
@@ -333,7 +333,7 @@ class LedgerRecovery:
         if entry is not None:
             self._close(entry.length)
         elif not self._silent:
-            # The end is certain. Ledgers whose truncated bookies are gone for good get theirs too.
+            # The end is certain. Ledgers whose truncated bookies are gone for good get theirs, too.
             self.is_length_certain = False
             self._close(self._length_seen)
 

@@ -1,4 +1,4 @@
-"""Which bookies there are, and where they listen, as they tell it in ZooKeeper."""
+"""The bookies that are registered in ZooKeeper, and their addresses."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ class BookieRegistry:
         self._available = f"{root}/available"
 
     async def find_writable(self) -> list[str]:
-        """Return the ids of the bookies that accept writes; one that has just died may be among
-        them.
-        """
+        """Return the ids of the bookies that accept writes, maybe also of one that just died."""
         try:
             names = await self._zookeeper.children(self._available)
         except NoNodeError:
@@ -42,7 +40,7 @@ class BookieRegistry:
         host, _, port = bookie.rpartition(":")
         if host and port.isdecimal():
             return host, int(port)
-        raise BookKeeperError(f"it is not known where bookie {bookie} is")
+        raise BookKeeperError(f"the address of bookie {bookie} is unknown")
 
 
 def _decode_address(data: bytes) -> tuple[str, int] | None:

@@ -1,6 +1,6 @@
-"""What carries the bytes of a connection to a bookie, and how one is opened.
+"""The transport of a connection to a bookie: an interface, and the usual transport over TCP.
 
-Owns: ``Transport``, of which an embedding program may have a kind of its own, and the usual kind,
+Owns: ``Transport``, which an embedding program may implement itself, and the usual kind,
 ``StreamTransport``, on any stream of trio.
 """
 
@@ -14,16 +14,15 @@ import trio
 RECEIVE_BYTES = 256 * 1024
 
 OnReceived = Callable[[bytes], bool]
-"""Is given what was received, or nothing at the end; returns whether to be called with what comes
-next."""
+"""Gets the received bytes, none at the end; returns whether it wants more."""
 SendNow = Callable[[bytes], int]
-"""Sends what is taken at once and returns how many bytes that is. Raises
+"""Sends bytes at once as far as possible and returns their number; raises
 ``trio.BrokenResourceError``."""
 
 
 class Transport(Protocol):
-    """One connection. What breaks it raises ``trio.BrokenResourceError``, and using it after
-    ``aclose`` raises ``trio.ClosedResourceError``; or both end what is received."""
+    """One connection. A broken one raises ``trio.BrokenResourceError``, or ends what is received;
+    a use after ``aclose`` raises ``trio.ClosedResourceError``, or ends what is received."""
 
     @property
     def send_now(self) -> SendNow | None:
@@ -39,7 +38,7 @@ class Transport(Protocol):
         ...
 
     async def receive_with(self, on_received: OnReceived) -> None:
-        """Call ``on_received`` with what comes, until it returns False; may return earlier.
+        """Call ``on_received`` with received bytes until it returns False; may return earlier.
 
         Raises what ``on_received`` raises.
         """
@@ -55,7 +54,7 @@ OpenTransport: TypeAlias = Callable[[str, int], Awaitable[Transport]]
 
 
 class StreamTransport:
-    """A stream of trio, sent to and received from by tasks alone."""
+    """A stream of trio; only tasks send and receive."""
 
     send_now = None
 

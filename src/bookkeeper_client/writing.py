@@ -1,22 +1,22 @@
-"""Writes one ledger: the state machine of its only writer.
+"""The state machine of a ledger's only writer.
 
-Owns: which entries are where, and what may be told as durable.
+Owns: the bookies of each entry, and the decision that an entry is durable.
 
 Invariants:
-1. An entry is confirmed when as many bookies of its write set as the ack quorum say that they have
-   it, every earlier one is confirmed, and no change of the ensemble is under way.
+1. An entry is confirmed when as many bookies of its write set as the ack quorum report that they
+   have it, every earlier one is confirmed, and no change of the ensemble is under way.
 2. An answer counts only from a bookie that has a place in the present ensemble.
-3. The metadata's last segment says where the entries that are not confirmed go: while the metadata
-   are being changed nothing is confirmed, so that no entry is confirmed by bookies that no recovery
-   asks.
-4. A bookie that refuses since the ledger is fenced ends the writer. It leaves the ledger's end to
-   the client that fenced it.
+3. The metadata's last segment names the bookies of entries that are not confirmed: while the
+   metadata are being changed nothing is confirmed, so that no entry is confirmed by bookies that no
+   recovery asks.
+4. A bookie that refuses because the ledger is fenced ends the writer. The writer leaves the
+   ledger's end to the client that fenced it.
 
 A bookie that fails leaves its place empty: entries still go to the others. When another bookie
-takes writes, it gets the place by a change of the metadata, from the first entry that is not
-confirmed on, and those entries; else the same one gets it back once it answers, with the entries
-that are not confirmed. What it missed is then on fewer bookies, as when an answer had been lost.
-While no write set can be confirmed the writer waits: its owner limits how long.
+accepts writes, a change of the metadata gives it the place from the first unconfirmed entry on, and
+it gets the unconfirmed entries; otherwise the same bookie gets its place back once it answers, with
+the unconfirmed entries. The entries that it missed are then on fewer bookies, as after a lost
+answer. While no write set can be confirmed the writer waits; its owner limits the time.
 """
 
 from __future__ import annotations
@@ -84,11 +84,11 @@ class LedgerWriter:
         self._index_of: dict[str, int] = {}
         self._set_bookies(metadata.last_segment.bookies)
 
-    # ---- What the owner asks ---------------------------------------------------------------------
+    # ---- The owner's questions -------------------------------------------------------------------
 
     @property
     def pending_count(self) -> int:
-        """Return how many entries are not confirmed."""
+        """Return the number of unconfirmed entries."""
         return len(self._pending)
 
     @property
@@ -148,7 +148,7 @@ class LedgerWriter:
             self._pending.clear()
             self.effects.append(Failed(error))
 
-    # ---- What became of the effects --------------------------------------------------------------
+    # ---- Outcomes of the effects -----------------------------------------------------------------
 
     def on_added(self, bookie: str, entry_id: int, code: Code | None) -> None:
         """Process a bookie's answer to an add, or that it failed to answer."""
@@ -216,7 +216,7 @@ class LedgerWriter:
             self.effects.append(FetchMetadata())
 
     def on_fetched(self, metadata: LedgerMetadata | None, version: int) -> None:
-        """Continue with the metadata as they are now, None if there are none."""
+        """Continue with the present metadata, None if there are none."""
         if self._wanted is None or self.error is not None:
             return
         if metadata is None:

@@ -1,1 +1,1 @@
-"""The `segstore` command: serves and administers. The only place that wires the parts together."""
+"""The `segstore` command: serves and administers; the only package that assembles the others."""

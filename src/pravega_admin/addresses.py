@@ -1,6 +1,6 @@
-"""Addresses as users write them: ``HOST:PORT``.
+"""Parses addresses as users write them: ``HOST:PORT``.
 
-Owns: how they are read.
+Owns: this syntax.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``segstore bench``: what this machine's store can do, measured in this process.
+"""``segstore bench``: measures this machine's store, in this process.
 
 Owns: the arguments and the output of these verbs.
 """

@@ -1,9 +1,9 @@
 """The ``segstore`` command's entry.
 
-Owns: what happens before the command line is even parsed.
+Owns: the steps before the command line is parsed.
 
 Invariants:
-1. Nothing slow is imported before the server processes of a store that is about to be started.
+1. Nothing slow is imported before the server processes of a store, if there are any, are started.
 """
 
 from __future__ import annotations

@@ -155,7 +155,7 @@ def _read_cluster(zookeeper: str, cluster: str, ledgers_root: str | None) -> Clu
     from zookeeper_client.kazoo_session import open_zookeeper
 
     parse_host_ports(zookeeper)
-    # It tells of each server that is not there.
+    # It reports each unreachable server.
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)
 
     async def look() -> ClusterState | Exception:

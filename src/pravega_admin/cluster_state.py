@@ -1,9 +1,9 @@
 """The present state of a cluster: the members that are registered, answer, and serve.
 
-Owns: ``look_at_cluster`` and the values that it returns. Nothing is changed.
+Owns: ``look_at_cluster`` and the values that it returns. It changes nothing.
 
-What ZooKeeper says is checked by asking: a segment store that was killed stays registered until its
-session ends, and one that has been given a container may still recover it.
+A member is asked, because ZooKeeper alone is no proof: a segment store that was killed stays
+registered until its session ends, and one that got a container may still recover it.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class ClusterState:
         return tuple(each for each in range(self.container_count or 0) if each not in served)
 
     def missing(self, *, stores: int = 1, controllers: int = 1, bookies: int = 0) -> list[str]:
-        """Return what keeps the cluster from being whole, in words; empty when it is.
+        """Return the reasons why the cluster is not whole, in words; empty when it is.
 
         It is whole when the wanted number of each kind serves, all containers are served, and each
         segment store has some, if there are enough.
@@ -87,7 +87,7 @@ class ClusterState:
         if self.container_count is None:
             found.append("no segment store has ever served")
         elif unserved := self.unserved:
-            found.append(f"containers that nobody serves: {', '.join(map(str, unserved))}")
+            found.append(f"containers that no store serves: {', '.join(map(str, unserved))}")
         idle = [
             each.address
             for each in self.members
@@ -103,8 +103,8 @@ async def look_at_cluster(
 ) -> ClusterState:
     """Return the state of a cluster; each process has so many seconds to answer.
 
-    Raises ``NotFoundError`` when ZooKeeper has no cluster of this name, and what calls to
-    ZooKeeper raise.
+    Raises ``NotFoundError`` when ZooKeeper has no cluster of this name, and the errors of calls to
+    ZooKeeper.
     """
     paths = find_paths(name)
     try:

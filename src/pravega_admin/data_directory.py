@@ -1,6 +1,6 @@
-"""The supervisor of a standalone store in its data directory.
+"""Makes a process the supervisor of a standalone store's data directory.
 
-Owns: becoming the supervisor of a data directory.
+Owns: the lock and the checks for that.
 
 Invariants:
 1. Two supervisors never use the same directory. Their children inherit the lock, so that it is
@@ -26,8 +26,8 @@ from segstore.runtime.refused_files import reason_of
 def open_run_directory(
     data_dir: Path, *, container_count: int = 4, journal_count: int = 1
 ) -> Iterator[RunDirectory]:
-    """Lock a data directory as its supervisor, and yield its run directory. A data directory that
-    does not exist is made, with ``journal_count`` journals.
+    """Lock a data directory as its supervisor, and yield its run directory; make a missing one with
+    ``journal_count`` journals.
 
     Raises ``ConfigurationError`` when it cannot be used, or is in use, and ``NoRoomError`` when its
     disk is full.

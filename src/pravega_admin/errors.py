@@ -1,6 +1,6 @@
-"""What can go wrong in the command line alone, and the exit code that says what went wrong.
+"""The errors of the command line alone, and the exit code of each.
 
-Owns: the exit codes. An error's text is the one sentence that the user gets to see.
+Owns: the exit codes. An error's text is the one sentence that the user reads.
 
 Invariants:
 1. Exit codes are an interface: they keep their meaning for ever.
@@ -38,12 +38,11 @@ class DamageFoundError(AdminError):
 
 
 class NoRoomError(AdminError):
-    """A server cannot start since a disk is full: once there is room, the same start succeeds."""
+    """A server cannot start because a disk is full: once there is room, the same start succeeds."""
 
 
 class ConfigurationError(AdminError):
-    """A server cannot start as it was told to, or with the data that it finds: starting it again
-    the same way is of no use."""
+    """A server cannot start as configured, or with the data that it finds: no retry helps."""
 
 
 _EXIT_CODES: dict[type[BaseException], int] = {
@@ -67,7 +66,7 @@ def cannot_start(sentence: str, cause: BaseException | None) -> AdminError:
 
 
 def exit_code_of(error: BaseException) -> int:
-    """Return the exit code of a command that an error ended."""
+    """Return the exit code of a command that failed with an error."""
     for kind in type(error).__mro__:
         if kind in _EXIT_CODES:
             return _EXIT_CODES[kind]
@@ -75,7 +74,7 @@ def exit_code_of(error: BaseException) -> int:
 
 
 def report_error(error: BaseException) -> int:
-    """Print on stderr, in one sentence, what ended a command; return the exit code for that."""
+    """Print one sentence on stderr about the error of a command; return its exit code."""
     if not isinstance(error, KeyboardInterrupt):
         sentence = str(error)
         if not isinstance(error, PravegaError):

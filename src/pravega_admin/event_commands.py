@@ -1,6 +1,6 @@
 """``segstore write`` and ``segstore read``: events from stdin, events to stdout.
 
-Owns: how lines become events with routing keys, and how events become lines.
+Owns: the conversion of lines to events with routing keys, and of events to lines.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def read(
 
 
 def _write_lines(writer: EventWriter, source: BinaryIO, key_of: KeyOf) -> tuple[int, int]:
-    """Write every line of the source; how many events and bytes these were."""
+    """Write every line of the source; return the numbers of events and bytes."""
     from pravega_admin.lines import LineTooLongError, iterate_lines
     from pravega_blocking.segment_writer import EVENT_BYTES_MAX
 
@@ -169,7 +169,7 @@ def _write_lines(writer: EventWriter, source: BinaryIO, key_of: KeyOf) -> tuple[
 def _print_events(
     reader: EventReader, count: int | None, timeout: float | None, output: OutputFormat
 ) -> int:
-    """Print events until there are enough, or no more; how many there were."""
+    """Print events until there are enough, or no more; return their number."""
     render = _event_as_json if output is OutputFormat.JSON else _event_as_line
     stdout = sys.stdout.buffer
     seen = 0

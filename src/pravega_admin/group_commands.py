@@ -24,7 +24,7 @@ GroupArgument: TypeAlias = Annotated[
 ]
 WHAT = "reader group"
 RETENTION = ("none", "manual", "checkpoints")
-"""What allows retention to drop data: nothing, the user, or the group's checkpoints."""
+"""The permission for retention to delete data: none, the user's, or the group's checkpoints."""
 
 
 @app.command("list")

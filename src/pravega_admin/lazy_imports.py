@@ -1,11 +1,10 @@
 """Imports modules only when they are used.
 
 Owns: ``import_lazily``, for modules that libraries import and a server process never uses. They
-would cost it memory for as long as it runs, and time before it is ready.
+would cost memory for as long as it runs, and time before it is ready.
 
 Invariants:
-1. A lazy module is there at its first use, as if it had been imported then: nothing is missing, for
-   any user of it.
+1. At its first use a lazy module is as if it had been imported then: complete for all its users.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class _LazyLoader:
         """Return None: Python makes the usual module."""
 
     def exec_module(self, module: ModuleType) -> None:
-        # Importing a module below this one asks for this one first.
+        # An import of a module below this one asks for this one first.
         module.__dict__.pop("__path__", None)
         module.__class__ = _LazyModule
 

@@ -1,10 +1,10 @@
 """Splits input into lines, and notices when the input pauses.
 
-Owns: the reading of a file, pipe or terminal without ever waiting longer than its source makes us.
+Owns: the reading of a file, pipe or terminal, which waits only for the source itself.
 
 Invariants:
-1. Every byte but the line ends comes out once, in order; a last line needs no end.
-2. ``on_pause`` is called before each wait that follows lines already handed out.
+1. Every byte but the line ends is returned once, in order; a last line needs no end.
+2. ``on_pause`` is called before each wait after lines were returned.
 """
 
 from __future__ import annotations
@@ -30,9 +30,7 @@ class LineTooLongError(ValueError):
 def iterate_lines(
     source: BinaryIO, *, bytes_max: int, on_pause: Callable[[], None]
 ) -> Iterator[bytes]:
-    """Yield the lines of ``source`` without their ends; raise ``LineTooLongError`` for one above
-    ``bytes_max``.
-    """
+    """Yield the lines of ``source`` without ends; ``LineTooLongError`` above ``bytes_max``."""
     pieces: list[bytes] = []
     piece_bytes = 0
     number = 1

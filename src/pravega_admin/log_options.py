@@ -1,4 +1,4 @@
-"""What may be chosen about the logs of a server process.
+"""The choices of format and level for the logs of a server process.
 
 Owns: the names of these choices. Server processes read them without the command line's parser.
 """
@@ -9,7 +9,7 @@ import enum
 
 
 class LogFormat(enum.StrEnum):
-    """Lines for people or for programs; AUTO looks whether stderr is a terminal."""
+    """Lines for people or for programs; AUTO checks whether stderr is a terminal."""
 
     AUTO = "auto"
     TEXT = "text"

@@ -1,6 +1,6 @@
 """Structured logs of the server processes, on stderr.
 
-Owns: how a log line looks. Stdout stays free for data.
+Owns: the format of a log line. Stdout stays free for data.
 
 Invariants:
 1. A line is one write, so that processes that share a file or terminal do not mix their lines.
@@ -22,7 +22,7 @@ from pravega_admin.log_options import LogFormat, LogLevel
 
 
 class LossyText(io.TextIOBase):
-    """A text stream that drops what the stream behind it cannot take now."""
+    """A text stream that drops text which the stream behind it cannot accept now."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

@@ -1,6 +1,7 @@
-"""Which transactions of a stream have no end yet: the interface has no call that lists them.
+"""Finds the transactions of a stream that have no end yet; the interface has no call that does.
 
-Owns: reading them out of the controller's own tables, as docs/formats/controller-metadata.md says.
+Owns: reading them from the controller's own tables, whose format is in
+docs/formats/controller-metadata.md.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ from pravega_wire.names import scoped_name
 REPLY_SECONDS = 30.0
 PAGE_ENTRIES = 1_000
 PROBED_SEGMENTS = 32
-"""Number of segment names that are looked up, existing or not, to find the store of the table."""
+"""Number of segment names, existing or not, that are located to find the table's store."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """A transaction as the controller has it stored."""
+    """A transaction as the controller has stored it."""
 
     identifier: str
     record: TransactionRecord

@@ -1,4 +1,4 @@
-"""The options and arguments that many commands share, and what some of them stand for.
+"""The options and arguments that many commands share, and the values for which some stand.
 
 Owns: their names, their help texts and their environment variables.
 """

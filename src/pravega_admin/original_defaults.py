@@ -3,7 +3,7 @@
 Owns: the switch ``SEGSTORE_ORIGINAL_NAMES``, and the class of those verbs.
 
 Invariants:
-1. Without the switch nothing of the original's is looked at: ``CLUSTER_NAME`` and its like may mean
+1. Without the switch, no name of the original is read: ``CLUSTER_NAME`` and others may mean
    anything in an environment that was not made for one of its images.
 2. An option that is given and a name of the original must agree: else ``UsageError``.
 """
@@ -34,7 +34,7 @@ class ServerCommand(TyperCommand):
     """A verb that starts a server."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the arguments, with what the original's names say where an option is not given."""
+        """Read the arguments, with the original's names for options that are not given."""
         if os.environ.get(ORIGINAL_NAMES, "") in ("", "0"):
             return super().parse_args(ctx, args)
         from pravega_admin.original_names import translate
@@ -67,12 +67,12 @@ def is_default(ctx: typer.Context, name: str) -> bool:
 
 
 def translation_of(ctx: typer.Context) -> Translation | None:
-    """Return what the original's names say; None if they are not looked at."""
+    """Return the settings of the original's names; None if these are not read."""
     return cast("Translation | None", ctx.meta.get(_KEY))
 
 
 def find_own_address() -> str | None:
-    """Return the address of this machine's name; None if that is of use on this machine alone."""
+    """Return the address of this machine's name; None if only this machine can use it."""
     try:
         address = socket.gethostbyname(socket.gethostname())
     except OSError:

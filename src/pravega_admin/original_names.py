@@ -1,16 +1,16 @@
-"""The original's names for settings: how servers are configured that replace its images.
+"""Translates the original's names for settings, for servers that replace its images.
 
 Owns: ``NAMES``, the one table of these names, and ``translate``.
 
-The original's images take variables of the environment, and properties in ``JAVA_OPTS``
+The original's images read variables of the environment, and properties in ``JAVA_OPTS``
 (``-Dname=value``); its start scripts make properties of the variables. Both become options and
-settings of ours, where the variable ``SEGSTORE_ORIGINAL_NAMES`` says so, see ``original_defaults``.
+settings of segstore if the variable ``SEGSTORE_ORIGINAL_NAMES`` is set, see ``original_defaults``.
 
 Invariants:
-1. Two names for one thing must agree: else ``UsageError``. The original silently takes one of them.
-2. What would weaken a server unnoticed is refused: TLS and authorization that are switched on, and
-   places for data that do not exist here.
-3. Names of the original that have no effect here are returned, to be told once.
+1. Two names for one setting must agree: else ``UsageError``. The original silently chooses one.
+2. Settings that would silently weaken a server are refused: TLS and authorization that are switched
+   on, and places for data that do not exist here.
+3. Names of the original that have no effect here are returned, to be reported once.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ VARIABLES_WITHOUT_EFFECT: Final = frozenset(
         "HDFS_ROOT",
     }
 )
-"""What the images read, and what means nothing here: servers wait for each other by themselves."""
+"""Names that the images read and that have no effect here: servers wait for each other anyway."""
 
 
 def _text(value: str) -> str:
@@ -145,8 +145,8 @@ class Name(NamedTuple):
     """A setting of the original's, by all its names."""
 
     target: str
-    """An option of ours as a word; a setting with dots; a part of one behind an exclamation mark;
-    or empty for what is only looked at."""
+    """An option of segstore as a word; a setting with dots; a part of one behind an exclamation
+    mark; or empty for a name that is only checked."""
     current: str
     earlier: str = ""
     """The name before the original's 0.8, which it still knows."""
@@ -406,7 +406,7 @@ NAMES: Final[Mapping[str, tuple[Name, ...]]] = {
         Name("", "singlenode.security.auth.enable", "singlenode.enableAuth", read=_AUTHORIZATION),
     ),
 }
-"""The names that mean something, by the server that reads them."""
+"""The names that have a meaning, by the server that reads them."""
 
 
 @dataclass(slots=True)
@@ -416,28 +416,28 @@ class Translation:
     options: dict[str, Any] = field(default_factory=dict)
     """Values of options, by the options' names."""
     sources: dict[str, str] = field(default_factory=dict)
-    """The name from which each option or setting comes; the original's defaults come from none."""
+    """The name from which each option or setting comes; none for the original's defaults."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Tables as those of a settings file."""
     environment: dict[str, str] = field(default_factory=dict)
-    """Variables that are to be set."""
+    """Variables to set."""
     needed: dict[str, str] = field(default_factory=dict)
-    """Options that have to be given, with the reason."""
+    """Options that must be given, with the reason."""
     without_effect: list[str] = field(default_factory=list)
-    """Names of the original that mean nothing here."""
+    """Names of the original that have no effect here."""
 
 
 @dataclass(slots=True)
 class _Value:
     value: Any
     source: str = ""
-    """The name that says it; empty for a default of the original's."""
+    """The name that has the value; empty for a default of the original's."""
 
 
 def translate(server: str, environment: Mapping[str, str], own_address: str | None) -> Translation:
-    """Return what the original's names in an environment say to one kind of server.
+    """Return the settings of one kind of server that the original's names in an environment have.
 
-    ``own_address`` is published where nothing else is said, as the original does. Raises
+    ``own_address`` is published if no name has another address, as the original does. Raises
     ``UsageError`` for values that contradict each other, cannot be read or cannot be met.
     """
     given = _collect(environment)
@@ -488,7 +488,7 @@ def merge_settings(
 
 
 def _collect(environment: Mapping[str, str]) -> dict[str, list[str]]:
-    """Return the values of variables and of properties, by name; empty ones are not given."""
+    """Return the values of variables and of properties, by name, without empty ones."""
     given = {name: [value.strip()] for name, value in environment.items() if value.strip()}
     try:
         words = shlex.split(environment.get(JAVA_OPTIONS, ""))
@@ -502,9 +502,7 @@ def _collect(environment: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 def _enter(found: dict[str, _Value], name: Name, source: str, text: str) -> None:
-    """Add the value of one name to ``found``. Raises ``UsageError`` if another name has another
-    value.
-    """
+    """Add the value of one name; ``UsageError`` if another name has another value."""
     try:
         value = name.read(text)
     except ValueError as error:
@@ -517,9 +515,9 @@ def _enter(found: dict[str, _Value], name: Name, source: str, text: str) -> None
 
 
 def _names_without_effect(server: str, given: Mapping[str, list[str]]) -> list[str]:
-    """Return the names of the original that are given and that no server of this kind reads.
+    """Return the given names of the original that no server of this kind reads.
 
-    Those of another kind are no mistake: one environment may be for both.
+    Names for another kind are no mistake: one environment may be for both.
     """
     known = {source for name in NAMES[server] for source in name.sources}
     of_others = {source for names in NAMES.values() for name in names for source in name.sources}
@@ -559,7 +557,7 @@ def _assemble_segment_store(
 def _assemble_storage(
     translation: Translation, found: dict[str, _Value], parts: Mapping[str, _Value]
 ) -> None:
-    """Assemble the options that say where tier 2 is."""
+    """Assemble the options for the place of tier 2."""
     kind = parts.get("storage")
     if kind is None:
         return
@@ -606,7 +604,7 @@ def _assemble_storage(
 def _assemble_controller(
     found: dict[str, _Value], parts: Mapping[str, _Value], own_address: str | None
 ) -> None:
-    """Assemble the options that say where a controller is reached."""
+    """Assemble the options for the address of a controller."""
     port = found["port"].value if "port" in found else 9090
     published = parts.get("published_port", _Value(port))
     if published.value != port:

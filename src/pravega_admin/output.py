@@ -1,10 +1,10 @@
-"""What commands print: data on stdout as a table or as JSON, everything else on stderr.
+"""Prints the output of commands: data on stdout as a table or as JSON, the rest on stderr.
 
 Owns: the two forms of data, and the progress bar.
 
 Invariants:
-1. Stdout carries data only, so that it can be piped. JSON is one document, or one line per event.
-2. Nothing is decorated unless a person looks at it: progress needs a terminal on stderr.
+1. Stdout has data only, so that it can be piped. JSON is one document, or one line per event.
+2. Output is decorated only for a person: progress needs a terminal on stderr.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def print_message(text: str) -> None:
 
 
 def report(sentence: str, fields: Row, output: OutputFormat) -> None:
-    """Print what was done: as JSON if the user asked for it, else as a message."""
+    """Print the result of an action: as JSON if the user asked for it, else as a message."""
     if output is OutputFormat.JSON:
         print_json(fields)
     else:
@@ -103,8 +103,7 @@ def progress(
 
 @contextmanager
 def status_line(text: str) -> Iterator[Callable[[str], None]]:
-    """Show a line on stderr that says what is going on, and yield a function that replaces its
-    text.
+    """Show a line about the present action on stderr, and yield a function that replaces its text.
 
     Nothing is shown unless stderr is a terminal.
     """

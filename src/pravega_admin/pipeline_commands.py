@@ -1,6 +1,6 @@
 """``segstore pipeline``: the data pipeline's jobs, which run on Spark.
 
-Owns: their options, what is shown while they run, and their summaries. The jobs themselves are in
+Owns: their options, the display while they run, and their summaries. The jobs themselves are in
 ``pravega_spark.jobs``.
 
 Invariants:
@@ -205,7 +205,7 @@ def compact(
     source: Annotated[str, typer.Argument(metavar="DIRECTORY", help="An archive in Parquet.")],
     target: Annotated[str, typer.Argument(metavar="DIRECTORY", help="Where the copy goes.")],
     file_bytes: Annotated[
-        int, typer.Option(min=1, metavar="BYTES", help="How long files shall be.")
+        int, typer.Option(min=1, metavar="BYTES", help="Length of the files.")
     ] = 256 * 1024 * 1024,
     dry_run: DryRunOption = False,
     master: MasterOption = LOCAL,
@@ -253,7 +253,7 @@ def stats(
         print_rows(rows, columns, output)
 
 
-# ---- Within --------------------------------------------------------------------------------------
+# ---- Parts of the verbs --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +265,7 @@ class _KafkaSource:
 
     @property
     def checkpoint_name(self) -> str:
-        """Return a file name of the topic and its servers, in whichever order these were named.
+        """Return a file name for the topic and its servers, whatever the order of these.
 
         A topic of the same name elsewhere has other offsets. Hadoop's paths have no colons.
         """
@@ -336,7 +336,7 @@ def _session(
 
 @contextmanager
 def _sentences() -> Iterator[None]:
-    """Replace errors of Spark, which fill pages, by the one sentence that says what is wrong."""
+    """Replace errors of Spark, which fill pages, by the one sentence with their reason."""
     from pyspark.errors import PySparkException
 
     from pravega_blocking.errors import PravegaError

@@ -1,11 +1,11 @@
 """The options of ``segstore standalone``, read without the command line's parser.
 
-Owns: what is read so. The parser, its help and its complaints are ``serve_commands``'; importing
-and setting it up takes longer than all else that the command does before the servers start.
+Owns: this reading. The parser, its help and its messages are in ``serve_commands``; importing and
+setting it up takes longer than all other work of the command before the servers start.
 
 Invariants:
-1. What is read here is what the parser would have read. Whatever is in doubt is left to it: a name
-   or a value that is not plainly right, and every request for help.
+1. This module reads only arguments that the parser would read alike. It leaves every doubt to the
+   parser: a name or a value that is not plainly right, and every request for help.
 2. This module imports almost nothing: it is read before the servers can start.
 """
 
@@ -18,11 +18,11 @@ from pravega_admin.log_options import LogFormat, LogLevel
 
 PORT_MAX = 65535
 ORIGINAL_NAMES = "SEGSTORE_ORIGINAL_NAMES"
-"""The variable that says whether the original's names for settings are looked at."""
+"""The variable that makes the verbs read the original's names for settings."""
 CONTROLLERS_MAX = 16
 CONTAINERS_DIGITS_MAX = 9
 ALL_CORES = "auto"
-"""The value of ``--stores`` for as many as this machine's cores are good for."""
+"""The value of ``--stores`` that chooses the number by this machine's cores."""
 
 
 def _text(value: str) -> object:
@@ -77,15 +77,14 @@ READERS: dict[str, Callable[[str], object]] = {
     "log_file": _text,
     "config": _text,
 }
-"""Functions that read the values of options; each returns None for a value that is not plainly
-right."""
+"""Functions that read the values of options; each returns None for an uncertain value."""
 FLAGS = frozenset({"allow_insecure"})
 VARIABLES = {
     "data_dir": "SEGSTORE_DATA_DIR",
     "tier2": "SEGSTORE_TIER2",
     "allow_insecure": "SEGSTORE_ALLOW_INSECURE",
 }
-"""Environment variables that stand for options that are not given."""
+"""Environment variables in place of options that are not given."""
 
 
 def read_options(arguments: Sequence[str]) -> dict[str, object] | None:

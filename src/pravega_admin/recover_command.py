@@ -1,6 +1,6 @@
 """``segstore recover``: repair a store that lost a journal, or a part of tier 2.
 
-Owns: what the user is told and asked. What is done is ``segstore.repair.recover``'s.
+Owns: messages to the user and questions; ``segstore.repair.recover`` does the work.
 """
 
 from __future__ import annotations
@@ -52,21 +52,21 @@ def recover(
 
     It is for a store on its own: logs of a cluster are on bookies.
 
-    First it says what is wrong, and what of each segment would be dropped. What it changes is kept
-    in a directory beside it.
+    First it reports the problems, and the data that each segment would lose. It moves the
+    files that it replaces to a directory below the data directory.
     """
     from segstore.process.config import SegmentStoreConfig
 
     file = read_settings(config).get("segment_store", {})
     if "cluster" in file:
         raise ConfigurationError(
-            f"{config} is of a member of a cluster, whose logs are on bookies: recover goes on with"
-            " the journals of a store on its own; nothing was looked at or changed"
+            f"{config} is of a member of a cluster, whose logs are on bookies: recover repairs only"
+            " the journals of a single store; it read and changed nothing"
         )
     if not data_dir.exists():
         raise ConfigurationError(
             f"data directory {data_dir} does not exist; a member of a cluster has none, and nothing"
-            " that recover could go on with"
+            " that recover could repair"
         )
     options: dict[str, Any] = {
         "data_dir": str(data_dir),
@@ -108,12 +108,12 @@ async def _recover(
                 print_message("nothing has to be recovered: the journal and tier 2 agree")
                 return
             if dry_run:
-                print_message("nothing was changed; without --dry-run this is done")
+                print_message("nothing was changed; recover does this without --dry-run")
                 return
             if not yes and not _confirm():
                 raise AdminError("nothing was changed")
             backup = await recovery.run(plan)
-        print_message(f"recovered; everything that was changed is in {backup} as it was before")
+        print_message(f"recovered; {backup} has the former content of everything that was changed")
     except Exception as error:
         for leaf in leaf_errors(error):
             if isinstance(leaf, DataDirectoryError | StorageConfigurationError):
@@ -125,7 +125,7 @@ async def _recover(
 
 def _confirm() -> bool:
     try:
-        return typer.confirm("Go on with what is left?", err=True)
+        return typer.confirm("Continue with the remaining data?", err=True)
     except typer.Abort:
         return False
 
@@ -160,31 +160,31 @@ def _print_plan(plan: RecoveryPlan, output: OutputFormat) -> None:
     if rows:
         print_rows(rows, COLUMNS, output)
     for journal in plan.journals:
-        print_message(f"a new journal takes the place of {journal.path}, which is kept")
+        print_message(f"a new journal replaces {journal.path}, which is kept")
         if journal.left is None:
             print_message(
-                "what was acknowledged and had not reached tier 2 is lost; nobody knows how much"
+                "acknowledged data that had not reached tier 2 are lost; their size is unknown"
             )
         elif journal.dropped_bytes_max is not None:
             print_message(
-                "what lies before the damage is used; of what lies behind it, at most"
-                f" {journal.dropped_bytes_max} bytes of journal, only that is left which had"
-                " reached tier 2"
+                "the data before the damage are used; of the data behind it, at most"
+                f" {journal.dropped_bytes_max} bytes of journal, only those that had reached tier"
+                " 2 are left"
             )
         if journal.missing:
             print_message(
-                "of what was in files that are not there only that is left which had reached tier"
-                f" 2, and nobody knows how much it was: {', '.join(journal.missing)}"
+                "of the data in missing files, whose size is unknown, only those that had reached"
+                f" tier 2 are left: {', '.join(journal.missing)}"
             )
         if journal.let_go_or_lost:
             print_message(
-                "the first files cannot be read, and the journal says up to the damage that they"
-                " are needed: it may have let them go later, else of what was in them only that is"
-                f" left which had reached tier 2: {', '.join(journal.let_go_or_lost)}"
+                "the first files cannot be read, and the journal needed them up to the damage: it"
+                " may have deleted them later; otherwise only the data in them that had reached"
+                f" tier 2 are left: {', '.join(journal.let_go_or_lost)}"
             )
     if any(str(row["segment"]).startswith(CONTROLLER_TABLES) for row in rows):
         print_message(
-            "the controller keeps scopes and streams in tables of this store, of which something is"
-            " in this list: the last changes of streams may be gone, and streams whose creation"
-            " was cut short have to be created or deleted again"
+            "this list has segments in which the controller keeps scopes and streams: the last"
+            " changes of streams may be lost, and streams whose creation was interrupted must be"
+            " created or deleted again"
         )

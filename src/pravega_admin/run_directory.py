@@ -1,4 +1,4 @@
-"""The files in a data directory that say which processes run a store in it.
+"""The files in a data directory that name the processes of its store.
 
 Owns: ``<data-dir>/run``: a pid file for the supervisor and for each server process.
 

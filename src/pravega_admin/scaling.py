@@ -1,4 +1,4 @@
-"""Plans a scaling: which segments end, and which key ranges the new ones get.
+"""Plans a scaling: the segments to seal, and the key ranges of the new ones.
 
 Owns: arithmetic on key ranges.
 

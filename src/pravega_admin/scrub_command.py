@@ -3,8 +3,7 @@
 Owns: the arguments of this verb, its progress and its report.
 
 Invariants:
-1. The report is on stdout, whatever was found; damage ends the command with an exit code of its
-   own.
+1. The report is always on stdout; damage ends the command with an exit code of its own.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""A segment store that loads itself: what appends cost without a network and without clients.
+"""A segment store that loads itself: measures appends without a network and without clients.
 
-Owns: the self-test's workloads, its producers, and what it measures.
+Owns: the self-test's workloads, its producers, and its measurements.
 
 Invariants:
 1. The store is the real one: containers, durable log, read index, cache and storage writer. Only
    tier 2 drops users' data, and tier 1 may be a list in memory.
-2. A producer sends a batch of appends at once and the next one when all are durable; the latency
-   of an append is from its submission to its completion.
-3. An append that fails ends the self-test with its error: there are no numbers of a broken run.
+2. A producer sends a batch of appends at once and the next one when all are durable; the latency of
+   an append is from its submission to its completion.
+3. An append that fails ends the self-test with its error: a broken run has no numbers.
 """
 
 from __future__ import annotations
@@ -92,10 +92,10 @@ def run_self_test(
     cache_bytes_max: int,
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> SelfTestResult:
-    """Run one workload. ``durable``: tier 1 is a local journal, synced before any append completes.
+    """Run one workload. ``durable``: tier 1 is a local journal, synced before an append completes.
 
-    ``data_dir`` is made, and not removed. ``on_progress`` gets the number of appends
-    that were done since its last call. Raises ``SegmentStoreError`` when an append fails.
+    ``data_dir`` is made, and not removed. ``on_progress`` gets the number of appends since its last
+    call. Raises ``SegmentStoreError`` when an append fails.
     """
     config = SegmentStoreConfig(
         data_dir=data_dir,
@@ -189,9 +189,7 @@ class _Batch:
         self._done = trio.Event()
 
     async def append(self, data: bytes, count: int, *, first_event: int) -> None:
-        """Append ``data`` that many times, as a client's writer does, and wait until all of it is
-        durable.
-        """
+        """Append ``data`` many times, as a client's writer does, and wait until all is durable."""
         replace, accumulate = AttributeUpdateType.REPLACE, AttributeUpdateType.ACCUMULATE
         for number in range(first_event, first_event + count):
             self._submitted.append(time.perf_counter())
@@ -209,9 +207,7 @@ class _Batch:
             raise self._error
 
     def _complete(self, error: SegmentStoreError | None, length: int) -> None:
-        """Check and count a completion; those of one segment must come in the order of its
-        appends.
-        """
+        """Check and count a completion; those of one segment must come in order."""
         elapsed = time.perf_counter() - self._submitted[self._completed]
         self._latencies_ms.append(elapsed * 1000)
         self._completed += 1

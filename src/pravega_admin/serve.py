@@ -1,10 +1,10 @@
 """Runs one server in this process, until it is told to end.
 
-Owns: the one place where servers are started: which exist, how their settings are read, signals,
-and what a failed start means to a user.
+Owns: the one place where servers are started: their kinds, the reading of their settings, signals,
+and the messages about a failed start.
 
 Invariants:
-1. SIGTERM or SIGINT ends a server the gentle way, once; a second one ends the process at once.
+1. The first SIGTERM or SIGINT lets a server drain; a second one ends the process at once.
 2. A server that cannot start as configured raises ``ConfigurationError`` with one sentence.
 """
 
@@ -50,12 +50,11 @@ class Parts:
     config_type: Any
     serve: Serve
     refusals: tuple[type[Exception], ...]
-    """Errors that mean: it cannot start as configured, and never will."""
+    """Errors after which no start with this configuration succeeds."""
     failures: tuple[type[Exception], ...] = ()
-    """Errors that mean: it could not start this time. Like refusals, each is one sentence."""
+    """Errors of this one start. Like refusals, each is one sentence."""
     is_loss: Callable[[BaseException], bool] = lambda error: False
-    """Return whether an error means that data are damaged or missing, so that another start cannot
-    help."""
+    """Return whether an error means damaged or missing data, so that another start cannot help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,12 +149,12 @@ def run_server(
 ) -> None:
     """Serve until a signal ends the server. ``settings`` are the fields of its configuration.
 
-    Raises ``ConfigurationError`` when it cannot start as told.
+    Raises ``ConfigurationError`` when it cannot start as configured.
     """
     parts = server.load()
     raise_descriptor_limit()
     config = _read_config(server, parts, settings)
-    with _telling(parts, config):
+    with _explaining_errors(parts, config):
         run_event_loop(_serve_until_signal, parts.serve, config, on_ready)
 
 
@@ -170,7 +169,7 @@ def share_out_containers(settings: Mapping[str, Any], store_count: int) -> Share
     parts = server.load()
     raise_descriptor_limit()
     config = _read_config(server, parts, settings)
-    with _telling(parts, config):
+    with _explaining_errors(parts, config):
         return trio.run(share_out_logs, config, store_count)
 
 
@@ -182,8 +181,8 @@ def _read_config(server: Server, parts: Parts, settings: Mapping[str, Any]) -> A
 
 
 @contextmanager
-def _telling(parts: Parts, config: Any) -> Iterator[None]:
-    """Raise errors that users can do something about as one sentence."""
+def _explaining_errors(parts: Parts, config: Any) -> Iterator[None]:
+    """Convert errors that users can resolve into one sentence each."""
     try:
         yield
     except Exception as failure:
@@ -196,7 +195,7 @@ def _telling(parts: Parts, config: Any) -> Iterator[None]:
 def raise_descriptor_limit() -> None:
     """Raise the soft limit of open files to the hard one, if the system allows it."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # Otherwise what there is has to do.
+    # Otherwise the present limit must do.
     with suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
@@ -222,7 +221,7 @@ async def _serve_until_signal(serve: Serve, config: Any, on_ready: Callable[[], 
 
 
 async def _end_on_signal(signals: Any, starting: trio.CancelScope, shutdown: trio.Event) -> None:
-    """Wait for the first signal and ask the server to end; the server drains by itself."""
+    """Wait for the first signal and ask the server to end; the server then drains."""
     async for _ in signals:
         if shutdown.is_set():
             os._exit(EXIT_INTERRUPTED)
@@ -232,7 +231,7 @@ async def _end_on_signal(signals: Any, starting: trio.CancelScope, shutdown: tri
 
 
 def _meaning(error: BaseException, parts: Parts, config: Any) -> AdminError | None:
-    """Return a sentence about an error that users can do something about; None for others."""
+    """Return a sentence about an error that users can resolve; None for others."""
     if parts.is_loss(error):
         return ConfigurationError(
             f"{error}. Keep a copy of the data before you change anything; 'segstore recover"

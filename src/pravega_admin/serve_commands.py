@@ -1,7 +1,7 @@
 """``segstore standalone``, ``segstore server`` and ``segstore controller``.
 
-Owns: the arguments of these verbs. A ``standalone`` whose arguments are plainly right is started
-without this module, see ``quick_options``.
+Owns: the arguments of these verbs. A ``standalone`` with plainly right arguments is started without
+this module, see ``quick_options``.
 """
 
 from __future__ import annotations
@@ -295,7 +295,7 @@ def controller(
 
 
 def _read_settings(ctx: typer.Context, path: Path | None) -> dict[str, dict[str, Any]]:
-    """Return the tables of the settings file, with what the original's names say."""
+    """Return the tables of the settings file, with the settings of the original's names."""
     tables = read_settings(path)
     if (translation := translation_of(ctx)) is None:
         return tables
@@ -305,7 +305,7 @@ def _read_settings(ctx: typer.Context, path: Path | None) -> dict[str, dict[str,
 
 
 def _names_without_effect(ctx: typer.Context) -> Sequence[str]:
-    """Return the names of the original that are given and mean nothing here."""
+    """Return the given names of the original that have no effect here."""
     translation = translation_of(ctx)
     return () if translation is None else translation.without_effect
 
@@ -313,7 +313,7 @@ def _names_without_effect(ctx: typer.Context) -> Sequence[str]:
 def _where_stores_are(
     segment_stores: list[str] | None, zookeeper: str | None, cluster: str | None
 ) -> dict[str, Any]:
-    """Return the settings that say how a controller finds the segment stores."""
+    """Return the settings by which a controller finds the segment stores."""
     if zookeeper is None:
         if cluster is not None:
             raise UsageError("--cluster needs --zookeeper HOST:PORT")

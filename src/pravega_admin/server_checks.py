@@ -1,11 +1,10 @@
-"""Whether a server serves, asked in its own protocol.
+"""Checks whether a server serves, by its own protocol.
 
 Owns: ``ask_segment_store`` and ``ask_controller``.
 
-An open port says little: the kernel accepts connections for a process that hangs, and a segment
-store listens before its containers are recovered. So a segment store has to answer Hello, and
-a controller the health service of gRPC; both do so from their event loops, and only once they
-serve.
+An open port proves little: the kernel accepts connections for a process that hangs, and a segment
+store listens before its containers are recovered. So a segment store must answer Hello, and a
+controller the health service of gRPC; both do so from their event loops, and only when they serve.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ def ask_segment_store(
     try:
         with SegmentConnection(host, port, timeout=seconds_max) as connection:
             for container in containers:
-                # Each container has its own metadata segment, whose name says which one it is.
+                # The name of each container's metadata segment ends with the container's number.
                 name = f"{CONTAINER_METADATA_PREFIX}{container}"
                 question = GetStreamSegmentInfo(connection.next_request_id(), name, "")
                 if not isinstance(connection.call(question), WrongHost):
@@ -68,4 +67,4 @@ def ask_controller(host: str, port: int, *, seconds_max: float) -> None:
                 return
             raise UnavailableError(f"{target} does not serve: {error.details()}") from error
     if answer != SERVING:
-        raise UnavailableError(f"{target} says that it does not serve")
+        raise UnavailableError(f"{target} reports that it does not serve")

@@ -4,8 +4,8 @@ Owns: ``notify_ready``. The manager names a datagram socket in ``NOTIFY_SOCKET``
 ``READY=1`` from the process that it has started.
 
 Invariants:
-1. Without such a socket nothing is imported or done: most are started without a service manager.
-2. A manager that takes no message disturbs no service.
+1. Without such a socket nothing is imported or done, as most servers have no service manager.
+2. A manager that accepts no message disturbs no service.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def notify_ready() -> None:
     import socket
     from contextlib import suppress
 
-    # A name in Linux's own space is written with an @ in front.
+    # A name in Linux's abstract namespace is written with an @ in front.
     address = f"\0{path[1:]}" if path.startswith("@") else path
     with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.settimeout(1.0)

@@ -1,10 +1,10 @@
 """``segstore standalone``: a whole store on one machine.
 
-Owns: which processes that takes, with which settings, and what the user is told.
+Owns: the processes of the store, their settings, and the messages to the user.
 
 Invariants:
 1. Without ``allow_insecure`` nothing listens beyond the machine itself: there is no authentication.
-2. What can be known to fail before a process is started, fails before.
+2. Every failure that can be foreseen happens before a process is started.
 3. Ready means that the controller answers and every container of every segment store is open.
 4. Each container is in one segment store, controllers send its clients there, and its log is in a
    journal of that store before any store is started.
@@ -46,7 +46,7 @@ ANY_ADDRESSES = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 @dataclass(frozen=True, slots=True)
 class StandaloneSettings:
-    """A store on one machine. ``published_address`` is what clients are told to connect to."""
+    """A store on one machine. ``published_address`` is the address that clients get."""
 
     data_dir: Path
     host: str = "127.0.0.1"
@@ -71,10 +71,10 @@ class StandaloneSettings:
 
 
 def run_standalone(settings: StandaloneSettings, *, began: float) -> None:
-    """Run the store until it is told to end; ``began`` is when we did, by the monotonic clock.
+    """Run the store until it is told to end; ``began`` is our start, by the monotonic clock.
 
     Does not return: this process becomes the store's supervisor, with another program. Raises
-    ``ConfigurationError`` when it cannot run as told.
+    ``ConfigurationError`` when it cannot run as configured.
     """
     check_exposure(settings.host, allow_insecure=settings.allow_insecure)
     if settings.stores > settings.container_count:
@@ -124,9 +124,7 @@ def run_standalone(settings: StandaloneSettings, *, began: float) -> None:
 
 
 def check_exposure(host: str, *, allow_insecure: bool) -> None:
-    """Raise ``ConfigurationError`` if other machines could reach the store: it has no
-    authentication.
-    """
+    """Raise ``ConfigurationError`` if other machines could reach the unprotected store."""
     if allow_insecure or _is_loopback(host):
         return
     raise ConfigurationError(
@@ -136,7 +134,7 @@ def check_exposure(host: str, *, allow_insecure: bool) -> None:
 
 
 def check_port(host: str, port: int, option: str) -> None:
-    """Raise ``ConfigurationError`` if the port cannot be listened on now."""
+    """Raise ``ConfigurationError`` if the port cannot be opened now."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -161,8 +159,8 @@ def _controller_ports(settings: StandaloneSettings) -> range:
 
 
 def _store_ports(settings: StandaloneSettings) -> range:
-    """Return the ports of the segment stores; ``ConfigurationError`` if there are not enough, or
-    controllers have one of them."""
+    """Return the ports of the segment stores; ``ConfigurationError`` if there are too few, or if a
+    controller has one of them."""
     ports = _ports("segment stores", settings.segment_store_port, settings.stores)
     controllers = _controller_ports(settings)
     if taken := sorted(set(ports).intersection(controllers)):
@@ -185,7 +183,7 @@ def _ports(what: str, first: int, count: int) -> range:
 def _shares_of(settings: StandaloneSettings) -> Shares | None:
     """Assign the containers to the segment stores; return None for one store, which has them all.
 
-    Logs are moved where that is needed. Raises ``AdminError`` when they cannot be.
+    Logs are moved where necessary. Raises ``AdminError`` when that fails.
     """
     if settings.stores == 1:
         return None
@@ -233,7 +231,7 @@ def _reached_host(settings: StandaloneSettings) -> str:
 
 
 def child_specs(settings: StandaloneSettings, shares: Shares | None) -> list[tuple[str, ChildSpec]]:
-    """Return how to start each process of the store, and of what kind it is."""
+    """Return the kind of each process of the store, and how to start it."""
     store_ports = _store_ports(settings)
     controller = {
         "host": settings.host,
@@ -255,7 +253,7 @@ def child_specs(settings: StandaloneSettings, shares: Shares | None) -> list[tup
 
     controllers = [
         spec(
-            # The first has the name that it has alone.
+            # The first keeps the name that it has when it is alone.
             "controller" if index == 0 else f"controller-{index}",
             CONTROLLER,
             {"port": port, **controller},

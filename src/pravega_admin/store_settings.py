@@ -1,12 +1,12 @@
-"""What the options of ``segstore standalone`` and the settings file say.
+"""The settings of a standalone store, from the options of the command and the settings file.
 
-Owns: the settings file, and how options become the settings of a store.
+Owns: the settings file, and the conversion of options to settings.
 
 A settings file is TOML with the tables ``segment_store`` and ``controller``, whose keys are the
 fields of the servers' configurations; those that have an option are refused there.
 
 Invariants:
-1. This module does without the command line's parser, whose import takes long.
+1. This module works without the command line's parser, whose import takes long.
 """
 
 from __future__ import annotations
@@ -41,8 +41,7 @@ PATHS = frozenset({"data_dir", "log_file", "config"})
 def start_standalone(options: Mapping[str, Any]) -> None:
     """Run a whole store. Does not return, see ``run_standalone``.
 
-    ``options`` are those that were given, by name; None is for one that was not. Raises
-    ``AdminError``.
+    ``options`` are the given ones, by name; None stands for a missing one. Raises ``AdminError``.
     """
     began = process_began()
     from pravega_admin.standalone import CONTAINER_COUNT, StandaloneSettings, run_standalone
@@ -84,7 +83,7 @@ def read_stores(text: str) -> int | str:
 
 
 def stores_for(core_count: int) -> int:
-    """Return how many segment stores so many cores are good for.
+    """Return the number of segment stores for so many cores.
 
     A store's event loop fills one core; its journal, its kernel and its clients need another.
     """
@@ -103,9 +102,7 @@ def process_began() -> float:
 
 
 def read_settings(path: Path | None) -> dict[str, dict[str, Any]]:
-    """Return the tables of a settings file; raise ``ConfigurationError`` when it has anything
-    else.
-    """
+    """Return the tables of a settings file; ``ConfigurationError`` if it has anything else."""
     if path is None:
         return {}
     import tomllib
@@ -128,9 +125,9 @@ def read_settings(path: Path | None) -> dict[str, dict[str, Any]]:
 def tier_2_settings(
     location: str | None, *, endpoint: str | None, region: str | None, is_shared: bool = False
 ) -> dict[str, Any]:
-    """Return the settings that say where the tier 2 of a segment store is.
+    """Return the settings for the place of a segment store's tier 2.
 
-    A directory is allowed where it ``is_shared`` by the members of a cluster.
+    A directory is allowed if it ``is_shared`` by the members of a cluster.
     """
     if is_shared and location is not None and "://" not in location:
         return {"storage_dir": location}

@@ -388,7 +388,7 @@ def _epoch_rows(
         try:
             ranges = client.epoch_segments(name.scope, name.stream, epoch)
         except NotFoundError:
-            # Those far behind the head are not on record any more.
+            # Epochs far behind the head are not on record any more.
             continue
         rows.append({"epoch": epoch, "segments": len(ranges)})
     return rows
@@ -464,7 +464,7 @@ def _retention(
         raise UsageError("--retention-max needs --retention-time or --retention-size")
     parse = parse_duration_ms if new.type is RetentionKind.TIME else parse_size_bytes
     if parse(maximum) < new.minimum:
-        raise UsageError("--retention-max is less than what is kept at least")
+        raise UsageError("--retention-max is less than the minimum")
     return replace(new, maximum=parse(maximum))
 
 

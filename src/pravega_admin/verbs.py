@@ -1,6 +1,6 @@
 """The verbs of the ``segstore`` command.
 
-Owns: the tree of verbs, and how failures end: one sentence on stderr and an exit code.
+Owns: the tree of verbs, and the report of a failure: one sentence on stderr and an exit code.
 
 Invariants:
 1. Importing this module imports neither gRPC nor trio nor any server: help is immediate.

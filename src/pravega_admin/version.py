@@ -1,6 +1,6 @@
-"""The version of the package, where looking it up among what is installed would take too long.
+"""The version of the package, because looking up the installed one would take too long.
 
-Owns: ``VERSION``; a test holds it to the package's own.
+Owns: ``VERSION``; a test compares it with the package's own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where a controller is, as users say it.
+"""Parses the address of a controller as users write it.
 
 Owns: the form of a controller's address and its default. Imports no gRPC, so that a command line
 can name the default without it.

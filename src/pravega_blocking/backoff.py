@@ -13,9 +13,7 @@ DELAY_SECONDS_MAX = 5.0
 
 
 def delays(first: float, *, maximum: float = DELAY_SECONDS_MAX) -> Iterator[float]:
-    """Yield the seconds to wait before each further attempt: ``first``, then twice as long each
-    time.
-    """
+    """Yield the seconds to wait before each further attempt: ``first``, then always doubled."""
     for attempt in itertools.count():
         yield min(maximum, first * 2.0 ** min(attempt, 60))
 
@@ -33,9 +31,7 @@ class Patience:
         self._since = None
 
     def wait(self) -> bool:
-        """Sleep before the next attempt, and return True; return False at once when the time is
-        over.
-        """
+        """Sleep before the next attempt and return True, or return False when the time is over."""
         now = time.monotonic()
         if self._since is None:
             self._since = now

@@ -1,11 +1,11 @@
 """A blocking client of the controller's gRPC interface.
 
-Owns: the channel, the names of the methods, and what each status means to a user.
+Owns: the channel, the names of the methods, and the error for each status.
 
 Invariants:
-1. Messages stay inside: callers see plain values of this module and ``stream_settings``.
-2. Every failure is a ``PravegaError`` that names the scope or stream it is about.
-3. A listing ends at the first empty page, as the interface demands.
+1. No caller sees a message: callers get plain values of this module and ``stream_settings``.
+2. Every failure is a ``PravegaError`` that names its scope or stream.
+3. A listing ends at the first empty page, as the interface requires.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
-# The gRPC core writes its own lines to stderr otherwise.
+# Otherwise the gRPC core writes its own lines to stderr.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import grpc
@@ -146,9 +146,10 @@ class TableSettings:
 class ControllerClient:
     """A connection to a controller. Use it within a ``with`` block; safe for threads.
 
-    ``address`` as ``parse_controller_address`` takes it. A call that fails in a way that may pass
-    is repeated for ``patience`` seconds, before ``UnavailableError`` or ``ControllerFailureError``
-    is raised; one that gets no answer within ``CALL_SECONDS`` raises ``TimedOutError``.
+    ``parse_controller_address`` parses ``address``. A call that fails in a way that may pass is
+    repeated for ``patience`` seconds, and then raises ``UnavailableError`` or
+    ``ControllerFailureError``; without an answer within ``CALL_SECONDS`` it raises
+    ``TimedOutError``.
     """
 
     def __init__(
@@ -161,10 +162,10 @@ class ControllerClient:
             options=[
                 ("grpc.enable_http_proxy", 0),
                 ("grpc.max_receive_message_length", _MESSAGE_BYTES_MAX),
-                # A controller that comes back is tried again soon.
+                # A controller that is back is tried again soon.
                 ("grpc.initial_reconnect_backoff_ms", 100),
                 ("grpc.max_reconnect_backoff_ms", 1000),
-                # In spite of its name: how long an attempt to connect may take.
+                # In spite of its name: the maximum time of an attempt to connect.
                 ("grpc.min_reconnect_backoff_ms", int(CONNECT_SECONDS * 1000)),
             ],
         )
@@ -208,9 +209,7 @@ class ControllerClient:
             token = page.continuationToken.token
 
     def list_streams(self, scope: str, *, tag: str | None = None) -> Iterator[str]:
-        """Return the names of a scope's streams, internal ones too; with ``tag`` only those that
-        have it.
-        """
+        """Return the names of a scope's streams, internal ones too, or of those with a tag."""
         token = ""
         while True:
             page = self._list_streams_page(scope, tag, token)
@@ -272,9 +271,7 @@ class ControllerClient:
         _check(pb.DeleteStreamStatus.Status.Name(reply.status), "delete", scope, stream)
 
     def truncate_stream(self, scope: str, stream: str, cut: Mapping[int, int]) -> None:
-        """Truncate a stream at a stream cut (segment id -> offset): events before it are
-        deleted.
-        """
+        """Truncate a stream at a stream cut (segment id -> offset): delete the events before it."""
         request = pb.StreamCut(streamInfo=_info(scope, stream), cut=dict(cut))
         reply = self._call("truncateStream", request, pb.UpdateStreamStatus, scope, stream)
         _check(pb.UpdateStreamStatus.Status.Name(reply.status), "truncate", scope, stream)
@@ -420,9 +417,7 @@ class ControllerClient:
         return self._end_transaction("abortTransaction", scope, stream, identifier)
 
     def completed_transactions(self, scope: str, stream: str) -> list[tuple[bytes, str]]:
-        """Return the transactions that ended last, oldest first: id, and ``committed`` or
-        ``aborted``.
-        """
+        """Return the transactions that ended last, oldest first: id, and state in words."""
         request = pb.ListCompletedTxnRequest(streamInfo=_info(scope, stream))
         reply = self._call(
             "listCompletedTransactions", request, pb.ListCompletedTxnResponse, scope, stream

@@ -1,4 +1,4 @@
-"""What can go wrong between a client and a store. An error's text is one sentence for the user.
+"""The errors between a client and a store. An error's text is one sentence for the user.
 
 Owns: the error tree of all clients.
 """
@@ -7,11 +7,11 @@ from __future__ import annotations
 
 
 class PravegaError(Exception):
-    """Something failed; the text says what and what to do."""
+    """An action failed; the text tells the reason and the remedy."""
 
 
 class UsageError(PravegaError):
-    """The client was asked for something that has no meaning."""
+    """The request to the client makes no sense."""
 
 
 class NotFoundError(PravegaError):
@@ -19,7 +19,7 @@ class NotFoundError(PravegaError):
 
 
 class AlreadyExistsError(PravegaError):
-    """The thing to be created exists already."""
+    """The object to be created exists already."""
 
 
 class UnavailableError(PravegaError):
@@ -31,7 +31,7 @@ class TimedOutError(PravegaError):
 
 
 class ConflictError(PravegaError):
-    """The state of a scope or stream does not allow it: sealed, not sealed, not empty."""
+    """The state of a scope or stream does not allow this: sealed, not sealed, not empty."""
 
 
 class StreamSealedError(ConflictError):

@@ -1,13 +1,13 @@
 """Reads the events of a stream, in the order of each routing key, through restarts and scalings.
 
-Owns: one cursor per segment, one connection per segment store, and which segments may be read yet.
+Owns: one cursor per segment, one connection per segment store, and the order of segments.
 
 Invariants:
 1. A segment is read only after all of its predecessors have been read to their end.
-2. A cursor's next byte to ask for is at ``offset``; bytes before it that are not yet whole events
-   are its ``pending``. A lost connection loses requests, never bytes.
+2. A cursor requests its next byte at ``offset``; earlier bytes that are not yet whole events are
+   its ``pending``. A lost connection loses requests, never bytes.
 3. At most one read per segment is under way.
-4. A reader that stops at the tail stops at the tail as it was when the reader was opened.
+4. A reader that stops at the tail stops at the tail of the moment in which it was opened.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Address = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class ReadEvent:
-    """An event and where its frame begins in its segment."""
+    """An event and the offset of its frame in its segment."""
 
     data: bytes
     segment_id: int
@@ -107,8 +107,8 @@ class _Link:
 class EventReader:
     """Reads a stream. Use it in one thread, within a ``with`` block.
 
-    With ``stop_at_tail`` reading ends where the stream ended when the reader was opened; else only
-    when the stream has been sealed. ``patience`` is how many seconds servers may stay away.
+    With ``stop_at_tail`` reading ends at the tail of the moment in which the reader was opened;
+    else only when the stream is sealed. ``patience`` is how many seconds servers may stay away.
     """
 
     def __init__(
@@ -161,7 +161,7 @@ class EventReader:
     def next_event(self, *, timeout: float | None = None) -> ReadEvent | None:
         """Return the next event; None when ``timeout`` seconds pass without one, or when finished.
 
-        Raises ``PravegaError`` where the stream does not hold events, ``UnavailableError`` when
+        Raises ``PravegaError`` if the stream does not hold events, ``UnavailableError`` when
         servers stay away.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -173,7 +173,7 @@ class EventReader:
         return self._events.popleft() if self._events else None
 
     def _attempt(self, timeout: float | None) -> None:
-        """Ask for data, and process what arrives within ``timeout`` seconds."""
+        """Request data, and process the replies within ``timeout`` seconds."""
         try:
             # A segment that opens may be at its end already, hence the loop.
             while ended := [cursor for cursor in self._cursors.values() if cursor.is_at_end]:
@@ -232,7 +232,7 @@ class EventReader:
         cursor.is_requested = True
 
     def _receive(self, timeout: float | None) -> None:
-        """Wait for replies of any segment store, at most ``timeout`` seconds, and act on them."""
+        """Wait for replies of any segment store, at most ``timeout`` seconds, and process them."""
         seconds = KEEP_ALIVE_SECONDS if timeout is None else min(timeout, KEEP_ALIVE_SECONDS)
         by_fileno = {link.connection.fileno(): key for key, link in self._links.items()}
         readable, _, _ = select.select(list(by_fileno), [], [], seconds)
@@ -278,9 +278,7 @@ class EventReader:
             raise ProtocolError(f"unexpected {type(reply).__name__}")
 
     def _cursor_of(self, reply: Reply) -> _Cursor | None:
-        """Return the cursor that waits for this reply; None for a late reply to a request that was
-        dropped.
-        """
+        """Return the cursor that waits for this reply; None if its request was dropped."""
         name = getattr(reply, "segment", "")
         for cursor in self._cursors.values():
             if cursor.name == name and cursor.is_requested:
@@ -300,7 +298,7 @@ class EventReader:
         return link
 
     def _keep_alive(self) -> None:
-        """Send KeepAlive to silent segment stores; drop the ones that do not answer."""
+        """Send KeepAlive to silent segment stores; close connections that do not answer."""
         now = time.monotonic()
         for address, link in list(self._links.items()):
             if now - link.heard > SILENCE_SECONDS_MAX:

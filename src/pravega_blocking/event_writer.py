@@ -78,7 +78,7 @@ class EventWriter:
 
     @property
     def acknowledged_events(self) -> int:
-        """Return how many events are known to be stored."""
+        """Return the number of events that are known to be stored."""
         return self._retired_events + sum(w.acknowledged_events for w in self._writers())
 
     def close(self) -> None:
@@ -98,7 +98,7 @@ class EventWriter:
             self._drive(writer, drain=False)
 
     def send(self) -> None:
-        """Send every event that waits for its batch to fill, without waiting until it is stored."""
+        """Send every event that waits for its batch to fill, without waiting for an answer."""
         for writer in self._writers():
             self._drive(writer, drain=False)
 
@@ -129,9 +129,7 @@ class EventWriter:
         return self._routes[-1][1]
 
     def _drive(self, writer: SegmentWriter, *, drain: bool) -> None:
-        """Send the batch and receive the replies that must be received; with ``drain`` all that are
-        due.
-        """
+        """Send the batch and receive replies: the needed ones, or with ``drain`` all due."""
         try:
             writer.drive(self._patience, drain=drain)
         except SegmentEndedError:

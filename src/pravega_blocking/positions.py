@@ -1,4 +1,4 @@
-"""Where in a stream reading begins, as users say it.
+"""The positions at which reading a stream begins.
 
 Owns: the words for its two ends. Imports nothing, so that a command line can offer them quickly.
 """

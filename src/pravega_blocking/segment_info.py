@@ -1,6 +1,6 @@
-"""Asks segment stores how long the segments of a stream are.
+"""Asks segment stores for the lengths of a stream's segments.
 
-Owns: nothing that lasts; each call opens the connections it needs and closes them.
+Owns: nothing that lasts; each call opens the connections that it needs and closes them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def segment_infos(
 
 
 def tail_offsets(controller: ControllerClient, scope: str, stream: str) -> dict[int, int]:
-    """Return where a stream ends now: lengths by segment id; empty when the stream is sealed."""
+    """Return the present end of a stream: lengths by segment id; empty when it is sealed."""
     current = controller.current_segments(scope, stream)
     infos = segment_infos(
         controller,

@@ -1,12 +1,12 @@
 """Appends events to one segment, each once, through restarts of its segment store.
 
-Owns: a connection, the batch being filled and the blocks in flight.
+Owns: a connection, the batch to fill and the blocks in flight.
 
 Invariants:
 1. An event is kept until it is acknowledged. Events are stored in the order of ``add``.
-2. A writer keeps its id and its event numbers over reconnects: what AppendSetup says is stored is
-   never sent again, and everything else is, in order.
-3. More than ``IN_FLIGHT_BYTES_MAX`` or ``BLOCKS_MAX`` unacknowledged make ``drive`` wait, so that
+2. A writer keeps its id and its event numbers over reconnects: events that AppendSetup reports as
+   stored are never sent again, and all others are, in order.
+3. With more than ``IN_FLIGHT_BYTES_MAX`` or ``BLOCKS_MAX`` unacknowledged, ``drive`` waits, so that
    neither side's memory nor the socket of the replies fills up.
 """
 
@@ -66,7 +66,7 @@ class _Block:
 class SegmentWriter:
     """Sends events to the segment ``name``. Use it in one thread.
 
-    ``locate`` says where the segment is served; it is asked before each connection.
+    ``locate`` returns the segment's store; it is called before each connection.
     """
 
     def __init__(
@@ -103,8 +103,7 @@ class SegmentWriter:
         return not self._batch and not self._in_flight
 
     def drive(self, patience: Patience, *, drain: bool) -> None:
-        """Send the batch and receive the replies that must be received; with ``drain`` all that are
-        due.
+        """Send the batch and receive replies: the needed ones, or with ``drain`` all due.
 
         Raises ``SegmentEndedError`` when the segment takes no more events, ``UnavailableError``
         when servers stay away for longer than ``patience``.
@@ -136,18 +135,15 @@ class SegmentWriter:
         return events
 
     def disconnect(self) -> None:
-        """Close the connection. Unacknowledged events are sent again on the next one.
-        Idempotent.
-        """
+        """Close the connection, idempotently; the next one sends unacknowledged events again."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
-    # ---- Within ----------------------------------------------------------------------------------
+    # ---- Sending and receiving -------------------------------------------------------------------
 
     def _must_wait(self, *, drain: bool) -> bool:
-        """Return whether to wait for replies: for any that is due with ``drain``, else only beyond
-        the bounds."""
+        """Return whether to wait: with ``drain`` for any due reply, else beyond the bounds."""
         if drain:
             return bool(self._in_flight)
         return self._in_flight_bytes > IN_FLIGHT_BYTES_MAX or len(self._in_flight) > BLOCKS_MAX
@@ -163,9 +159,7 @@ class SegmentWriter:
             self._send(connection, block)
 
     def _next_block(self) -> _Block:
-        """Remove the next events from the batch, to send together: all, or as many as fit one
-        command.
-        """
+        """Remove the next events from the batch: all of them, or as many as fit one command."""
         count, byte_count = len(self._batch), self._batch_bytes
         if byte_count > BATCH_BYTES + EVENT_BYTES_MAX:
             count = byte_count = 0
@@ -187,9 +181,7 @@ class SegmentWriter:
         self._acknowledge(reply.event_number)
 
     def _connected(self) -> SegmentConnection:
-        """Return the connection; set up a new one if there is none, and send it everything in
-        flight.
-        """
+        """Return the connection; set up a missing one, and send it everything in flight."""
         if self._connection is not None:
             return self._connection
         connection = SegmentConnection(*self._locate(), timeout=REPLY_SECONDS)
@@ -234,5 +226,5 @@ def _refusal(reply: Reply, segment: str) -> Exception:
         return RefusedError(f"no permission to write to segment {segment}")
     if isinstance(reply, ErrorMessage):
         return RefusedError(f"the segment store refused an append to {segment}: {reply.message}")
-    # WrongHost, InvalidEventNumber and what a future server may say: connect again.
+    # WrongHost, InvalidEventNumber and replies of future servers: connect again.
     return ProtocolError(f"unexpected {type(reply).__name__}")

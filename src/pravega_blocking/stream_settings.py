@@ -1,4 +1,4 @@
-"""How a stream scales, what it keeps and how it is tagged; and the units in which people say so.
+"""A stream's settings: scaling, retention and tags, and the units in which users write them.
 
 Owns: ``StreamSettings``, its form in the controller's messages, and the texts of durations, sizes.
 

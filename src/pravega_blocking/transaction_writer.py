@@ -30,7 +30,7 @@ from pravega_wire.names import segment_name, transaction_segment_name
 class TransactionWriter:
     """Writes events to the segments of a transaction. Use it in one thread.
 
-    ``locate`` says where a segment of the stream is served.
+    ``locate`` returns the store of a segment of the stream.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class TransactionWriter:
         transaction has ended, ``UnavailableError`` when servers stay away.
         """
         if keys is None:
-            # All in a row to one segment: their order is kept, and the next go to another.
+            # All in a row to one segment: their order is kept, and the next ones go to another.
             writer = self._next_writer()
             for event in events:
                 if writer.add((0.0, _bytes_of(event))):

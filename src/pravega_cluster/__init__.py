@@ -1,1 +1,1 @@
-"""The records of a cluster in ZooKeeper: which hosts live, and which containers each one has."""
+"""The records of a cluster in ZooKeeper: its living hosts, and the containers of each one."""

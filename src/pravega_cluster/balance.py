@@ -1,4 +1,4 @@
-"""The rule by which containers are given to hosts: a pure function.
+"""The rule that gives containers to hosts: a pure function.
 
 Owns: ``balance_containers``.
 
@@ -8,7 +8,7 @@ Invariants, for every map and every set of hosts:
 2. No host has two containers more than another.
 3. As few containers move as these allow: one moves only if its host is gone or has more than its
    share. The hosts that have the most already get the larger shares.
-4. Equal maps and hosts give equal maps, and a map that comes out goes in unchanged.
+4. Equal maps and hosts give equal maps, and a balanced map stays unchanged.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TypeVar
 from pravega_cluster.records import Host
 
 AnyHost = TypeVar("AnyHost", Host, int)
-"""A host of a cluster, or the number of a store on one machine: anything that has an order."""
+"""A host of a cluster, or the number of a store on one machine: any value that has an order."""
 
 
 def balance_containers(

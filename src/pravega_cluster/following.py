@@ -1,7 +1,7 @@
-"""Tasks that follow what is in ZooKeeper, in one session after the other.
+"""Tasks that follow nodes of ZooKeeper, in one session after the other.
 
-Owns: ``follow`` (use what a node says, again whenever it has changed), ``live_in_sessions`` (open a
-session whenever the last one is lost), and how to wait for a change without missing the end of the
+Owns: ``follow`` (uses the content of a node, again after each change), ``live_in_sessions`` (opens
+a session whenever the last one is lost), and waiting for a change without missing the end of the
 session.
 """
 
@@ -24,10 +24,9 @@ from zookeeper_client.api import (
 )
 
 LOOK_SECONDS = 10.0
-"""Interval, in seconds, of looks at the nodes without a notification."""
+"""Interval, in seconds, of reads of the nodes without a notification."""
 RETRY_SECONDS = 1.0
-"""Pause, in seconds, after a call without an answer, and after a session that could not be
-opened."""
+"""Pause, in seconds, after a call without an answer, and after a failure to open a session."""
 
 T = TypeVar("T")
 OpenSession: TypeAlias = Callable[[trio.Nursery], AbstractAsyncContextManager[ZooKeeper]]
@@ -37,9 +36,7 @@ log = structlog.get_logger(__name__)
 
 
 async def wait_for_change(zookeeper: ZooKeeper, changed: trio.Event, seconds_max: float) -> None:
-    """Wait for an event, but not longer than the session or the time. Raises
-    ``SessionLostError``.
-    """
+    """Wait for an event, for the session and the time at most. Raises ``SessionLostError``."""
 
     async def wait_for_end() -> None:
         await zookeeper.lost.wait()
@@ -66,10 +63,10 @@ async def follow(
     *,
     look_seconds: float = LOOK_SECONDS,
 ) -> None:
-    """Call ``use`` with what ``read`` returns: now, after each change, and every ``look_seconds``.
+    """Call ``use`` with the result of ``read``: now, after each change, and every ``look_seconds``.
 
-    ``read`` gets what it has to pass on as ``on_change``. What it cannot decode is logged and
-    passed over: the last that could be read stays in use. Ends by ``SessionLostError``.
+    ``read`` gets an ``on_change`` to pass on. A node that it cannot decode is logged and skipped:
+    the last readable content stays in use. Ends by ``SessionLostError``.
     """
     while True:
         changed = trio.Event()

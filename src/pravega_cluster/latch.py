@@ -1,15 +1,15 @@
-"""The choice of a leader among several processes: a queue of nodes in ZooKeeper, the original's.
+"""The election of a leader among processes: a queue of nodes in ZooKeeper, as the original has it.
 
 Owns: ``LeaderLatch``.
 
     <path>/_c_<uuid>-lock-<10 digits>     ephemeral and sequential; the lowest number leads
 
-The names are those of Curator's leader selector, so that controllers of the original and these take
-turns: of a name only the number behind ``lock-`` counts.
+The names are those of Curator's leader selector, so that the original's controllers and these can
+replace each other: of a name only the number behind ``lock-`` counts.
 
 Invariants:
-1. This session has one node at most. After a lost answer it is found by its uuid, and created again
-   only if it is not there.
+1. This session has one node at most. After a lost answer the node is searched by its uuid, and
+   created again only if it does not exist.
 2. A process that waits watches the node right before its own: one end wakes one process.
 3. ``leads`` is true of the moment in which ZooKeeper answered. A caller that acts on it needs a
    condition of its own, see ``monitor``.

@@ -1,20 +1,19 @@
-"""The leader among the controllers keeps the map of containers as the living hosts need it.
+"""Keeps the map of containers in step with the living hosts, on the controller that leads.
 
-Owns: ``ContainerMonitor``: when the map is balanced again, and how it is written.
+Owns: ``ContainerMonitor``: the time at which the map is balanced again, and its writing.
 
-The leader looks at hosts and map, and writes the map that ``balance_containers`` gives. It does so
-at once after a change, but waits for ``GATHER_SECONDS`` first, in which a host that registers again
-is back and others that come with it have come; and not earlier than ``pause_seconds_min`` after it
-wrote the last time.
+The leader reads hosts and map, and writes the map that ``balance_containers`` gives. It does so
+soon after a change: it waits for ``GATHER_SECONDS``, in which a restarted host registers again and
+other new hosts appear, and at least until ``pause_seconds_min`` after its last write.
 
 Invariants:
 1. The map is written on condition of the version that was read after this process was found to
-   lead, so of two that believe to lead only one writes upon a map that both have seen.
+   lead, so of two that believe to lead only one replaces a map that both have read.
 2. Without a host the map stays as it is: no host could serve any container, and hosts that come
-   back continue with what they had.
-3. While ZooKeeper cannot be reached nothing is concluded: calls wait or fail, and leadership goes
-   with the session.
-4. A map that is damaged is not written over.
+   back continue with the containers that they had.
+3. While ZooKeeper is unreachable nothing is concluded: calls wait or fail, and leadership ends with
+   the session.
+4. A damaged map is not overwritten.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ log = structlog.get_logger(__name__)
 
 
 class _Plan(NamedTuple):
-    """The map as it is, its version, and the map as it should be."""
+    """The present map, its version, and the balanced map."""
 
     current: ContainerMap
     version: int
@@ -93,7 +92,7 @@ class ContainerMonitor:
                     return
                 if plan.wanted != plan.current:
                     await self._pause()
-                    # What has come in the meantime counts, too.
+                    # Changes during the pause count, too.
                     if (plan := await self._plan(latch)) is None:
                         return
                     await self._write(plan)
@@ -105,7 +104,7 @@ class ContainerMonitor:
             await wait_for_change(self._zookeeper, changed, seconds)
 
     async def _plan(self, latch: LeaderLatch, on_change: OnChange | None = None) -> _Plan | None:
-        """Return the map as it is and as it should be; None if another process leads."""
+        """Return the present and the balanced map; None if another process leads."""
         if not await latch.leads():
             return None
         found = await read_map(self._zookeeper, self._paths, on_change)

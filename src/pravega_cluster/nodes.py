@@ -1,13 +1,13 @@
-"""Where a cluster's nodes are in ZooKeeper, and reading them.
+"""The places of a cluster's nodes in ZooKeeper, and reading them.
 
 Owns: the paths below a cluster's root ``/pravega/<name>``, ``read_hosts``, ``read_map`` and
 ``read_container_count``.
 
     <root>/cluster/hosts/<ip>:<port>:                      ephemeral, a segment store that lives
     <root>/cluster/controllers/<ip>:<port>:<endpoint>      ephemeral, a controller that lives
-    <root>/cluster/segmentContainerHostMapping             who has which container
-    <root>/cluster/faulthandlerleader/                     who may change that: see ``latch``
-    <root>/segstore/identity                               what stores record of the cluster
+    <root>/cluster/segmentContainerHostMapping             the containers of each host
+    <root>/cluster/faulthandlerleader/                     the writer of that map: see ``latch``
+    <root>/segstore/identity                               the stores' record of the cluster
 """
 
 from __future__ import annotations
@@ -78,9 +78,7 @@ def find_paths(cluster: str) -> ClusterPaths:
 async def read_hosts(
     zookeeper: ZooKeeper, path: str, on_change: OnChange | None = None
 ) -> frozenset[Host]:
-    """Return the hosts that are registered below a path; names that are not a host's are
-    skipped.
-    """
+    """Return the hosts that are registered below a path; skip names that are not a host's."""
     try:
         names = await zookeeper.children(path, on_change)
     except NoNodeError:
@@ -98,8 +96,7 @@ async def read_hosts(
 async def read_map(
     zookeeper: ZooKeeper, paths: ClusterPaths, on_change: OnChange | None = None
 ) -> VersionedMap | None:
-    """Return the map of containers, None before there is one; ``on_change`` is then called when it
-    comes.
+    """Return the map of containers, or None before there is one; then call ``on_change`` with it.
 
     Raises ``ClusterRecordError`` for a damaged one.
     """
@@ -121,7 +118,7 @@ async def read_map(
 async def read_container_count(
     zookeeper: ZooKeeper, paths: ClusterPaths, on_change: OnChange | None = None
 ) -> int | None:
-    """Return how many containers the cluster has; None before a store has said so.
+    """Return how many containers the cluster has; None before a store has recorded it.
 
     Raises ``ClusterRecordError`` if that cannot be read.
     """

@@ -7,7 +7,7 @@ revision 0).
     containers = compact count | int32 container ...
     map        = compact count | host, containers ...      each a record of its own
 
-A host finds itself in the map by its exact text: the same address spelt in another way is another
+A host finds itself in the map by its exact text: another spelling of the same address is another
 host.
 """
 
@@ -31,7 +31,7 @@ PORT_MAX = 65535
 
 
 class ClusterRecordError(ValueError):
-    """Bytes or a name in ZooKeeper are not what they should be."""
+    """A name or bytes in ZooKeeper are not valid."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -45,9 +45,7 @@ class Host:
 
     @property
     def node_name(self) -> str:
-        """Return the name under which the host registers: for a segment store it ends with a
-        colon.
-        """
+        """Return the name under which the host registers, with a colon behind the port."""
         return f"{self.ip}:{self.port}:{self.endpoint}"
 
     @property
@@ -104,7 +102,7 @@ def decode_map(data: bytes) -> dict[Host, frozenset[int]]:
             inner = reader.read_revision()
             containers = [inner.read_int() for _ in range(inner.read_compact_int())]
             if host in found or not taken.isdisjoint(containers):
-                raise ClusterRecordError(f"the map gives {host.node_name} what is given already")
+                raise ClusterRecordError(f"{host.node_name} or its containers are in the map twice")
             taken.update(containers)
             found[host] = frozenset(containers)
     except RemoteProtocolError as error:

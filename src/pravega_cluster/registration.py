@@ -1,10 +1,10 @@
-"""A host is registered while its process lives: an ephemeral node that is kept.
+"""Keeps a host registered while its process lives, by an ephemeral node.
 
 Owns: ``keep_registered`` and ``unregister``.
 
 Invariants:
-1. The node that counts is this session's. One of an earlier session with the same name, as after a
-   quick restart, is waited out: it goes with its session, and then this session's is made. No
+1. Only this session's node counts. A node of an earlier session with the same name, as after a
+   quick restart, ends with its session; this session waits for that, and then makes its own. No
    process deletes a node of another session.
 2. A node that vanishes while the session lives is made again.
 """
@@ -87,6 +87,6 @@ async def _hold(zookeeper: ZooKeeper, path: str, data: bytes, on_change: OnChang
         await zookeeper.get(path, on_change)
         return await zookeeper.is_own(path)
     except NoNodeError:
-        # It went in between: make it now.
+        # It was removed in between: make it now.
         on_change()
         return False

@@ -31,14 +31,14 @@ class ConnectionLostError(ProtocolError, ConnectionError):
 
 
 class ReplyTimeoutError(ProtocolError, TimeoutError):
-    """No reply came in time. Close the connection: a late reply would be taken for another."""
+    """No reply came in time. Close the connection, because a late reply would look like another."""
 
 
 class SegmentConnection:
     """A connection to a segment store. Use it in one thread, within a ``with`` block.
 
-    ``timeout`` is in seconds, for connecting and for each reply; None waits for ever. Replies to
-    KeepAlive never come out of ``receive``.
+    ``timeout`` is in seconds, for connecting and for each reply; None waits for ever. ``receive``
+    never returns replies to KeepAlive.
     """
 
     def __init__(self, host: str, port: int, *, timeout: float | None = 30.0) -> None:
@@ -70,9 +70,7 @@ class SegmentConnection:
         self._socket.close()
 
     def fileno(self) -> int:
-        """Return the socket's file descriptor, with which a caller waits for several
-        connections.
-        """
+        """Return the socket's file descriptor, by which a caller waits for several connections."""
         return self._socket.fileno()
 
     def next_request_id(self) -> int:
@@ -94,9 +92,7 @@ class SegmentConnection:
             raise ConnectionLostError(f"{self._peer} is gone: {error}") from error
 
     def receive(self, *, timeout: float | None = None) -> Reply:
-        """Return the next reply, to any request; ``timeout``, in seconds, replaces the
-        connection's.
-        """
+        """Return the next reply, to any request; ``timeout`` replaces the connection's."""
         seconds = self.timeout if timeout is None else timeout
         deadline = None if seconds is None else time.monotonic() + seconds
         while not self._replies:
@@ -104,9 +100,9 @@ class SegmentConnection:
         return self._replies.popleft()
 
     def receive_some(self, *, timeout: float | None = None) -> list[Reply]:
-        """Return every reply that is here; if there is none, those of one read, which may be none.
+        """Return every reply that has arrived, or those of one read, which may be none.
 
-        It waits only for that read, so it returns at once where ``fileno`` is readable.
+        It waits only for that read, so it returns at once if ``fileno`` is readable.
         """
         seconds = self.timeout if timeout is None else timeout
         if not self._replies:

@@ -1,17 +1,17 @@
-"""Bytes of commands: the encoders and decoders generated from the command table.
+"""Encodes and decodes commands, by functions generated from the command table.
 
-Owns: how a field's type becomes bytes. The only knowledge of single commands here is the quirk of
-empty table keys and the deprecated prefix filter.
+Owns: the bytes of each type of field. Two single commands are known here: the empty table keys, and
+the deprecated prefix filter.
 
 Invariants:
-1. ``decode`` answers any bytes with a command or with ``RemoteProtocolError``.
-2. No length or count of a peer is trusted before the bytes for it are seen to be there.
+1. ``decode`` turns any bytes into a command or raises ``RemoteProtocolError``.
+2. No length or count from a peer is trusted before the bytes for it have arrived.
 3. Bytes behind the last field are ignored; fields missing at the end take their defaults, when the
    table gives them any. ``encode`` always writes every field.
 
-For each command one function is generated as source text, when it is first needed. Neighbouring
-fields of fixed size, the lengths of strings and, when encoding, the frame's header share one
-``struct`` call.
+The function for a command is generated as source text, when it is first needed. Neighbouring fields
+of fixed size, the lengths of strings and, when encoding, the frame's header share one ``struct``
+call.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ def decode(code: int, payload: Buffer) -> Command:
 
 
 def decode_at(code: int, buffer: bytes | memoryview, position: int, end: int) -> Command:
-    """Decode the payload ``buffer[position:end]`` like ``decode``; copies what it returns."""
+    """Decode the payload ``buffer[position:end]`` like ``decode``, with copies of its bytes."""
     return _DECODERS[code](buffer, position, end)
 
 
-# ---- What the generated functions call -----------------------------------------------------------
+# ---- Helpers of the generated functions ----------------------------------------------------------
 
 _Decoded: TypeAlias = tuple[Any, int]
 
@@ -85,8 +85,10 @@ def too_long(name: str) -> LocalProtocolError:
 def decode_count(
     buffer: bytes | memoryview, position: int, end: int, item_bytes_min: int, count_max: int
 ) -> tuple[int, int]:
-    """Decode a list's int32 count, and return it with the position after it. Raises
-    ``RemoteProtocolError`` for a count that cannot fit into the rest, or is above ``count_max``.
+    """Decode a list's int32 count; return it and the position after it.
+
+    Raises ``RemoteProtocolError`` for a count above ``count_max``, or one that the rest cannot
+    hold.
     """
     if position + 4 > end:
         raise truncated("a list")
@@ -184,9 +186,7 @@ class _Slot:
 
 
 def _kind(hint: Any) -> Any:
-    """Return the encoding of a resolved type hint: an annotation of ``fields``, a class or a
-    list.
-    """
+    """Return the encoding of a type hint: an annotation of ``fields``, a class or a list."""
     if get_origin(hint) is Annotated:
         return get_args(hint)[1]
     if get_origin(hint) is tuple:
@@ -266,9 +266,7 @@ class _Run:
 
 
 def _generate_encoder(cls: type) -> Callable[..., bytes]:
-    """Generate ``encode(value) -> bytes``: a whole frame for a command, the bare fields for a
-    part.
-    """
+    """Generate ``encode(value) -> bytes``: a whole frame for a command, the fields for a part."""
     name = cls.__name__
     source = _Source("encode_fields", "def encode_fields(c):")
     run, parts, blobs = _Run(), list[str](), list[str]()
@@ -343,9 +341,7 @@ def _encode_counted_text(text: str) -> bytes:
 
 
 def _generate_decoder(cls: type) -> Callable[..., Any]:
-    """Generate ``decode(buffer, p, end)``, which returns the command, or for a part a pair with the
-    position after it.
-    """
+    """Generate ``decode(buffer, p, end)``, which returns the command, or a part and its end."""
     name, framed = cls.__name__, issubclass(cls, Command)
     source = _Source("decode_fields", "def decode_fields(buffer, p, end):")
     source.names["cls"] = cls
@@ -444,7 +440,7 @@ def _decode_counted_text(buffer: bytes | memoryview, position: int, end: int) ->
 
 
 class _Encoders(dict[type[Command], Callable[[Any], bytes]]):
-    """Encoders by class; generating all of them at import would cost every process its start."""
+    """Encoders by class, generated at first use, because all of them would slow every start."""
 
     def __missing__(self, cls: type[Command]) -> Callable[[Any], bytes]:
         encoder = self[cls] = _generate_encoder(cls)
@@ -452,7 +448,7 @@ class _Encoders(dict[type[Command], Callable[[Any], bytes]]):
 
 
 class _Decoders(dict[int, Callable[[bytes | memoryview, int, int], Command]]):
-    """Decoders by code, likewise."""
+    """Decoders by code, generated at first use, too."""
 
     def __missing__(self, code: int) -> Callable[[bytes | memoryview, int, int], Command]:
         cls = COMMANDS.get(code)

@@ -3,7 +3,7 @@
 Owns: the classes of the commands, their codes and their fields in wire order.
 
 Invariants:
-1. Fields stand in wire order; a default marks the tail that older peers leave out. We write all.
+1. Fields stand in wire order; a default marks the tail that older peers omit. We write all.
 2. ``COMMANDS`` maps each code to its one class; the codec is generated from these classes alone.
 3. Commands are values: frozen, comparable, without behaviour.
 """
@@ -81,7 +81,7 @@ def command(code: int) -> Callable[[_CommandType], _CommandType]:
 class TableKey(Part):
     """A key of a table segment and the version it must have (or has).
 
-    On the wire an empty key carries no version: it reads back with ``NO_VERSION``.
+    On the wire an empty key has no version: it decodes to ``NO_VERSION``.
     """
 
     key: Bytes
@@ -96,7 +96,7 @@ class TableEntry(Part):
 
 
 class TableIteratorArgs(Part):
-    """The begin and the end of a table iteration; empty means not given.
+    """The begin and the end of a table iteration; empty if not given.
 
     ``prefix_filter`` is deprecated: it is always sent empty.
     """
@@ -143,7 +143,7 @@ class PlannedObject(Part):
 
 
 class PlannedChunk(Part):
-    """A chunk that has bytes of a segment, where these are, and the checksums of its blocks."""
+    """A chunk with bytes of a segment, the places of these, and the checksums of its blocks."""
 
     start_offset: I64
     length: I64
@@ -210,7 +210,7 @@ class StorageChunksListed(Reply):
 
 @command(-64)
 class PlanScan(Request):
-    """Where in tier 2 the bytes of a range are, which stay there while the lease lasts.
+    """Ask for the places in tier 2 of a range's bytes, which stay there while the lease lasts.
     -> ``ScanPlanned``"""
 
     request_id: I64
@@ -224,7 +224,7 @@ class PlanScan(Request):
 
 @command(-65)
 class ScanPlanned(Reply):
-    """``planned_end`` is where the chunks end: what is behind it is asked for again, or read."""
+    """``planned_end`` is the end of the chunks: later bytes need another request, or a read."""
 
     request_id: I64
     segment: Text
@@ -240,7 +240,7 @@ class ScanPlanned(Reply):
 
 @command(-66)
 class HoldChunks(Request):
-    """Let a lease on chunks last longer, or end it: with 0 ms. -> ``ChunksHeld``"""
+    """Extend a lease on chunks, or end it: with 0 ms. -> ``ChunksHeld``"""
 
     request_id: I64
     segment: Text

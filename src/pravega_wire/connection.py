@@ -1,14 +1,14 @@
 """One connection of the wire protocol, without I/O: bytes in, commands out.
 
-Owns: the receive buffer, framing, and which commands each side may send.
+Owns: the receive buffer, framing, and the commands that each side may send.
 
 Invariants:
-1. What comes out does not depend on how the bytes were cut into ``receive_data`` calls.
+1. The commands do not depend on how the bytes were divided into ``receive_data`` calls.
 2. A frame is refused by its header: unknown type, negative or excessive length. No byte of such a
    payload is kept.
 3. After an error the connection stays dead: every later call raises.
-4. As a server, appends come out only whole: as ``Append``, never as the commands they came in.
-5. A payload is copied once on its way out of the receive buffer, and nothing returned refers to it.
+4. A server gets appends only whole: as ``Append``, never as the commands that carried them.
+5. A payload is copied once, out of the receive buffer; no result refers to the buffer.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import enum
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from _fast.appends import Append, AppendDecoder
-from _fast.frames import FrameError, scan_frames
+from _fast.wire.appends import Append, AppendDecoder
+from _fast.wire.frames import FrameError, scan_frames
 from pravega_wire.codec import HEADER_BYTES, Buffer, decode_at, encode
 from pravega_wire.commands import (
     COMMAND_BYTES_MAX,
@@ -83,8 +83,8 @@ class Connection:
         self._pending = bytearray()
         self._error: str | None = None
         self.needed_bytes = 0
-        """Number of bytes of memory that the incomplete command takes once it is complete, as far
-        as its header tells, and that the open append block takes. 0 when there is neither."""
+        """Bytes of memory of the open append block, and of the incomplete command once it is
+        complete, as far as its header tells. 0 without either."""
         self._frame_bytes = 0
 
     @property
@@ -93,7 +93,7 @@ class Connection:
         return len(self._pending)
 
     def close(self) -> None:
-        """Discard what was received, and refuse all further data."""
+        """Discard the received bytes, and refuse all further data."""
         self._error = "it was closed"
         self._pending = bytearray()
         self._appends = None
@@ -102,8 +102,8 @@ class Connection:
     def receive_data(self, data: Buffer) -> list[Command | Append]:
         """Add bytes from the peer, and return every command that is now complete, in order.
 
-        Raises ``RemoteProtocolError`` when the peer broke the protocol; what came before in the
-        same call is lost with the connection.
+        Raises ``RemoteProtocolError`` when the peer broke the protocol; earlier commands of the
+        same call are lost with the connection.
         """
         if self._error is not None:
             raise RemoteProtocolError(f"the connection is dead: {self._error}")

@@ -1,4 +1,4 @@
-"""The errors of the protocol layer: whose fault it was is the whole tree."""
+"""The errors of the protocol layer, by the side that caused them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ class ProtocolError(Exception):
 
 
 class LocalProtocolError(ProtocolError):
-    """The protocol cannot carry what we tried to send. Nothing was sent."""
+    """The protocol cannot carry the command to send. Nothing was sent."""
 
 
 class RemoteProtocolError(ProtocolError):
-    """The protocol does not allow what the peer sent. The connection is unusable."""
+    """The peer sent bytes that the protocol does not allow. The connection is unusable."""

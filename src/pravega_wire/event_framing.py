@@ -1,6 +1,6 @@
 """Events inside segment data: each is an int32 zero, an int32 length, and the bytes.
 
-Owns: that framing. Servers never look at it; it is what clients write and read.
+Owns: that framing. Clients write and read it; servers never look at it.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ def frame_events(events: Iterable[Buffer]) -> bytes:
 def iterate_events(buffer: Buffer) -> Iterator[bytes]:
     """Yield the complete events at the start of ``buffer``, without an incomplete one at its end.
 
-    Raises ``RemoteProtocolError`` where something else than an event stands.
+    Raises ``RemoteProtocolError`` for bytes that are no event.
     """
     for start, end in iterate_event_spans(buffer):
         yield bytes(buffer[start:end])
 
 
 def iterate_event_spans(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, int]]:
-    """Yield only where the bytes of each event start and end; otherwise like ``iterate_events``.
+    """Yield only the start and the end of each event's bytes; otherwise like ``iterate_events``.
 
     The next event's frame begins where the last one's bytes end.
     """

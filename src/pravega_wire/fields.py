@@ -1,6 +1,6 @@
 """The types of the fields of wire commands.
 
-Owns: the vocabulary in which ``commands`` is written, and the modified UTF-8 of its strings.
+Owns: the types that ``commands`` uses, and the modified UTF-8 of its strings.
 
 Invariants:
 1. An alias such as ``I64`` is a plain Python type for all code but the codec, which reads the

@@ -1,6 +1,6 @@
 """The hashes of names and keys that every peer computes alike.
 
-Owns: which seed and which reading of a 128-bit Murmur3 hash belongs to which use.
+Owns: the seed and the part of a 128-bit Murmur3 hash for each use.
 """
 
 from __future__ import annotations

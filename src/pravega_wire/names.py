@@ -1,12 +1,12 @@
-"""Names of scopes, streams and segments, and what can be read from them.
+"""Names of scopes, streams and segments, and the values that they contain.
 
-Owns: the grammar of segment names, segment ids, name rules, and which container a segment is in.
+Owns: the grammar of segment names, segment ids, name rules, and the container of a segment.
 
     segment     = [scope "/"] stream "/" number [".#epoch." epoch]
     transaction = segment "#transaction." 32hex
     transient   = segment "#transient." 32hex "." 32hex
 
-A segment id is ``epoch << 32 | number``; an id of 16 bytes stands in a name as 32 hex digits.
+A segment id is ``epoch << 32 | number``; an id of 16 bytes is written as 32 hex digits.
 """
 
 from __future__ import annotations
@@ -145,9 +145,7 @@ def is_transient_segment(name: str) -> bool:
 
 
 def parent_segment_name(name: str) -> str | None:
-    """Return the segment that a transaction or transient segment is merged into, None for
-    others.
-    """
+    """Return the target of a transaction's or transient segment's merge; None for others."""
     for delimiter in (TRANSACTION_DELIMITER, TRANSIENT_DELIMITER):
         position = _delimiter_position(name, delimiter)
         if position >= 0:
@@ -184,7 +182,7 @@ def parse_segment_name(name: str) -> SegmentName:
 def container_of(name: str, container_count: int) -> int:
     """Return the container that a segment belongs to.
 
-    The metadata segments of a container belong to the container that their name ends with.
+    A container's metadata segments belong to the container whose number ends their name.
     """
     for prefix in (CONTAINER_METADATA_PREFIX, STORAGE_METADATA_PREFIX):
         suffix = name.removeprefix(prefix)
@@ -194,27 +192,30 @@ def container_of(name: str, container_count: int) -> int:
 
 
 def validate_user_name(name: str) -> str:
-    """Return a name that a user may give to a stream, reader group, table, reader or writer. Raises
-    ``InvalidNameError`` for any other name.
+    """Return the name if a user may give it to a stream, reader group, table, reader or writer.
+
+    Raises ``InvalidNameError`` otherwise.
     """
     return _validate(name, _USER_NAME, USER_NAME_LENGTH_MAX)
 
 
 def validate_user_scope_name(name: str) -> str:
-    """Return a name that a user may give to a scope; raise ``InvalidNameError`` for any other."""
+    """Return the name if a user may give it to a scope; raise ``InvalidNameError`` otherwise."""
     return _validate(name, _USER_NAME, NAME_LENGTH_MAX)
 
 
 def validate_scope_name(name: str) -> str:
-    """Return a name that a scope may have; raise ``InvalidNameError`` for any other. Internal names
-    start with an underscore.
+    """Return the name if a scope may have it, maybe an internal one with an underscore first.
+
+    Raises ``InvalidNameError`` otherwise.
     """
     return _validate(name, _INTERNAL_NAME, NAME_LENGTH_MAX)
 
 
 def validate_stream_name(name: str) -> str:
-    """Return a name that a stream may have; raise ``InvalidNameError`` for any other. Internal
-    names start with an underscore.
+    """Return the name if a stream may have it, maybe an internal one with an underscore first.
+
+    Raises ``InvalidNameError`` otherwise.
     """
     return _validate(name, _INTERNAL_NAME, NAME_LENGTH_MAX)
 

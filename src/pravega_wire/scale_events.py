@@ -1,14 +1,14 @@
 """The events by which a segment store tells controllers about the load of segments.
 
-Owns: ``AutoScaleEvent`` and its bytes, which are the original's, so that either side works with the
-other's. It is the payload of an event of the stream ``_system/_requeststream``, written under the
-routing key ``scope/stream``.
+Owns: ``AutoScaleEvent`` and its bytes, which are the original's, so that either side understands
+the other's. It is the payload of an event of the stream ``_system/_requeststream``, written under
+the routing key ``scope/stream``.
 
     payload = [ byte 0 | byte 2 | record of version 0 with one revision ]
     revision 0 = scope, stream, int64 segment id, byte direction, int64 time, splits, silent,
                  int64 request id
 
-The first two bytes say which of the events between controllers it is; number 2 is this one.
+The first two bytes tell the kind of an event between controllers; this is number 2.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _INT64 = struct.Struct(">q")
 
 
 class ScaleDirection(enum.IntEnum):
-    """Direction in which the load of a segment asks its stream to scale."""
+    """Direction in which the load of a segment requires its stream to scale."""
 
     UP = 0
     DOWN = 1
@@ -55,7 +55,7 @@ class AutoScaleEvent:
     splits: int = 0
     """Number of segments that the load needs; meaningless for ``DOWN``."""
     silent: bool = False
-    """Whether nothing was written for so long that no more events about the segment will come."""
+    """True if the segment is silent: nobody wrote for so long that no more events will come."""
     request_id: int = 0
 
     @property
@@ -83,7 +83,7 @@ def encode_auto_scale(event: AutoScaleEvent) -> bytes:
 def decode_auto_scale(payload: bytes) -> AutoScaleEvent | None:
     """Return the event in a payload; None for another kind of event between controllers.
 
-    Raises ``RemoteProtocolError`` for bytes that are none of them.
+    Raises ``RemoteProtocolError`` for other bytes.
     """
     if len(payload) < 2 or payload[0] != FORMAT:
         raise RemoteProtocolError("a request event does not begin with a zero and its number")

@@ -1,4 +1,4 @@
-"""A stream cut as the text that official clients hand to people: Java's ``StreamCut.asText()``.
+"""A stream cut as the text that official clients print: Java's ``StreamCut.asText()``.
 
 Owns: that text. It is base64 of gzip of
 

@@ -1,6 +1,6 @@
-"""A transaction's id, as the controller's messages carry it, and the time they may leave out.
+"""A transaction's id in the controller's messages, and the value of a missing time.
 
-Owns: the two forms of an id. What the bits of an id mean is the controller's own affair.
+Owns: the two forms of an id. Only the controller knows the meaning of an id's bits.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The bytes of records that carry versions: watermarks, and what controllers tell each other.
+"""The bytes of records that have versions: watermarks, and events between controllers.
 
 Owns: the reading and writing of that layout.
 
     record = [ byte 0 | byte version | byte revision count | revision ... ]
     revision = [ byte revision | int32 length | data ]
 
-Numbers are big-endian. A later revision only adds data, so a reader takes the revisions that it
+Numbers are big-endian. A later revision only adds data, so a reader reads the revisions that it
 knows and skips the others; another version is another layout, which it refuses.
 """
 
@@ -63,7 +63,7 @@ def write_compact_long(value: int) -> bytes:
 
 
 class VersionedReader:
-    """Reads values one after the other out of bytes. Raises ``RemoteProtocolError``."""
+    """Reads values one after the other from bytes. Raises ``RemoteProtocolError``."""
 
     def __init__(self, data: bytes, position: int = 0) -> None:
         self._data = data

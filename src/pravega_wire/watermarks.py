@@ -1,4 +1,4 @@
-"""Watermarks: up to which time everything before a stream cut was written.
+"""Watermarks: times up to which everything before a stream cut was written.
 
 Owns: ``Watermark`` and its bytes, which are the original's: readers find it in the mark stream.
 """

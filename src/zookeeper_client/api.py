@@ -1,11 +1,11 @@
-"""What users of ZooKeeper ask of it: the ``ZooKeeper`` protocol and its errors.
+"""The interface of a session with ZooKeeper: the ``ZooKeeper`` protocol and its errors.
 
 Invariants:
-1. One object is one session: when ``lost`` is set it never works again, and its ephemeral nodes
-   are gone or about to go. A caller that wants to continue opens another.
-2. ``ConnectionLostError`` is doubt: what was asked may have happened or may still happen, before
-   the session ends. A caller that changes something conditionally reads it again and compares.
-3. Conditions are versions of nodes; ``ANY_VERSION`` is none.
+1. One object is one session: when ``lost`` is set it never works again, and its ephemeral nodes are
+   gone or about to go. A caller that wants to continue opens another.
+2. ``ConnectionLostError`` is doubt: the call may have taken effect or may still do so, before the
+   session ends. A caller that changes something conditionally reads it again and compares.
+3. Conditions are versions of nodes; ``ANY_VERSION`` means no condition.
 """
 
 from __future__ import annotations
@@ -19,16 +19,15 @@ import trio
 ANY_VERSION = -1
 
 OnChange = Callable[[], None]
-"""Called at most once, in the event loop's thread, after what was read has changed, or when
-changes can be missed since the connection is gone.
+"""Called at most once, in the event loop's thread, after the node that was read has changed, or
+when changes can be missed because the connection is gone.
 
-It need not be called when the session is lost: a task that waits for a change has to wait for
-``lost`` too.
+The loss of the session may not call it: a task that waits for a change must wait for ``lost``, too.
 """
 
 
 class ZooKeeperError(Exception):
-    """Any failure of a call."""
+    """A call failed."""
 
 
 class NoNodeError(ZooKeeperError):
@@ -40,7 +39,7 @@ class NodeExistsError(ZooKeeperError):
 
 
 class BadVersionError(ZooKeeperError):
-    """Somebody has changed the node."""
+    """Another process has changed the node."""
 
 
 class NotEmptyError(ZooKeeperError):
@@ -77,7 +76,7 @@ class ZooKeeper(Protocol):
         ...
 
     async def get(self, path: str, on_change: OnChange | None = None) -> Node:
-        """Read a node. Without one no change is reported either."""
+        """Read a node. A missing node's changes are not reported."""
         ...
 
     async def is_own(self, path: str) -> bool:
@@ -93,14 +92,12 @@ class ZooKeeper(Protocol):
         ...
 
     async def children(self, path: str, on_change: OnChange | None = None) -> list[str]:
-        """Return the names of a node's children, sorted. Changes concern the names, not the
-        bytes.
-        """
+        """Return the sorted names of a node's children; only changes of names are reported."""
         ...
 
 
 async def ensure_path(zookeeper: ZooKeeper, path: str) -> None:
-    """Make a node without bytes, and those above it, where they are missing."""
+    """Make a node without bytes, and the missing ones above it."""
     parts = path.strip("/").split("/")
     for count in range(1, len(parts) + 1):
         with contextlib.suppress(NodeExistsError):

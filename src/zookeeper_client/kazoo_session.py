@@ -1,13 +1,14 @@
 """A session with a real ZooKeeper, by kazoo.
 
-Owns: ``open_zookeeper``, the way from kazoo's threads into the event loop, and the session's timer.
+Owns: ``open_zookeeper``, the calls from kazoo's threads into the event loop, and the session's
+timer.
 
-kazoo has threads of its own, which call back. Nothing is done there but to wake the event loop.
+kazoo has threads of its own, which call back. These calls only wake the event loop.
 
-Kazoo says that a session is lost when it has reached a server again which says so: a machine that
+Kazoo reports the loss of a session when it has reached a server again that tells so: a machine that
 is cut off never learns it. So a timer runs here from the moment at which the connection is gone:
-after a whole session time-out the session is taken for lost. The server counts from what it last
-heard, which was earlier: nothing may depend on this timer but when to give up.
+after a whole session time-out the session counts as lost. The server counts from the last message
+that it received, which was earlier: this timer may only decide when to give up.
 """
 
 from __future__ import annotations
@@ -95,9 +96,7 @@ class KazooSession:
     # ---- The session -----------------------------------------------------------------------------
 
     def on_state_in_thread(self, state: str) -> None:
-        """Wake the event loop for a change of the connection; kazoo calls this in its own
-        thread.
-        """
+        """Wake the event loop after a change of the connection; kazoo's thread calls this."""
         self._wake(lambda: self._on_state(state))
 
     def end(self) -> None:
@@ -172,10 +171,10 @@ class KazooSession:
         return sorted(names)
 
     def _watch(self, on_change: OnChange | None) -> Callable[[Any], None] | None:
-        """Return what kazoo calls in its thread: for a change, and when it has forgotten the watch.
+        """Return the function that kazoo's thread calls for a change, or when it drops the watch.
 
-        It forgets when the connection is gone, even if the session continues: changes until the
-        next connection would never be told.
+        Kazoo drops watches when the connection is gone, even if the session continues: changes
+        until the next connection would never be reported.
         """
         if on_change is None:
             return None

@@ -1,12 +1,12 @@
-"""A ``ZooKeeper`` that outlives sessions, for users whose nodes are not of one session.
+"""A ``ZooKeeper`` that outlives sessions, for users whose nodes do not belong to one session.
 
 Owns: ``SteadyZooKeeper``. The task that opens sessions gives it the present one.
 
 Invariants:
-1. A call goes to one session, at most once. Without a session it waits for one, but not for long.
-2. The end of a session is doubt for a call, as a lost connection is: what was asked may have
-   happened. A caller that changes something conditionally reads it again and compares.
-3. A watch is called at the latest when the session it was set in ends: the callback looks again.
+1. A call goes to one session, at most once. Without a session it waits for one, for a bounded time.
+2. For a call, the end of a session is doubt like a lost connection: the call may have taken effect.
+   A caller that changes something conditionally reads it again and compares.
+3. A watch is called at the latest when its session ends: then the callback reads again.
 4. Ephemeral nodes belong to the session of the call that made them.
 """
 

@@ -1,4 +1,4 @@
-"""What tests of the client begin with: an open ledger on three bookies, two of which confirm, and
+"""Fixtures for tests of the client: an open ledger on three bookies, two of which confirm, and
 connections of both kinds."""
 
 from __future__ import annotations

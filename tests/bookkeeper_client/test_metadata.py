@@ -1,4 +1,4 @@
-"""What ZooKeeper keeps of a ledger."""
+"""The metadata of a ledger in ZooKeeper."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may be concluded from a part of an ensemble, against every way to have acknowledged."""
+"""Conclusions from a part of an ensemble, against every way to have acknowledged."""
 
 from __future__ import annotations
 

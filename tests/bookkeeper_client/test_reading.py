@@ -1,4 +1,4 @@
-"""How one entry is read from its bookies."""
+"""Reads of one entry from its bookies."""
 
 from __future__ import annotations
 

@@ -12,14 +12,14 @@ import pytest
 from exact import exact
 from fuzzing import Target
 
-from _fast.appends import AppendDecoder
-from _fast.btree import Batch, CorruptPageError, Footer, PageCache, Tree
-from _fast.btree_page import FOOTER_BYTES, PAGE_HEADER_BYTES
+from _fast.btree.page import FOOTER_BYTES, PAGE_HEADER_BYTES
+from _fast.btree.tree import Batch, CorruptPageError, Footer, PageCache, Tree
 from _fast.crc import crc32c
-from _fast.events import EventError, compact_events, scan_events
-from _fast.frames import FrameError, scan_frames
-from _fast.journal import BatchScan, read_entries
-from _fast.replay import AppendBatch, EntryNeededError
+from _fast.log.journal import BatchScan, read_entries
+from _fast.log.replay import AppendBatch, EntryNeededError
+from _fast.wire.appends import AppendDecoder
+from _fast.wire.events import EventError, compact_events, scan_events
+from _fast.wire.frames import FrameError, scan_frames
 from pravega_controller import records
 from pravega_controller.errors import CorruptMetadataError
 from pravega_controller.history import Epoch

@@ -1,4 +1,4 @@
-"""What the command line accepts, what it refuses and how it says so. No server is running here."""
+"""The command line's arguments, refusals and messages. No server is running here."""
 
 import socket
 import subprocess
@@ -154,7 +154,7 @@ def test_an_absent_controller_is_one_sentence_and_exit_code_5(arguments: list[st
         ),
         (
             ["stream", "create", "a/b", "--retention-time", "2d", "--retention-max", "1d"],
-            "less than what is kept at least",
+            "less than the minimum",
         ),
         (
             ["stream", "create", "a/b", "--scale-by-events", "1", "--scale-by-kbytes", "1"],

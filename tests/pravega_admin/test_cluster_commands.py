@@ -72,7 +72,7 @@ def test_status_of_a_broken_cluster_is_an_error_that_says_what_is_broken(
         "containers": [1],
         "not_served": [1],
     }
-    assert "containers that nobody serves: 0, 1" in done.stderr
+    assert "containers that no store serves: 0, 1" in done.stderr
 
 
 def test_wait_ends_when_the_cluster_is_whole(states: list[ClusterState]) -> None:

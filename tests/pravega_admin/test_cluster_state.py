@@ -142,7 +142,7 @@ async def test_a_cluster_becomes_whole_and_loses_its_store(
         assert state.unserved == (0, 1)
         assert state.missing(bookies=4) == [
             "3 of 4 bookies: registered",
-            "containers that nobody serves: 0, 1",
+            "containers that no store serves: 0, 1",
             f"segment stores without containers: {address}",
         ]
         await session.create(PATHS.container_map, encode_map({host: frozenset({0, 1})}))
@@ -157,7 +157,7 @@ async def test_a_cluster_becomes_whole_and_loses_its_store(
         state = await look_until(session, lambda state: state.members[0].state == "gone")
         assert state.missing() == [
             "0 of 1 segment stores: serves",
-            "containers that nobody serves: 0, 1",
+            "containers that no store serves: 0, 1",
         ]
 
 

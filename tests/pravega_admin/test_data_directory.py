@@ -1,4 +1,4 @@
-"""Who may use a data directory."""
+"""Only one command at a time uses a data directory."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""What the jobs of the pipeline would do, without Spark."""
+"""The jobs that the pipeline's commands would run, without Spark."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ def test_a_damaged_journal_gives_way_to_what_tier_2_has(new_store: NewStore) -> 
     assert "the file ends there" in start_refused(new_store())
     said = run_recover(store, "--dry-run")
     assert "the file ends there" in said
-    assert "what lies before the damage is used; of what lies behind it, at most" in said
+    assert "the data before the damage are used; of the data behind it, at most" in said
     document = json.loads(
         run_recover(store, "--dry-run", "-o", "json").partition("nothing was changed")[0]
     )

@@ -1,4 +1,4 @@
-"""What users of the command line are told about tier 2 in S3."""
+"""The messages of the command line about tier 2 in S3."""
 
 from __future__ import annotations
 

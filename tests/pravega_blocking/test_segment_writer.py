@@ -1,4 +1,4 @@
-"""What writes one segment, against a server that breaks connections before and after it stores."""
+"""A segment writer against a server that breaks connections before and after it stores."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def test_a_container_is_given_once() -> None:
     other = Host("127.0.0.1", 12346)
     one = encode_map({STORE: frozenset({7}), other: frozenset({8})})
     twice = one.replace((8).to_bytes(4, "big"), (7).to_bytes(4, "big"))
-    with pytest.raises(ClusterRecordError, match="given already"):
+    with pytest.raises(ClusterRecordError, match="in the map twice"):
         decode_map(twice)
 
 

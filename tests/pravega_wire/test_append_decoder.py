@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from _fast.appends import Append, AppendDecoder
-from _fast.frames import FrameError, scan_frames
+from _fast.wire.appends import Append, AppendDecoder
+from _fast.wire.frames import FrameError, scan_frames
 from pravega_wire.codec import HEADER, HEADER_BYTES, decode_at
 from pravega_wire.commands import COMMAND_BYTES_MAX, Padding, PartialEvent, SetupAppend
 from pravega_wire.errors import RemoteProtocolError

@@ -1,4 +1,4 @@
-"""What of a session does not need a server: its timer, and a server that is not there."""
+"""The parts of a session that need no server: its timer, and a server that is absent."""
 
 from __future__ import annotations
 

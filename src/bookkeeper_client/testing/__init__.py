@@ -1,1 +1,1 @@
-"""Bookies in memory, for tests of what is built on ledgers."""
+"""Bookies in memory, for tests of code that uses ledgers."""

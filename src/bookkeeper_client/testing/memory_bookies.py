@@ -2,7 +2,7 @@
 
 Owns: ``MemoryBookie``, ``MemoryBookies``.
 
-They keep what a real bookie keeps, and refuse what it refuses: another master key, entries past a
+They store and refuse what a real bookie does: for example another master key, or entries behind a
 fence. ``stop`` ends connections and refuses new ones, ``pause`` leaves them open and silent.
 """
 
@@ -37,7 +37,7 @@ class _Ledger:
 
 
 class MemoryBookie:
-    """One bookie: what it keeps survives ``stop``."""
+    """One bookie; its entries survive ``stop``."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -60,7 +60,7 @@ class MemoryBookie:
                 task_status.started()
 
     def stop(self) -> None:
-        """End every connection, and listen no more."""
+        """End every connection, and stop listening."""
         self._scope.cancel()
 
     def pause(self) -> None:
@@ -77,7 +77,7 @@ class MemoryBookie:
         return 0 if found is None else len(found.entries)
 
     def forget(self, ledger_id: int) -> None:
-        """Drop a ledger and that it was fenced, as bookies do some time after it was deleted."""
+        """Drop a ledger and its fence, as bookies do some time after it was deleted."""
         self._ledgers.pop(ledger_id, None)
 
     async def _serve_connection(self, stream: trio.SocketStream) -> None:
@@ -135,7 +135,7 @@ class MemoryBookie:
 
 
 class MemoryBookies:
-    """Some bookies; a stopped one is taken off the list at once, a paused one is not."""
+    """Some bookies; a stopped one is removed from the list at once, a paused one is not."""
 
     def __init__(self, zookeeper: MemoryZooKeeper, nursery: trio.Nursery) -> None:
         self.zookeeper = zookeeper

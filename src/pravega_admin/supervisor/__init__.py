@@ -1,1 +1,1 @@
-"""The supervisor of a standalone store: how its server processes are started, watched and ended."""
+"""The supervisor of a standalone store: starts, watches and ends its server processes."""

@@ -1,13 +1,13 @@
 """A server process of a standalone store: ``python -m pravega_admin child KIND SETTINGS``.
 
-``SETTINGS`` is JSON, or ``@`` and the number of the socket over which it will come.
+``SETTINGS`` is JSON, or ``@`` and the number of the socket that delivers it.
 
-Owns: nothing but the order of a child's first steps. It is the supervisor's business alone and may
-change at any time; people use ``segstore server`` and ``segstore controller``.
+Owns: the order of a child's first steps. Only the supervisor uses this command, which may change at
+any time; people use ``segstore server`` and ``segstore controller``.
 
 Invariants:
 1. The tie to the supervisor comes before any slow import.
-2. Whatever prevents a start goes to the supervisor as one sentence, not to the terminal.
+2. The reason of a failed start goes to the supervisor as one sentence, not to the terminal.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ NEVER_USED = ("asyncio", "grpc.aio", "hmac", "ssl")
 uses."""
 
 COLLECTION_THRESHOLDS = (20_000, 20, 20)
-"""Number of live new objects at which the garbage collector looks for cycles (700 is usual), and
-numbers of looks at a generation before one at the next."""
+"""Number of new live objects at which the garbage collector runs (700 is usual), and the number of
+collections of a generation before one of the next."""
 
 
 def collect_seldom() -> None:
@@ -43,9 +43,9 @@ def collect_seldom() -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run a server process until it is told to end; its exit code."""
+    """Run a server process until it is told to end; return its exit code."""
     die_with_supervisor()
-    # Imported modules stay: the collector would look at them again and again.
+    # Imported modules stay: the collector would visit them again and again.
     gc.disable()
     kind, text = arguments
     # The log library imports rich if it can, which takes longer than the rest of it; a server
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str]) -> int:
 
     def on_ready() -> None:
         announce(Verdict(is_ready=True))
-        # But for what was imported: the controller waits, and little of that is of no use.
+        # Except for the imports: the controller waits, and few of those objects are garbage.
         gc.collect()
         collect_seldom()
 

@@ -1,12 +1,12 @@
-"""Starts one server process for a supervisor, and knows how it ended.
+"""Starts one server process for a supervisor, and finds out how it ended.
 
-Owns: how a child is started: its environment, its descriptors, its pid file.
+Owns: a child's environment, its descriptors and its pid file.
 
 Invariants:
 1. This module imports almost nothing: the supervisor has it in memory for as long as a store runs,
    and the first children start before anything slow is imported.
-2. Children are started from a thread that lives as long as they shall; see ``child_protocol``.
-3. A process is known by its id alone, so that a program that takes the place of ours in the same
+2. Children are started from a thread that lives as long as they should; see ``child_protocol``.
+3. A process is known by its id alone, so that another program that replaces this one in the same
    process can continue with its children.
 """
 
@@ -32,7 +32,7 @@ class ChildSpec:
 
 
 class ChildProcess:
-    """A started process; ``verdict_pipe`` is where it says how its start went."""
+    """A started process; ``verdict_pipe`` delivers its messages about its start."""
 
     __slots__ = ("_code", "pid", "verdict_pipe")
 
@@ -72,7 +72,7 @@ class ChildProcess:
 
 
 def spawn(spec: ChildSpec, directory: RunDirectory, *, log_file: int | None = None) -> ChildProcess:
-    """Start the process; the descriptor ``log_file`` takes its output, else our stderr does."""
+    """Start the process; its output goes to the descriptor ``log_file``, or else to our stderr."""
     process = start_child_process(spec, directory, log_file=log_file)
     write_pid_or_abandon(process, spec, directory)
     return process
@@ -116,7 +116,7 @@ def start_process(
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                 (os.POSIX_SPAWN_DUP2, output, 1),
                 (os.POSIX_SPAWN_DUP2, output, 2),
-                # Onto themselves: that is how they are inherited.
+                # Each is duplicated onto itself, which makes it inheritable.
                 *((os.POSIX_SPAWN_DUP2, each, each) for each in (writer, *inherited)),
             ],
             # Ctrl-C is for the supervisor alone.

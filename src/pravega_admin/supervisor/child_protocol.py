@@ -1,14 +1,14 @@
-"""What a supervisor and its children tell each other.
+"""The messages between a supervisor and its children.
 
-Owns: the kinds of children, two environment variables, the line a child writes when it is ready or
-cannot start, and the tie that ends children with their supervisor.
+Owns: the kinds of children, two environment variables, the line that a child writes when it is
+ready or cannot start, and the tie that ends children with their supervisor.
 
     SEGSTORE_SUPERVISOR   the supervisor's process id
     SEGSTORE_READY_FD     a pipe; the child writes lines of JSON into it: {"ready": true} when it
                           serves, and {"error": "<one sentence>"} before it exits
 
 Invariants:
-1. A child whose supervisor dies, however it dies, is killed by the kernel. Supervisors must start
+1. If a supervisor dies, in whatever way, the kernel kills its children. Supervisors must start
    children from their main thread: the kernel watches the thread that forked.
 """
 

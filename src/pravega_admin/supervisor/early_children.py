@@ -1,14 +1,14 @@
-"""Server processes that are started before it is known how: they import while options are parsed.
+"""Server processes that are started before their settings are known: they import meanwhile.
 
-Owns: the children that were started early, and how they get their settings.
+Owns: the children that were started early, and the delivery of their settings.
 
 A child gets, over a socket, its settings as JSON up to the end of the stream, and with the first
 bytes the descriptor of the data directory's lock and, if there is one, that of the log file.
 
 Invariants:
-1. This module imports almost nothing: what is imported here is waited for.
-2. A child that never gets settings ends without a word: when the socket is closed, or when the
-   command line has ended.
+1. This module imports almost nothing, because the start waits for its imports.
+2. A child that never gets settings ends silently: when the socket is closed, or when the command
+   line has ended.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _early: dict[str, tuple[ChildProcess, socket.socket]] = {}
 
 
 def child_command(kind: str, settings: str) -> tuple[str, ...]:
-    """Return the command that starts a child. ``settings`` are JSON, or ``@`` and the socket on
-    which they come."""
+    """Return the command that starts a child. ``settings`` are JSON, or ``@`` and the number of the
+    socket that delivers them."""
     return (sys.executable, "-m", "pravega_admin", "child", kind, settings)
 
 

@@ -1,12 +1,12 @@
 """The supervisor's program, in place of the command line: ``-m pravega_admin supervise TASK``.
 
-Owns: how a command line that has started the first children hands them over. It replaces its own
-program (``exec``): the process, its id, its children and its descriptors stay, and what the command
-line had in memory is gone.
+Owns: the transfer of the first children from the command line, which has started them. It replaces
+its own program (``exec``): the process, its id, its children and its descriptors stay, and the
+memory of the command line is freed.
 
 Invariants:
 1. This module imports almost nothing, see ``supervisor``.
-2. What goes wrong is one sentence on stderr and an exit code, as in the command line; with its
+2. A failure is one sentence on stderr and an exit code, as in the command line; with its
    ``--debug``, a traceback.
 """
 
@@ -129,6 +129,6 @@ def _print_message(text: str) -> None:
 
 
 def _print(text: str, stream: TextIO) -> None:
-    """Print a line, or drop it where the stream cannot take it, such as a file on a full disk."""
+    """Print a line, or drop it if the stream cannot accept it, such as a file on a full disk."""
     with suppress(OSError):
         print(text, file=stream, flush=True)

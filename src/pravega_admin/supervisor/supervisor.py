@@ -3,15 +3,15 @@
 Owns: the processes and their pid files.
 
 Invariants:
-1. This module imports almost nothing: it is what a supervisor has in memory for as long as a store
-   runs. One thread waits for everything: ends of children, what they say, and requests to stop.
-2. A child that dies is started again: at once the first time, then after 0.1 s and ever longer up
-   to 5 s; one that stayed up for ``STABLE_SECONDS`` begins again.
-3. What cannot work is not restarted: a child that exits with the code of ``ConfigurationError``, or
-   dies ``START_ATTEMPTS`` times before it was ever ready, ends the supervisor with one sentence.
-4. A lack of memory, processes, descriptors or disk space is waited out: a process that cannot be
-   started, and a pid file that cannot be written, are tried again like a child that died.
-5. ``run`` returns or raises only when every child has been waited for.
+1. This module imports almost nothing, because a supervisor has it in memory for as long as a store
+   runs. One thread waits for everything: ends of children, their messages, and requests to stop.
+2. A child that dies is restarted: at once the first time, then after 0.1 s and after ever longer
+   pauses up to 5 s; one that ran for ``STABLE_SECONDS`` begins again.
+3. A child that cannot work is not restarted: one that exits with the code of
+   ``ConfigurationError``, or dies ``START_ATTEMPTS`` times before it was ever ready, ends the
+   supervisor with one sentence.
+4. The supervisor waits out a lack of memory, processes, descriptors or disk space: it tries again
+   to start a process, or to write a pid file, as after the death of a child.
 """
 
 from __future__ import annotations
@@ -113,11 +113,11 @@ class _Child:
 
 
 class Supervisor:
-    """Keeps processes running. ``report`` is told, in sentences, what happens to them.
+    """Keeps processes running. ``report`` gets sentences about their fate.
 
-    The descriptor ``log_file`` takes the output of the children; they share our stderr if it is
-    None. ``started`` are the first processes of the children, if they run already. Without
-    ``restarts`` a child that was ready once and ends is left at that.
+    The descriptor ``log_file`` gets the output of the children; without it they share our stderr.
+    ``started`` are the first processes of the children, if they run already. Without ``restarts`` a
+    child that was ready once and ends is not restarted.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class Supervisor:
                 self._write_pid(child)
 
     def _start(self, child: _Child) -> None:
-        """Start a child, or say why not and try again later."""
+        """Start a child, or report why not and try again later."""
         try:
             process = start_child_process(child.spec, self._directory, log_file=self._log_file)
             try:
@@ -214,7 +214,7 @@ class Supervisor:
             child.pid_file_at = time.monotonic() + next(child.pid_file_pauses)
 
     def _wait(self) -> None:
-        """Wait for the next thing to happen, and see to it."""
+        """Wait for the next event, and handle it."""
         poll = select.poll()
         poll.register(self._wake_reader, select.POLLIN)
         hearing: dict[int, _Child] = {}
@@ -256,9 +256,7 @@ class Supervisor:
         child.ready_at = time.monotonic()
 
     def _process_end(self, child: _Child) -> None:
-        """Report the end of a child and start it again later; raise ``ConfigurationError`` if it
-        says that it cannot start.
-        """
+        """Report the end of a child, and start it again later or raise ``ConfigurationError``."""
         assert child.process is not None
         while child.process.verdict_pipe >= 0:
             self._read_messages(child)

@@ -1,1 +1,1 @@
-"""What tests of users of ZooKeeper need: a server in memory, and what every session has to do."""
+"""Helps tests of users of ZooKeeper: a server in memory, and the behavior of every session."""

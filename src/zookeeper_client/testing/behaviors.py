@@ -1,6 +1,6 @@
-"""What every ``ZooKeeper`` does, a server in memory and a real one: each function is a test.
+"""The behavior of every ``ZooKeeper``, of a server in memory and a real one: one test a function.
 
-They get a function that opens a session, and a path under which they are alone.
+Each gets a function that opens a session, and a path under which it is alone.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A ZooKeeper in memory: nodes, sessions that end, and answers that get lost.
 
-Owns: ``MemoryZooKeeper`` (what all sessions share) and ``MemorySession``.
+Owns: ``MemoryZooKeeper``, which all sessions share, and ``MemorySession``.
 
 1. A call takes effect in one step, after one turn of the event loop.
 2. ``lose_answer`` decides for each call whether its answer is lost, and then whether the call took
@@ -61,7 +61,7 @@ class MemoryZooKeeper:
         return MemorySession(self)
 
     def end_session(self, session: MemorySession) -> None:
-        """End a session, as when it has not been heard of for too long."""
+        """End a session, as the server does when it has not heard of it for too long."""
         if not session.lost.is_set():
             session.lost.set()
             self._drop_nodes_of(session, self._root)
@@ -192,5 +192,5 @@ class MemorySession:
         try:
             yield loss is Loss.CALL
         finally:
-            # Instead of the answer, or of the error that it would have been.
+            # In place of the answer, or of an error.
             raise ConnectionLostError(path)

@@ -1,4 +1,4 @@
-"""What a server process does besides serving."""
+"""The duties of a server process besides serving."""
 
 import subprocess
 import sys
