@@ -28,7 +28,7 @@ from pravega_controller.errors import AlreadyExistsError, ControllerError, Store
 from pravega_controller.intents import Intents
 from pravega_controller.key_value_tables import INTENT_KIND as TABLE_INTENT_KIND
 from pravega_controller.key_value_tables import KeyValueTableOperations
-from pravega_controller.late_segments import INTENT_KIND as LATE_SEGMENTS_KIND
+from pravega_controller.late_segments import LateSegments
 from pravega_controller.members import MemberRecord, Members
 from pravega_controller.old_epochs import OldEpochs, OldEpochsRegistry
 from pravega_controller.placement import MapPlacement, Placement, StaticPlacement
@@ -88,6 +88,7 @@ class Controller:
     tables: KeyValueTableOperations
     transactions: TransactionOperations
     transaction_workflows: TransactionWorkflows
+    late_segments: LateSegments
     placement: Placement
     watermarks: Watermarks
     old_epochs: OldEpochs
@@ -141,6 +142,7 @@ async def open_controller(
         workflows.start_soon(controller.members.run)
         workflows.start_soon(controller.store.intents.remove_idle)
         workflows.start_soon(controller.transaction_workflows.run)
+        workflows.start_soon(controller.late_segments.run)
         sweep = partial(_sweep, controller)
         workflows.start_soon(repeat, "what the dead left", SWEEP_SECONDS, sweep)
         if config.request_poll_seconds > 0:
@@ -176,21 +178,20 @@ def _assemble(
     members, intents = _join_later(config, table_client, background, random, deaths)
     store = MetadataStore(table_client, intents, random=random)
     tags = TagIndex(table_client, store)
+    late = LateSegments(store)
     workflows = StreamWorkflows(
         store,
         segments,
         tags,
         members,
+        late,
         now_ms=now_ms,
         finish_later=finish_later,
         register_truncation=OldEpochsRegistry(table_client).register,
     )
     watermarks = _make_watermarks(store, segments, table_client, members, random)
     open_transactions = TransactionStore(table_client, random=random)
-    wait = config.history_seconds_min
-    old_epochs = OldEpochs(
-        store, workflows, open_transactions, owns=members.owns, now_ms=now_ms, seconds_min=wait
-    )
+    old_epochs = _make_old_epochs(config, store, workflows, open_transactions, members, now_ms)
     archive = OutcomeArchive(table_client)
     transaction_workflows = TransactionWorkflows(
         store,
@@ -201,6 +202,7 @@ def _assemble(
         background,
         watermarks,
         members,
+        late,
         now_ms=now_ms,
     )
     deaths.append(transaction_workflows.take_over_soon)
@@ -208,13 +210,11 @@ def _assemble(
         store, segments, open_transactions, archive, transaction_workflows, now_ms=now_ms
     )
     groups = ReaderGroupOperations(store, workflows, random=random, finish_later=finish_later)
-    tables = KeyValueTableOperations(store, table_client, now_ms=now_ms, finish_later=finish_later)
+    tables = KeyValueTableOperations(
+        store, table_client, late, now_ms=now_ms, finish_later=finish_later
+    )
     scopes = ScopeOperations(store, workflows, groups, tables, finish_later=finish_later)
-    background.register("stream", workflows.finish)
-    background.register("group", groups.finish)
-    background.register(TABLE_INTENT_KIND, tables.finish)
-    background.register("scope", scopes.finish)
-    background.register(LATE_SEGMENTS_KIND, transaction_workflows.late.finish)
+    _register_finishers(background, workflows, groups, tables, scopes, late)
     registry = RetentionRegistry(table_client, now_ms=now_ms)
     streams = StreamOperations(store, segments, workflows, tags, registry.register)
     return Controller(
@@ -226,12 +226,44 @@ def _assemble(
         tables,
         transactions,
         transaction_workflows,
+        late,
         placement,
         watermarks,
         old_epochs,
         members,
         now_ms,
         finish_later,
+    )
+
+
+def _register_finishers(
+    background: Background,
+    streams: StreamWorkflows,
+    groups: ReaderGroupOperations,
+    tables: KeyValueTableOperations,
+    scopes: ScopeOperations,
+    late: LateSegments,
+) -> None:
+    """Register what finishes each kind of intent."""
+    background.register("stream", streams.finish)
+    background.register("group", groups.finish)
+    background.register(TABLE_INTENT_KIND, tables.finish)
+    background.register("scope", scopes.finish)
+    late.register_in(background)
+
+
+def _make_old_epochs(
+    config: ControllerConfig,
+    store: MetadataStore,
+    workflows: StreamWorkflows,
+    transactions: TransactionStore,
+    members: Members,
+    now_ms: Callable[[], int],
+) -> OldEpochs:
+    """Return what drops the records of epochs that the head of their stream has left."""
+    seconds = config.history_seconds_min
+    return OldEpochs(
+        store, workflows, transactions, owns=members.owns, now_ms=now_ms, seconds_min=seconds
     )
 
 

@@ -32,6 +32,7 @@ from pravega_controller.errors import (
     ScopeNotFoundError,
     VersionConflictError,
 )
+from pravega_controller.late_segments import LateSegments
 from pravega_controller.locks import WorkflowLocks
 from pravega_controller.records import IntentRecord, decode, encode
 from pravega_controller.segment_client import for_each
@@ -50,6 +51,8 @@ KEY_BYTES_MAX = 256
 
 OBJECT_KIND = "t"
 INTENT_KIND = "key-value-table"
+LATE_KIND = "table-segments"
+"""Kind of the intents to look for segments that a dead controller may create late."""
 
 log = structlog.get_logger(__name__)
 
@@ -133,6 +136,7 @@ class KeyValueTableOperations:
         self,
         store: MetadataStore,
         tables: TableClient,
+        late: LateSegments,
         *,
         now_ms: Callable[[], int],
         finish_later: Callable[[IntentRecord], None],
@@ -141,6 +145,8 @@ class KeyValueTableOperations:
         self._tables = tables
         self._now_ms = now_ms
         self._locks = WorkflowLocks(finish_later)
+        self._late = late
+        late.register(LATE_KIND, self._delete_late)
 
     async def create(
         self, scope: str, name: str, configuration: KeyValueTableConfiguration
@@ -233,7 +239,10 @@ class KeyValueTableOperations:
         return KeyValueTable(owner, name, entry.version, record)
 
     async def _settled(self, scope: str, name: str) -> KeyValueTable:
-        settled = await self._settle(await self._load(scope, name))
+        table = await self._load(scope, name)
+        if isinstance(table.record.pending, CreateTable):
+            await self._promise_to_look(table)
+        settled = await self._settle(table)
         if settled is None:
             raise KeyValueTableNotFoundError(f"key-value table {scope}/{name} does not exist")
         return settled
@@ -300,6 +309,36 @@ class KeyValueTableOperations:
             await self._tables.delete(table.segment_name(segment), must_be_empty=False)
 
         await for_each(table.segments, delete)
+
+    async def _promise_to_look(self, table: KeyValueTable) -> None:
+        """Promise to look later for segments that another controller creates late.
+
+        It may have died. These are made by this controller now, and may soon be deleted again.
+        """
+        identifiers = tuple(segment.segment_id for segment in table.segments)
+        name = f"{table.name}/{table.record.first_number}"
+        intent = IntentRecord(LATE_KIND, table.scope.name, name, segment_ids=identifiers)
+        await self._late.promise(intent)
+
+    async def _delete_late(self, intent: IntentRecord) -> None:
+        """Delete the segments of an intent that no table has, and that none will have."""
+        name, _, _ = intent.name.partition("/")
+        stream = names.key_value_table_stream(name)
+        try:
+            record = (await self._load(intent.scope, name)).record
+        except NotFoundError:
+            end = await self._store.next_number(intent.scope, stream)
+        else:
+            end = record.first_number
+            if isinstance(record.pending, DeleteTable):
+                end += record.configuration.partition_count
+
+        async def delete(segment_id: int) -> None:
+            segment = names.segment_name(intent.scope, stream, segment_id)
+            await self._tables.delete(segment, must_be_empty=False)
+
+        unneeded = [one for one in intent.segment_ids if names.segment_number(one) < end]
+        await for_each(unneeded, delete)
 
     async def _delete(self, table: KeyValueTable) -> None:
         await self._delete_segments(table)

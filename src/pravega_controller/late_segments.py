@@ -1,16 +1,18 @@
-"""Deletes the segments of aborted transactions again, once no late request can create them.
+"""Deletes segments again, once no late request of a dead controller can create them.
 
-A controller that begins a transaction asks the segment store to create its segments. Another
-controller may abort the transaction, because the stream is sealed or the first controller has died,
-before the segment store carries out these requests. The segments are then created after they were
-deleted, and no transaction has them. So a controller that aborts a transaction whose requests may
-still come records an intent first, and deletes the segments again after ``LATE_SECONDS``.
+A controller asks the segment store to create segments: those of a transaction, of a stream, or of a
+key-value table. It may die before the segment store carries out these requests. Another controller
+then finishes or undoes its work, and clients may end the transaction, or truncate or delete what
+has the segments, all before the requests of the dead controller are carried out. These then create
+segments that nothing refers to. So whoever continues or undoes such work records an intent first,
+and deletes what is not needed after ``LATE_SECONDS``.
 
-Owns: which segments are to be deleted again, and when.
+Owns: which segments are to be deleted again, and when. Which of them are still needed is decided,
+at that time, by the module that registers for their kind.
 
 Invariants:
-1. The intent is durable before the transaction's record says that it is aborted, and is removed
-   only after the second deletion. So a controller that dies leaves this duty to another.
+1. The intent is durable before the work that it is about can end, and is removed only after the
+   deletion. So a controller that dies leaves this duty to another.
 2. A controller that takes the duty over waits for the whole time again.
 """
 
@@ -19,27 +21,28 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TypeAlias
 
 import structlog
 import trio
 
+from pravega_controller.background import Background
 from pravega_controller.records import IntentRecord
-from pravega_controller.segment_client import SegmentClient, for_each
+from pravega_controller.segment_client import for_each
 from pravega_controller.store import MetadataStore
-from pravega_controller.transactions import segment_name
 
-INTENT_KIND = "transaction-segments"
 LATE_SECONDS = 60.0
 """Time in which a request that was sent reaches the segment store and is carried out, or never: far
 longer than a store takes for what is in the sockets of a controller that was killed, and longer
 than the kernel keeps sending what a network that was cut for some seconds has lost."""
-BEGIN_SECONDS_MAX = 300.0
-"""Maximum age of a transaction whose beginning may still be under way: recording it and asking for
-its segments are repeated for 30 s each, and the clocks of two machines tell the age."""
 AGAIN_SECONDS = 5.0
 """Time after a deletion that failed until it is tried again."""
 DELETIONS_AT_A_TIME_MAX = 64
+
+DeleteUnneeded: TypeAlias = Callable[[IntentRecord], Awaitable[None]]
+"""Deletes those segments of an intent that nothing needs."""
 
 log = structlog.get_logger(__name__)
 
@@ -47,43 +50,44 @@ log = structlog.get_logger(__name__)
 class LateSegments:
     """Deletes segments again that late requests may have created."""
 
-    def __init__(
-        self, store: MetadataStore, segments: SegmentClient, *, now_ms: Callable[[], int]
-    ) -> None:
+    def __init__(self, store: MetadataStore) -> None:
         self._store = store
-        self._segments = segments
-        self._now_ms = now_ms
+        self._deleters: dict[str, DeleteUnneeded] = {}
         self._due: list[tuple[float, int, IntentRecord]] = []
         """A heap by the time of trio's clock at which segments are to be deleted again."""
         self._ties = itertools.count()
-        self._known: set[tuple[str, str]] = set()
+        self._due_at: dict[tuple[str, str, str], float] = {}
+        """The time at which each intent is due; entries of the heap with other times are old."""
         self._is_added = trio.Event()
 
-    def may_come(self, created_ms: int) -> bool:
-        """Return whether requests for the segments of a transaction of this time may still come."""
-        return self._now_ms() - created_ms < BEGIN_SECONDS_MAX * 1000
+    def register(self, kind: str, delete: DeleteUnneeded) -> None:
+        """Register the function that deletes the segments of intents of a kind."""
+        assert kind not in self._deleters
+        self._deleters[kind] = delete
 
-    async def promise(
-        self, scope: str, stream: str, identifier: bytes, segment_numbers: Sequence[int]
-    ) -> None:
-        """Record that the segments of a transaction are to be deleted again, and do it later."""
-        name = f"{stream}/{identifier.hex()}"
-        intent = IntentRecord(INTENT_KIND, scope, name, segment_numbers=tuple(segment_numbers))
+    def register_in(self, background: Background) -> None:
+        """Register ``finish`` for the intents of all kinds that have a deleter."""
+        for kind in self._deleters:
+            background.register(kind, partial(self.finish, kind))
+
+    async def promise(self, intent: IntentRecord) -> None:
+        """Record that segments are to be deleted again unless they are needed, and do it later.
+
+        A promise that is repeated is kept after the whole time again.
+        """
         await self._store.put_intent(intent)
-        self._add(intent)
+        self._delete_after(LATE_SECONDS, intent)
 
-    async def finish(self, scope: str, name: str) -> None:
+    async def finish(self, kind: str, scope: str, name: str) -> None:
         """Take over what another controller promised: delete the segments later."""
-        self._add(await self._store.intents.find(IntentRecord(INTENT_KIND, scope, name)))
-
-    def _add(self, intent: IntentRecord) -> None:
-        key = (intent.scope, intent.name)
-        if key not in self._known:
-            self._known.add(key)
+        intent = await self._store.intents.find(IntentRecord(kind, scope, name))
+        if _key(intent) not in self._due_at:
             self._delete_after(LATE_SECONDS, intent)
 
     def _delete_after(self, seconds: float, intent: IntentRecord) -> None:
-        heapq.heappush(self._due, (trio.current_time() + seconds, next(self._ties), intent))
+        due = trio.current_time() + seconds
+        self._due_at[_key(intent)] = due
+        heapq.heappush(self._due, (due, next(self._ties), intent))
         self._is_added.set()
 
     async def run(self) -> None:
@@ -94,28 +98,32 @@ class LateSegments:
                 await self._is_added.wait()
             intents: list[IntentRecord] = []
             while self._due and self._due[0][0] <= trio.current_time():
-                intents.append(heapq.heappop(self._due)[2])
+                due, _, intent = heapq.heappop(self._due)
+                if self._due_at.get(_key(intent)) == due:
+                    intents.append(intent)
             await for_each(intents, self._delete, limit=DELETIONS_AT_A_TIME_MAX)
 
     async def _delete(self, intent: IntentRecord) -> None:
-        """Delete the segments of one transaction; on a failure, put it back for another time."""
-        stream, _, digits = intent.name.partition("/")
-        identifier = bytes.fromhex(digits)
+        """Delete the segments of one intent; on a failure, put it back for another time."""
+        due = self._due_at[_key(intent)]
         try:
-            await self._segments.delete_segments(
-                segment_name(intent.scope, stream, number, identifier)
-                for number in intent.segment_numbers
-            )
+            await self._deleters[intent.kind](intent)
+            if self._due_at[_key(intent)] != due:
+                # It was promised once more meanwhile.
+                return
+            del self._due_at[_key(intent)]
             await self._store.remove_intent(intent)
         except Exception as error:
             # Whatever is wrong with one, the others are to be deleted.
             log.warning(
-                "segments of a transaction not deleted again yet",
+                "late segments not deleted yet",
+                kind=intent.kind,
                 scope=intent.scope,
-                stream=stream,
-                transaction=digits,
+                name=intent.name,
                 reason=str(error),
             )
             self._delete_after(AGAIN_SECONDS, intent)
-            return
-        self._known.discard((intent.scope, intent.name))
+
+
+def _key(intent: IntentRecord) -> tuple[str, str, str]:
+    return intent.kind, intent.scope, intent.name

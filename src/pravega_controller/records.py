@@ -253,13 +253,16 @@ class IntentRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
     """Says that something may have a workflow to finish."""
 
     kind: str
-    """``scope``, ``stream``, ``group``, ``key-value-table`` or ``transaction-segments``."""
+    """``scope``, ``stream``, ``group`` or ``key-value-table``; for segments that a dead controller
+    may create late, ``transaction-segments``, ``stream-segments`` or ``table-segments``."""
     scope: str
     name: str = ""
     stream_ids: tuple[str, ...] = ()
     """Ids of streams being made, whose records no name leads to yet."""
     segment_numbers: tuple[int, ...] = ()
     """Numbers of the segments of a transaction that are to be deleted again."""
+    segment_ids: tuple[int, ...] = ()
+    """Ids of segments of a stream, or of a key-value table, to be deleted later if unneeded."""
 
 
 R = TypeVar("R", bound=msgspec.Struct)

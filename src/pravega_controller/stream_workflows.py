@@ -52,6 +52,7 @@ from pravega_controller.errors import (
     VersionConflictError,
 )
 from pravega_controller.history import Epoch, first_epoch, scaled_epoch
+from pravega_controller.late_segments import LateSegments
 from pravega_controller.locks import KeyedLocks
 from pravega_controller.members import Members
 from pravega_controller.records import (
@@ -100,6 +101,8 @@ REFUSALS = (
 )
 """Errors after which nothing has been begun."""
 MARK_CONFIGURATION = fixed_configuration(1)
+LATE_KIND = "stream-segments"
+"""Kind of the intents to look for segments that a dead controller may create late."""
 FIXED_POLICY = (int(ScaleType.FIXED), 0)
 """The scale type and target rate of a segment that never requests to be scaled."""
 
@@ -134,6 +137,7 @@ class StreamWorkflows:
         segments: SegmentClient,
         tags: TagIndex,
         members: Members,
+        late: LateSegments,
         *,
         now_ms: Callable[[], int],
         finish_later: Callable[[IntentRecord], None],
@@ -145,6 +149,8 @@ class StreamWorkflows:
         self._tags = tags
         self._members = members
         self._me = members.instance_id
+        self._late = late
+        late.register(LATE_KIND, self._delete_late)
         self._now_ms = now_ms
         self._finish_later = finish_later
         self._locks = KeyedLocks()
@@ -218,6 +224,7 @@ class StreamWorkflows:
             record = stream.record
             if not record.owner or await self._members.is_dead(record.owner):
                 log.info("taking over", stream=name, owner=record.owner)
+                await self._promise_to_look(stream)
                 taken = structs.replace(record, owner=self._me)
                 return await self._store.write_stream(stream, taken)
             if trio.current_time() >= deadline:
@@ -450,23 +457,45 @@ class StreamWorkflows:
         has reserved their numbers. But the names of a stream that was discarded before its name led
         to it may be another stream's by now: these stay.
         """
-        created = {*stream.active, *stream.latest}
-        for number in range(stream.record.epoch + 1, stream.record.epoch_count):
-            with suppress(NotFoundError):
-                created.update((await stream.history.epoch(number)).created)
+        scope, name = stream.scope.name, stream.name
+        await self._delete_unneeded(scope, name, stream.stream_id, await _being_created(stream))
+
+    async def _promise_to_look(self, stream: Stream) -> None:
+        """Promise to look later for segments that an earlier owner of pending work creates late.
+
+        These were made by others in the meantime, and may have been deleted again.
+        """
+        identifiers = await _being_created(stream)
+        if identifiers:
+            name = f"{stream.name}/{stream.stream_id}/{stream.last_epoch}"
+            await self._late.promise(
+                IntentRecord(LATE_KIND, stream.scope.name, name, segment_ids=tuple(identifiers))
+            )
+
+    async def _delete_late(self, intent: IntentRecord) -> None:
+        """Delete the segments of an intent that their stream does not need any more."""
+        name, stream_id, _ = intent.name.split("/")
+        await self._delete_unneeded(intent.scope, name, stream_id, intent.segment_ids)
+
+    async def _delete_unneeded(
+        self, scope: str, name: str, stream_id: str, identifiers: Sequence[int]
+    ) -> None:
+        """Delete those of a stream's segments that lie before its head, or all if it is gone."""
         try:
-            found = await self._store.stream(stream.scope.name, stream.name)
+            found = await self._store.stream(scope, name)
         except NotFoundError:
             found = None
-        if found is not None and found.stream_id == stream.stream_id:
-            if not found.head:
-                return
-            head = await found.history.pieces(found.head)
-            created = {segment for segment in created if stream_cuts.is_before(segment, head)}
-        else:
-            reserved = await self._store.next_number(stream.scope.name, stream.name)
-            created = {segment for segment in created if segment.number < reserved}
-        await self._delete_segments(stream, created)
+        unneeded: Sequence[int] = ()
+        if found is None or found.stream_id != stream_id:
+            reserved = await self._store.next_number(scope, name)
+            unneeded = [one for one in identifiers if names.segment_number(one) < reserved]
+        elif isinstance(found.record.pending, Delete):
+            unneeded = identifiers
+        elif found.head:
+            unneeded = await _before_head(found, identifiers)
+        await self._segments.delete_segments(
+            names.segment_name(scope, name, identifier) for identifier in unneeded
+        )
 
     async def _step(self, stream: Stream, work: StreamWorkflow | Rolling) -> Stream | None:
         try:
@@ -489,6 +518,8 @@ class StreamWorkflows:
                 await self.create_internal(stream.scope.name, mark, MARK_CONFIGURATION)
             else:
                 if isinstance(found.record.pending, Create):
+                    if found.record.owner != self._me:
+                        await self._promise_to_look(found)
                     streams.append(found)
         return (await self._finish_creating(streams))[0]
 
@@ -684,6 +715,35 @@ _STEPS: dict[type[StreamWorkflow], Callable[..., Awaitable[Stream | None]]] = {
 
 def _is_settled(stream: Stream) -> bool:
     return stream.record.pending is None and stream.record.rolling is None
+
+
+async def _before_head(stream: Stream, identifiers: Iterable[int]) -> list[int]:
+    """Return those of a stream's segments that lie before its head."""
+    head = await stream.history.pieces(stream.head)
+    segments = await stream.history.segments(identifiers)
+    before = []
+    for identifier in identifiers:
+        segment = segments.get(identifier)
+        if segment is None:
+            # Segments that were sealed before the first epoch on record are before the head.
+            is_before = names.segment_epoch(identifier) < stream.record.first_epoch
+        else:
+            is_before = stream_cuts.is_before(segment, head)
+        if is_before:
+            before.append(identifier)
+    return before
+
+
+async def _being_created(stream: Stream) -> list[int]:
+    """Return the ids of the segments that unfinished work on a stream creates."""
+    created: list[int] = []
+    if isinstance(stream.record.pending, Create):
+        created += [segment.segment_id for segment in stream.active]
+    for number in range(stream.record.epoch + 1, stream.record.epoch_count):
+        with suppress(NotFoundError):
+            epoch = await stream.history.epoch(number)
+            created += [segment.segment_id for segment in epoch.created]
+    return created
 
 
 def _with_mark(name: str) -> list[str]:

@@ -60,7 +60,7 @@ from pravega_controller.open_transactions import (
     Transaction,
     TransactionRegistry,
 )
-from pravega_controller.records import Delete, Rolling
+from pravega_controller.records import Delete, IntentRecord, Rolling
 from pravega_controller.segment_client import SegmentClient, for_each
 from pravega_controller.store import MetadataStore, Stream
 from pravega_controller.stream_workflows import StreamWorkflows, stream_intent
@@ -95,6 +95,11 @@ EXPIRE_AGAIN_SECONDS = 5.0
 """Pause, in seconds, between attempts to end a transaction whose lease has ended."""
 CONFLICTS_MAX = 5
 """Maximum number of attempts to make a change that meets another controller's."""
+LATE_KIND = "transaction-segments"
+"""Kind of the intents to delete the segments of aborted transactions again."""
+BEGIN_SECONDS_MAX = 300.0
+"""Maximum age of a transaction whose beginning may still be under way: recording it and asking for
+its segments are repeated for 30 s each, and the clocks of two machines tell the age."""
 _ABORTED_WITH_THEIR_STREAM = (TransactionState.OPEN, TransactionState.ABORTING)
 """States in which transactions are aborted when their stream is sealed or deleted."""
 
@@ -114,12 +119,14 @@ class TransactionWorkflows:
         background: Background,
         watermarks: Watermarks,
         members: Members,
+        late: LateSegments,
         *,
         now_ms: Callable[[], int],
     ) -> None:
         self._watermarks = watermarks
         self._members = members
-        self.late = LateSegments(store, segments, now_ms=now_ms)
+        self._late = late
+        late.register(LATE_KIND, self._delete_late)
         self.instance_id = members.instance_id
         self._store = store
         self._segments = segments
@@ -396,7 +403,6 @@ class TransactionWorkflows:
         """Watch leases and archive outcomes, forever."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.timer.run)
-            nursery.start_soon(self.late.run)
             nursery.start_soon(self._archive_rounds)
 
     # ---- Decisions -------------------------------------------------------------------------------
@@ -877,8 +883,8 @@ class TransactionWorkflows:
                 await self._transactions.remove(owner.scope, owner.stream, [transaction.identifier])
                 owner.drop(transaction.identifier)
                 return
-            if not transaction.is_begun and self.late.may_come(transaction.record.created_ms):
-                await self.late.promise(owner.scope, owner.stream, transaction.identifier, numbers)
+            if not transaction.is_begun and self._may_be_beginning(transaction):
+                await self._promise_to_delete(owner, transaction.identifier, numbers)
             await self._delete_segments(owner, transaction.identifier, numbers)
             await self._write_aborted(transaction)
 
@@ -899,6 +905,26 @@ class TransactionWorkflows:
     ) -> None:
         await self._segments.delete_segments(
             segment_name(owner.scope, owner.stream, number, identifier) for number in numbers
+        )
+
+    def _may_be_beginning(self, transaction: Transaction) -> bool:
+        """Return whether requests to create the transaction's segments may still come."""
+        return self._now_ms() - transaction.record.created_ms < BEGIN_SECONDS_MAX * 1000
+
+    async def _promise_to_delete(
+        self, owner: StreamTransactions, identifier: bytes, numbers: Iterable[int]
+    ) -> None:
+        """Promise to delete a transaction's segments again, as they may be created late."""
+        name = f"{owner.stream}/{identifier.hex()}"
+        intent = IntentRecord(LATE_KIND, owner.scope, name, segment_numbers=tuple(numbers))
+        await self._late.promise(intent)
+
+    async def _delete_late(self, intent: IntentRecord) -> None:
+        """Delete the segments of an aborted transaction, which may have been created late."""
+        stream, _, digits = intent.name.partition("/")
+        await self._segments.delete_segments(
+            segment_name(intent.scope, stream, number, bytes.fromhex(digits))
+            for number in intent.segment_numbers
         )
 
     def _expire(self, transactions: Sequence[Transaction]) -> None:
@@ -991,7 +1017,7 @@ class TransactionWorkflows:
                 transaction = self.adopt(owner, identifier, stored)
             await self._decide_abort(transaction)
             if transaction.state is TransactionState.ABORTING:
-                await self.late.promise(owner.scope, owner.stream, identifier, numbers)
+                await self._promise_to_delete(owner, identifier, numbers)
                 await self._delete_segments(owner, identifier, numbers)
                 await self._write_aborted(transaction)
 

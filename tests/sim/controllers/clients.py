@@ -219,10 +219,12 @@ class Lifecycle(Client):
         for _ in range(count):
             await self.pause(5)
             await self.ask(lambda c: c.streams.create("s", "b", fixed_configuration(1)))
-            for _ in range(self.random.randrange(3)):
-                await self._begin()
+            segments = await self.ask(lambda c: c.streams.active_segments("s", "b"))
+            self.ledger.tell_new("b", segments)
+            begun = [await self._begin() for _ in range(self.random.randrange(3))]
             await self.pause(2)
-            self.ledger.sealed_streams.add("b")
+            for told in begun:
+                told.is_abort_asked = True
             try:
                 await self.ask(lambda c: c.streams.seal("s", "b"))
                 await self.pause(2)
@@ -231,14 +233,19 @@ class Lifecycle(Client):
                 # A request that is repeated meets the stream as the first one left it.
                 continue
 
-    async def _begin(self) -> None:
+    async def _begin(self) -> Told:
+        asked = trio.current_time()
         begun = await self.ask(lambda c: c.transactions.begin("s", "b", lease_ms=LEASE_MS))
+        told = Told("b", begun.segments, asked + LEASE_MS / 1000 - 1e-3)
+        self.ledger.transactions[begun.identifier] = told
         if self.random.random() < 0.5:
             try:
-                await self.ask(
+                is_decided = await self.ask(
                     lambda c: c.transactions.commit(
                         "s", "b", begun.identifier, writer_id="w", writer_ms=None
                     )
                 )
             except StreamNotFoundError as error:
                 raise AssertionError("the stream is there") from error
+            self.ledger.tell_end(begun.identifier, is_committed=is_decided)
+        return told

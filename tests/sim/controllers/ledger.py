@@ -11,12 +11,13 @@ Rules:
 4. No lease ends before the time that was promised, unless somebody asked for an abort or a seal.
 5. At the end no transaction has a segment, no stream has a segment that its history does not name,
    no name was used twice, what is behind the active epoch is sealed, and no intent is left.
+6. Clients of a stream that is made again get no segment that an earlier stream of its name had.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import trio
@@ -24,7 +25,7 @@ import trio
 from pravega_controller.records import decode
 from pravega_controller.store import INTENTS
 from pravega_controller.streams import Segment
-from pravega_controller.testing.memory_segment_store import MemorySegmentStore
+from pravega_controller.testing.memory_segment_store import MemorySegment, MemorySegmentStore
 from pravega_controller.transaction_records import TransactionRecord
 from pravega_controller.transactions import TransactionState
 from pravega_wire import commands as wire
@@ -36,6 +37,10 @@ DECIDED = {
     TransactionState.ABORTING: False,
     TransactionState.ABORTED: False,
 }
+
+
+DELETED_STREAMS = ("b", "_MARKb")
+"""Streams that clients delete, each time that they have made them."""
 
 
 class ViolationError(Exception):
@@ -53,6 +58,7 @@ class Told:
     """By the ledger's own count of events, as is the next."""
     commit_answered: int | None = None
     is_abort_asked: bool = False
+    """Whether somebody asked for its abort, or for its stream to be sealed."""
     is_committed: bool | None = None
     """What somebody was told of its end."""
     held_since: float = 0.0
@@ -65,6 +71,8 @@ class WatchedStore(MemorySegmentStore):
     def __init__(self, note: Callable[[bytes, TransactionRecord], None]) -> None:
         super().__init__()
         self._note = note
+        self.deleted: list[MemorySegment] = []
+        """Segments that were deleted, with what was merged into them."""
 
     def _update_table(self, q: wire.UpdateTableEntries) -> wire.Reply:
         reply = super()._update_table(q)
@@ -78,6 +86,8 @@ class WatchedStore(MemorySegmentStore):
     def _apply(self, request: wire.Request) -> wire.Reply:
         if isinstance(request, wire.UpdateTableEntries):
             return self._update_table(request)
+        if isinstance(request, wire.DeleteSegment) and request.segment in self.segments:
+            self.deleted.append(self.segments[request.segment])
         return super()._apply(request)
 
 
@@ -87,8 +97,8 @@ class Ledger:
 
     trace: Callable[[str], None]
     transactions: dict[bytes, Told] = field(default_factory=dict)
-    sealed_streams: set[str] = field(default_factory=set)
-    """Streams that somebody asked to be sealed, once at least."""
+    seen: dict[str, set[int]] = field(default_factory=dict)
+    """By stream, the segments that clients got of all streams of its name, deleted ones too."""
     is_busy: bool = False
     """Whether the clients of this run give the controllers no rest."""
     events: int = 0
@@ -126,37 +136,47 @@ class Ledger:
             told.held_since = trio.current_time()
         if told is None or record.state is not TransactionState.ABORTING:
             return
-        is_wanted = told.is_abort_asked or told.stream in self.sealed_streams
-        if not is_wanted and trio.current_time() < told.promised_until:
+        if not told.is_abort_asked and trio.current_time() < told.promised_until:
             raise ViolationError(
                 f"{identifier.hex()} was aborted "
                 f"{told.promised_until - trio.current_time():.3f} s before its lease ended"
             )
+
+    def tell_new(self, stream: str, segments: Sequence[Segment]) -> None:
+        """Take note of the segments of a stream that was just made."""
+        identifiers = {segment.segment_id for segment in segments}
+        seen = self.seen.setdefault(stream, set())
+        if not identifiers or identifiers & seen:
+            raise ViolationError(f"{stream} was made with {identifiers}, after {seen}")
+        seen |= identifiers
 
     # ---- At the end ------------------------------------------------------------------------------
 
     def check_streams(self, store: MemorySegmentStore) -> None:
         """Every committed transaction is whole and once, every other one is nowhere."""
         places: dict[tuple[bytes, int], int] = {}
-        for name, segment in store.segments.items():
+        for name in store.segments:
             if names.is_transaction_segment(name):
                 raise ViolationError(f"{name} is left")
+        for segment in (*store.segments.values(), *store.deleted):
             for source in segment.merged:
                 parsed = names.parse_segment_name(source)
                 assert parsed.transaction_id is not None
                 part = (parsed.transaction_id, parsed.segment_number)
                 places[part] = places.get(part, 0) + 1
         for identifier, told in self.transactions.items():
-            if told.stream != "a":
-                continue
-            for segment in told.segments:
-                count = places.get((identifier, segment.number), 0)
-                if count != int(bool(told.is_committed)):
-                    raise ViolationError(
-                        f"{identifier.hex()} ({told.is_committed=}) is {count} times in the "
-                        f"segments of number {segment.number}"
-                    )
+            counts = [places.get((identifier, segment.number), 0) for segment in told.segments]
+            # Of one that nobody asked about again before its stream was deleted the end is unknown.
+            is_known = told.is_committed is not None
+            wanted = int(bool(told.is_committed)) if is_known else min(1, counts[0])
+            if any(count != wanted for count in counts):
+                raise ViolationError(
+                    f"{identifier.hex()} ({told.is_committed=}) is {counts} times in the "
+                    f"segments {told.segments}"
+                )
         again = [name for name, count in Counter(store.created).items() if count > 1]
+        # A request that comes late may make a segment of a deleted stream for a while.
+        again = [name for name in again if not _may_be_made_late(name)]
         if again:
             raise ViolationError(f"names were used twice: {again}")
 
@@ -195,6 +215,11 @@ class Ledger:
                 if "/transactions-" in table and key.startswith(b"t/"):
                     record = decode(value, TransactionRecord)
                     raise ViolationError(f"{key.decode()} is left: {record}")
+
+
+def _may_be_made_late(name: str) -> bool:
+    parsed = names.parse_segment_name(name)
+    return parsed.stream in DELETED_STREAMS and parsed.transaction_id is None
 
 
 def _must_precede(first: bytes, one: Told, second: bytes, other: Told) -> bool:

@@ -18,7 +18,7 @@ from simulation.logs import logs_kept
 from simulation.scheduler import Trace, run_seeded
 
 from controllers.clients import Client, Lifecycle, Scaler, Side, TransactionWriter
-from controllers.ledger import Ledger, ViolationError, WatchedStore
+from controllers.ledger import DELETED_STREAMS, Ledger, ViolationError, WatchedStore
 from controllers.network import Link, Rates
 from pravega_controller.config import ControllerConfig
 from pravega_controller.controller import Controller, Environment, open_controller
@@ -206,6 +206,8 @@ class Simulation:
         ledger = self.ledger
         for identifier, told in ledger.transactions.items():
             stream = told.stream
+            if stream in DELETED_STREAMS:
+                continue
             for side in self._sides:
                 state = await side.call(partial(_ask_state, stream, identifier))
                 ledger.tell_state(identifier, state)
@@ -222,7 +224,7 @@ class Simulation:
         there: dict[int, bool] = {}
         for name, segment in store.segments.items():
             parsed = names.parse_segment_name(name)
-            if parsed.stream in ("b", "_MARKb"):
+            if parsed.stream in DELETED_STREAMS:
                 raise ViolationError(f"{name} is left of a stream that was deleted")
             if parsed.stream == "a":
                 there[names.segment_id(parsed.segment_number, parsed.epoch)] = segment.is_sealed
