@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from pravega_controller.controller import Controller
 from pravega_controller.intents import INTENTS
+from pravega_controller.late_segments import LATE_SECONDS
 from pravega_controller.members import MEMBERS, choose_owner
 from pravega_controller.records import IntentRecord, decode
 from pravega_controller.stream_workflows import stream_intent
@@ -146,7 +147,7 @@ async def test_a_slow_controller_does_no_harm_to_what_came_after_it(
         alive = {name for name, segment in memory_store.segments.items() if not segment.is_sealed}
         names = {stream.segment_name(segment.segment_id) for segment in stream.active}
         assert {name for name in alive if name.startswith("s/a/")} == names
-        await trio.sleep(15)
+        await trio.sleep(LATE_SECONDS + 15)
         assert ports(slow) == ports(other) == {1, 2}, "it has joined again"
         assert not memory_store.tables[INTENTS].entries
 
