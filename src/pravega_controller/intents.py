@@ -18,8 +18,9 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import structlog
 import trio
@@ -40,8 +41,12 @@ IDLE_SECONDS = 1.0
 KEY_PARTS = 4
 """Number of parts of a key: instance, kind, scope and name; the first format had no instance."""
 TAKEN_TOGETHER = 500
+TAKEN_BYTES_MAX = 4 * 1024 * 1024
+"""Maximum size, in bytes, of the intents that are written together, unless one alone is larger."""
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +83,19 @@ class Intents:
             await self._left.wait()
         written = self._written.pop(key, None)
         merged = _merge(intent, written)
-        if written is None or merged != written.intent or not self._is_trusted():
-            written = _Written(merged, await self._tables.put(INTENTS, key, encode(merged)))
-        self._written[key] = written
+        try:
+            if written is None or merged != written.intent or not self._is_trusted():
+                version = await self._tables.put(INTENTS, key, encode(merged))
+            else:
+                version = written.version
+        except BaseException:
+            if written is not None:
+                # It is there still, as it was or as it is now.
+                self._written.setdefault(key, written)
+            raise
+        # Whoever wrote or removed it meanwhile must not take it for idle: it is in use.
+        self._idle_since.pop(key, None)
+        self._written[key] = _Written(merged, version)
 
     def remove(self, intent: IntentRecord) -> None:
         """Remove an intent some time later: its workflow has ended."""
@@ -121,9 +136,10 @@ class Intents:
             try:
                 version = await self._tables.put(INTENTS, key, encode(written.intent))
                 if self._written.get(key) is written:
-                    self._written[key] = _Written(written.intent, version)
+                    written = self._written[key] = _Written(written.intent, version)
             finally:
-                if was_idle:
+                # Another value under the key means that it is in use again.
+                if was_idle and self._written.get(key) is written:
                     self._idle_since.setdefault(key, trio.current_time())
 
     async def take_over(self, is_dead: Callable[[str], Awaitable[bool]]) -> list[IntentRecord]:
@@ -150,15 +166,19 @@ class Intents:
                     log.error("intent is damaged", key=entry.key.decode(), reason=str(error))
                     continue
                 removed.append((entry.key, entry.version))
-        taken = [_merge(intent, self._written.get(self._key(intent))) for intent in taken]
-        for start in range(0, len(taken), TAKEN_TOGETHER):
-            part = taken[start : start + TAKEN_TOGETHER]
-            changes = [Change(self._key(intent), encode(intent)) for intent in part]
-            versions = await self._tables.update(INTENTS, changes)
-            for intent, version in zip(part, versions, strict=True):
-                self._written[self._key(intent)] = _Written(intent, version)
+        merged: dict[bytes, _Written] = {}
+        for intent in taken:
+            key = self._key(intent)
+            known = merged.get(key) or self._written.get(key)
+            merged[key] = _Written(_merge(intent, known), 0)
+        for part in _split({key: encode(one.intent) for key, one in merged.items()}):
+            versions = await self._tables.update(INTENTS, part)
+            for change, version in zip(part, versions, strict=True):
+                # One that was idle here is in use now.
+                self._idle_since.pop(change.key, None)
+                self._written[change.key] = _Written(merged[change.key].intent, version)
         await self._remove_unchanged(removed)
-        return taken
+        return [one.intent for one in merged.values()]
 
     async def _remove_unchanged(self, versions: list[tuple[bytes, int]]) -> list[bytes]:
         """Remove intents that have these versions still; return the keys of the others."""
@@ -219,5 +239,27 @@ def _merge(intent: IntentRecord, written: _Written | None) -> IntentRecord:
     """Return an intent that also covers what was written under its key."""
     if written is None:
         return intent
-    ids = dict.fromkeys((*written.intent.stream_ids, *intent.stream_ids))
-    return structs.replace(intent, stream_ids=tuple(ids))
+
+    def unite(earlier: Iterable[T], later: Iterable[T]) -> tuple[T, ...]:
+        return tuple(dict.fromkeys((*earlier, *later)))
+
+    return structs.replace(
+        intent,
+        stream_ids=unite(written.intent.stream_ids, intent.stream_ids),
+        segment_numbers=unite(written.intent.segment_numbers, intent.segment_numbers),
+        segment_ids=unite(written.intent.segment_ids, intent.segment_ids),
+    )
+
+
+def _split(values: Mapping[bytes, bytes]) -> Iterator[list[Change]]:
+    """Yield changes in parts that fit a request."""
+    part: list[Change] = []
+    size = 0
+    for key, value in values.items():
+        if part and (len(part) == TAKEN_TOGETHER or size + len(value) > TAKEN_BYTES_MAX):
+            yield part
+            part, size = [], 0
+        part.append(Change(key, value))
+        size += len(value)
+    if part:
+        yield part

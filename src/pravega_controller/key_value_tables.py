@@ -276,6 +276,8 @@ class KeyValueTableOperations:
         if number > table.record.first_number:
             # Another controller made and deleted a table between this one's look and its record.
             table = await self._write(table, structs.replace(table.record, first_number=number))
+            # The other one may write the same numbers, and ask for these segments, too.
+            await self._promise_to_look(table)
         configuration = table.record.configuration
         key_length = configuration.primary_key_length + configuration.secondary_key_length
 
@@ -330,7 +332,10 @@ class KeyValueTableOperations:
             end = await self._store.next_number(intent.scope, stream)
         else:
             end = record.first_number
-            if isinstance(record.pending, DeleteTable):
+            if isinstance(record.pending, CreateTable):
+                # Its numbers may be those that another table had.
+                end = max(end, await self._store.next_number(intent.scope, stream))
+            elif isinstance(record.pending, DeleteTable):
                 end += record.configuration.partition_count
 
         async def delete(segment_id: int) -> None:

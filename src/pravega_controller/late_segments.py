@@ -30,15 +30,15 @@ import trio
 
 from pravega_controller.background import Background
 from pravega_controller.records import IntentRecord
-from pravega_controller.segment_client import for_each
 from pravega_controller.store import MetadataStore
 
 LATE_SECONDS = 60.0
 """Time in which a request that was sent reaches the segment store and is carried out, or never: far
 longer than a store takes for what is in the sockets of a controller that was killed, and longer
 than the kernel keeps sending what a network that was cut for some seconds has lost."""
-AGAIN_SECONDS = 5.0
-"""Time after a deletion that failed until it is tried again."""
+AGAIN_SECONDS_MIN = 5.0
+"""Time, in seconds, until a deletion that failed is tried again; twice as long each time."""
+AGAIN_SECONDS_MAX = 300.0
 DELETIONS_AT_A_TIME_MAX = 64
 
 DeleteUnneeded: TypeAlias = Callable[[IntentRecord], Awaitable[None]]
@@ -56,6 +56,8 @@ class LateSegments:
         self._due: list[tuple[float, int, IntentRecord]] = []
         """A heap by the time of trio's clock at which segments are to be deleted again."""
         self._ties = itertools.count()
+        self._pauses: dict[tuple[str, str, str], float] = {}
+        """How long to wait after the next failure, for intents whose deletion has failed."""
         self._due_at: dict[tuple[str, str, str], float] = {}
         """The time at which each intent is due; entries of the heap with other times are old."""
         self._is_added = trio.Event()
@@ -76,7 +78,8 @@ class LateSegments:
         A promise that is repeated is kept after the whole time again.
         """
         await self._store.put_intent(intent)
-        self._delete_after(LATE_SECONDS, intent)
+        # With what an earlier promise under the same name covers.
+        self._delete_after(LATE_SECONDS, await self._store.intents.find(intent))
 
     async def finish(self, kind: str, scope: str, name: str) -> None:
         """Take over what another controller promised: delete the segments later."""
@@ -92,27 +95,30 @@ class LateSegments:
 
     async def run(self) -> None:
         """Delete segments when their time comes, for ever."""
-        while True:
-            self._is_added = trio.Event()
-            with trio.move_on_at(self._due[0][0] if self._due else math.inf):
-                await self._is_added.wait()
-            intents: list[IntentRecord] = []
-            while self._due and self._due[0][0] <= trio.current_time():
-                due, _, intent = heapq.heappop(self._due)
-                if self._due_at.get(_key(intent)) == due:
-                    intents.append(intent)
-            await for_each(intents, self._delete, limit=DELETIONS_AT_A_TIME_MAX)
+        places = trio.CapacityLimiter(DELETIONS_AT_A_TIME_MAX)
+        async with trio.open_nursery() as nursery:
+            while True:
+                self._is_added = trio.Event()
+                with trio.move_on_at(self._due[0][0] if self._due else math.inf):
+                    await self._is_added.wait()
+                while self._due and self._due[0][0] <= trio.current_time():
+                    due, _, intent = heapq.heappop(self._due)
+                    nursery.start_soon(self._delete, intent, due, places)
 
-    async def _delete(self, intent: IntentRecord) -> None:
-        """Delete the segments of one intent; on a failure, put it back for another time."""
-        due = self._due_at[_key(intent)]
+    async def _delete(self, intent: IntentRecord, due: float, places: trio.CapacityLimiter) -> None:
+        """Delete the segments of one intent; on a failure, put it back for another time.
+
+        Does nothing if the intent is not due at this time any more: it was promised once more.
+        """
+        key = _key(intent)
         try:
-            await self._deleters[intent.kind](intent)
-            if self._due_at[_key(intent)] != due:
-                # It was promised once more meanwhile.
-                return
-            del self._due_at[_key(intent)]
-            await self._store.remove_intent(intent)
+            async with places:
+                if self._due_at.get(key) == due:
+                    await self._deleters[intent.kind](intent)
+            if self._due_at.get(key) == due:
+                del self._due_at[key]
+                self._pauses.pop(key, None)
+                await self._store.remove_intent(intent)
         except Exception as error:
             # Whatever is wrong with one, the others are to be deleted.
             log.warning(
@@ -122,7 +128,10 @@ class LateSegments:
                 name=intent.name,
                 reason=str(error),
             )
-            self._delete_after(AGAIN_SECONDS, intent)
+            if self._due_at.get(key) == due:
+                pause = self._pauses.get(key, AGAIN_SECONDS_MIN)
+                self._pauses[key] = min(2 * pause, AGAIN_SECONDS_MAX)
+                self._delete_after(pause, intent)
 
 
 def _key(intent: IntentRecord) -> tuple[str, str, str]:

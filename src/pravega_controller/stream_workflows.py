@@ -726,7 +726,7 @@ async def _before_head(stream: Stream, identifiers: Iterable[int]) -> list[int]:
         segment = segments.get(identifier)
         if segment is None:
             # Segments that were sealed before the first epoch on record are before the head.
-            is_before = names.segment_epoch(identifier) < stream.record.first_epoch
+            is_before = names.segment_epoch(identifier) < stream.history.first
         else:
             is_before = stream_cuts.is_before(segment, head)
         if is_before:

@@ -11,20 +11,31 @@ from typing import TypeAlias
 import pytest
 import trio
 import trio.testing
+from msgspec import structs
 
 from pravega_controller.controller import Controller
 from pravega_controller.intents import INTENTS
-from pravega_controller.key_value_tables import KeyValueTableConfiguration
-from pravega_controller.late_segments import LATE_SECONDS, LateSegments
-from pravega_controller.records import IntentRecord
+from pravega_controller.key_value_tables import (
+    CreateTable,
+    KeyValueTableConfiguration,
+    KeyValueTableRecord,
+)
+from pravega_controller.late_segments import (
+    AGAIN_SECONDS_MIN,
+    DELETIONS_AT_A_TIME_MAX,
+    LATE_SECONDS,
+    LateSegments,
+)
+from pravega_controller.records import IntentRecord, encode
 from pravega_controller.streams import fixed_configuration
-from pravega_controller.testing.memory_segment_store import MemorySegmentStore
+from pravega_controller.table_client import NOT_EXISTS
+from pravega_controller.testing.memory_segment_store import MemorySegmentStore, MemoryTable
 from pravega_wire import commands as wire
 
 OpenController: TypeAlias = Callable[..., AbstractAsyncContextManager[Controller]]
 Act: TypeAlias = Callable[[Controller], Awaitable[object]]
 
-CONFIGURATION = KeyValueTableConfiguration(1, 8)
+CONFIGURATION = KeyValueTableConfiguration(2, 8)
 
 
 async def create_stream(c: Controller) -> None:
@@ -58,6 +69,10 @@ async def drop_halves(c: Controller) -> None:
 
 async def create_table(c: Controller) -> None:
     await c.tables.create("s", "t", CONFIGURATION)
+
+
+async def delete_table(c: Controller) -> None:
+    await c.tables.delete("s", "t")
 
 
 async def make_table_anew(c: Controller) -> None:
@@ -97,11 +112,11 @@ FIRST, LATER = "s/a/0.#epoch.0", "s/a/1.#epoch.0"
 HALVES = ["s/a/1.#epoch.1", "s/a/2.#epoch.1"]
 MERGED = "s/a/3.#epoch.2"
 MARK, LATER_MARK = "s/_MARKa/0.#epoch.0", "s/_MARKa/1.#epoch.0"
-FIRST_TABLE, LATER_TABLE = "s/t_kvtable/0.#epoch.0", "s/t_kvtable/1.#epoch.0"
+TABLES = [f"s/t_kvtable/{number}.#epoch.0" for number in range(4)]
 
 STREAM = partial(Case, begin=create_stream, ask=ask_for_stream, late=FIRST)
 SCALE = partial(Case, begin=split, ask=ask_for_stream, late=HALVES[0], has_stream=True)
-TABLE = partial(Case, begin=create_table, ask=ask_for_table, late=FIRST_TABLE)
+TABLE = partial(Case, begin=create_table, ask=ask_for_table, late=TABLES[1])
 CASES = {
     "created": STREAM(undo=do_nothing, left=[MARK, FIRST]),
     "created, deleted": STREAM(undo=delete_stream, left=[]),
@@ -110,8 +125,9 @@ CASES = {
     "scaled": SCALE(undo=do_nothing, left=[MARK, FIRST, *HALVES]),
     "scaled, truncated": SCALE(undo=drop_halves, left=[MARK, MERGED]),
     "scaled, deleted": SCALE(undo=delete_stream, left=[]),
-    "table created": TABLE(undo=do_nothing, left=[FIRST_TABLE]),
-    "table created, made anew": TABLE(undo=make_table_anew, left=[LATER_TABLE]),
+    "table created": TABLE(undo=do_nothing, left=TABLES[:2]),
+    "table created, made anew": TABLE(undo=make_table_anew, left=TABLES[2:]),
+    "table created, deleted": TABLE(undo=delete_table, left=[]),
 }
 
 
@@ -182,6 +198,9 @@ async def test_a_segment_that_a_killed_controller_creates_late_is_deleted_unless
         nursery.cancel_scope.cancel()
 
 
+INTENT = IntentRecord("stream-segments", "s", "a/0/0", segment_ids=(0,))
+
+
 async def test_a_promise_that_is_repeated_is_kept_after_the_whole_time_again(
     open_on_memory: OpenController,
     memory_store: MemorySegmentStore,
@@ -189,7 +208,7 @@ async def test_a_promise_that_is_repeated_is_kept_after_the_whole_time_again(
 ) -> None:
     """Another controller had the work between the two, and died, too."""
     kept: list[float] = []
-    failures = iter([True])
+    failures = iter([True, True])
 
     async def delete(intent: IntentRecord) -> None:
         kept.append(round(trio.current_time() - began))
@@ -201,13 +220,122 @@ async def test_a_promise_that_is_repeated_is_kept_after_the_whole_time_again(
         late.register("stream-segments", delete)
         nursery.start_soon(late.run)
         began = trio.current_time()
-        intent = IntentRecord("stream-segments", "s", "a/0/0", segment_ids=(0,))
-        await late.promise(intent)
+        await late.promise(INTENT)
         await trio.sleep(40)
-        await late.promise(intent)
+        await late.promise(INTENT)
         # Whoever looks for what is left over finds it under way.
         await late.finish("stream-segments", "s", "a/0/0")
         await trio.sleep(200)
-        assert kept == [40 + LATE_SECONDS, 40 + LATE_SECONDS + 5]
+        due = 40 + LATE_SECONDS
+        assert kept == [due, due + AGAIN_SECONDS_MIN, due + 3 * AGAIN_SECONDS_MIN]
         assert not memory_store.tables[INTENTS].entries
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_promise_that_is_repeated_while_it_is_being_kept_is_kept_again(
+    fails: bool,
+    open_on_memory: OpenController,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    began_at: list[float] = []
+
+    async def delete(intent: IntentRecord) -> None:
+        began_at.append(round(trio.current_time() - began))
+        await trio.sleep(30)
+        if fails and len(began_at) == 1:
+            raise RuntimeError("not yet")
+
+    async with open_on_memory() as controller, trio.open_nursery() as nursery:
+        late = LateSegments(controller.store)
+        late.register("stream-segments", delete)
+        nursery.start_soon(late.run)
+        began = trio.current_time()
+        await late.promise(INTENT)
+        await trio.sleep(LATE_SECONDS + 20)
+        await late.promise(INTENT)
+        await trio.sleep(50)
+        assert memory_store.tables[INTENTS].entries
+        await trio.sleep(100)
+        assert began_at == [LATE_SECONDS, 2 * LATE_SECONDS + 20]
+        assert not memory_store.tables[INTENTS].entries
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_promise_that_is_repeated_while_it_waits_for_others_is_kept_later(
+    open_on_memory: OpenController,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """A container that is away holds all the others up."""
+    kept: list[float] = []
+
+    async def delete(intent: IntentRecord) -> None:
+        if intent == INTENT:
+            kept.append(round(trio.current_time() - began))
+        else:
+            await trio.sleep(30)
+
+    async with open_on_memory() as controller, trio.open_nursery() as nursery:
+        late = LateSegments(controller.store)
+        late.register("stream-segments", delete)
+        nursery.start_soon(late.run)
+        began = trio.current_time()
+        for number in range(DELETIONS_AT_A_TIME_MAX):
+            await late.promise(structs.replace(INTENT, name=f"b/{number}/0"))
+        await trio.sleep(1)
+        await late.promise(INTENT)
+        await trio.sleep(LATE_SECONDS + 19)
+        await late.promise(INTENT)
+        await trio.sleep(100)
+        assert kept == [2 * LATE_SECONDS + 20]
+        assert not memory_store.tables[INTENTS].entries
+        nursery.cancel_scope.cancel()
+
+
+async def make_unfinished_table(c: Controller, *, first_number: int) -> None:
+    """Record a table as a controller does that is killed then."""
+    record = KeyValueTableRecord(CONFIGURATION, 5, first_number, pending=CreateTable())
+    scope = await c.store.active_scope("s")
+    await c.store.put_object(scope, "t", "t", encode(record), version=NOT_EXISTS)
+
+
+async def test_segments_of_a_table_whose_numbers_are_used_are_looked_for_under_both(
+    open_on_memory: OpenController,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Two controllers may give it the same other numbers, and one of them be killed."""
+    async with open_on_memory() as controller:
+        await controller.scopes.create("s")
+        await create_table(controller)
+        await delete_table(controller)
+        await make_unfinished_table(controller, first_number=0)
+        assert (await controller.tables.get("s", "t")).record.first_number == 2
+        found = [key.rpartition(b"/s/")[2] for key in memory_store.tables[INTENTS].entries]
+        assert {b"t/0", b"t/2"} <= set(found)
+        await delete_table(controller)
+        for name in TABLES:
+            memory_store.tables[name] = MemoryTable()
+        await trio.sleep(2 * LATE_SECONDS)
+        assert not [name for name in memory_store.tables if name in TABLES]
+        assert not memory_store.tables[INTENTS].entries
+
+
+async def test_segments_are_deleted_although_an_unfinished_table_has_their_numbers_by_mistake(
+    open_on_memory: OpenController,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Its controller read the numbers before a deletion reserved them."""
+    async with open_on_memory() as controller:
+        await controller.scopes.create("s")
+        await create_table(controller)
+        await delete_table(controller)
+        await make_unfinished_table(controller, first_number=0)
+        memory_store.tables[TABLES[0]] = MemoryTable()
+        intent = IntentRecord("table-segments", "s", "t/0", segment_ids=(0, 1))
+        await controller.late_segments.promise(intent)
+        await trio.sleep(LATE_SECONDS + 5)
+        assert TABLES[0] not in memory_store.tables

@@ -39,6 +39,10 @@ BUSY_PAUSE_SECONDS = 0.01
 PAUSE_GROWTH = 1.02
 """Each pause is so much longer than the one before, as what takes long may take minutes."""
 
+LONG_SECONDS = 150.0
+"""Longer than it takes until a dead controller's late requests are looked for: a stream that lives
+so long must keep its segments then."""
+
 T = TypeVar("T")
 
 
@@ -222,7 +226,8 @@ class Lifecycle(Client):
             segments = await self.ask(lambda c: c.streams.active_segments("s", "b"))
             self.ledger.tell_new("b", segments)
             begun = [await self._begin() for _ in range(self.random.randrange(3))]
-            await self.pause(2)
+            await self.pause(LONG_SECONDS if self.random.random() < 0.3 else 2)
+            self.ledger.check_that_stream_is_whole(self.store, "b", segments)
             for told in begun:
                 told.is_abort_asked = True
             try:

@@ -150,6 +150,18 @@ class Ledger:
             raise ViolationError(f"{stream} was made with {identifiers}, after {seen}")
         seen |= identifiers
 
+    def check_that_stream_is_whole(
+        self, store: MemorySegmentStore, stream: str, segments: Sequence[Segment]
+    ) -> None:
+        """Check that a stream that nobody sealed has its segments, and its mark stream, too."""
+        for segment in segments:
+            name = names.segment_name("s", stream, segment.segment_id)
+            if name not in store.segments or store.segments[name].is_sealed:
+                raise ViolationError(f"{name} cannot be written to")
+        mark = f"s/{names.mark_stream(stream)}/"
+        if not any(name.startswith(mark) for name in store.segments):
+            raise ViolationError(f"{mark} has no segment")
+
     # ---- At the end ------------------------------------------------------------------------------
 
     def check_streams(self, store: MemorySegmentStore) -> None:

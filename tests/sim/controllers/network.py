@@ -28,9 +28,9 @@ DELAY_SECONDS = 0.004
 LATE_SECONDS = 2.0
 """Less than a controller waits for a reply, and than it keeps outcomes from the archive."""
 HAUNT_RATE = 0.7
-HAUNT_SECONDS = 15.0
-"""A request may come so long after its controller was killed: before a transaction whose lease
-begins anew then is aborted. One that came later would make a segment that nobody knows of."""
+HAUNT_SECONDS = 45.0
+"""A request may come so long after its controller was killed: less than the time after which
+others look for what it has made."""
 
 
 class Rates:
