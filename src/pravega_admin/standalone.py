@@ -256,7 +256,8 @@ def child_specs(settings: StandaloneSettings, shares: Shares | None) -> list[tup
             # The first keeps the name that it has when it is alone.
             "controller" if index == 0 else f"controller-{index}",
             CONTROLLER,
-            {"port": port, **controller},
+            # One process at a time uses the data directory, whatever the ports of its controllers.
+            {"port": port, "place": f"standalone-{index}", **controller},
         )
         for index, port in enumerate(_controller_ports(settings))
     ]

@@ -52,6 +52,9 @@ class ControllerConfig:
     """Time-out, in seconds, of the session with ZooKeeper. Servers bound it: by default 4 to 40."""
     rebalance_seconds_min: float = 10.0
     """Minimum time, in seconds, between two changes of the map of containers."""
+    place: str = ""
+    """Name under which only one controller of the store runs at a time: the next one to start there
+    knows that the one before is dead. By default it is the machine's name and the port."""
     startup_seconds_max: float = 60.0
     """Maximum time, in seconds, that the start waits for the segment stores to answer."""
     reply_seconds_max: float = 20.0

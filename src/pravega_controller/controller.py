@@ -302,7 +302,8 @@ def _join_later(
             note_death()
 
     intents = Intents(tables, instance_id, is_trusted=lambda: members.is_trusted)
-    place = f"{socket.gethostname()}:{config.port}" if config.port else instance_id
+    address = f"{socket.gethostname()}:{config.port}" if config.port else instance_id
+    place = config.place or address
     record = MemberRecord(config.published_address or config.host, config.port, place, beat=0)
     members = Members(
         tables,

@@ -57,7 +57,7 @@ class LateSegments:
         """A heap by the time of trio's clock at which segments are to be deleted again."""
         self._ties = itertools.count()
         self._pauses: dict[tuple[str, str, str], float] = {}
-        """How long to wait after the next failure, for intents whose deletion has failed."""
+        """Seconds until the next attempt, for intents whose deletion has failed."""
         self._due_at: dict[tuple[str, str, str], float] = {}
         """The time at which each intent is due; entries of the heap with other times are old."""
         self._is_added = trio.Event()

@@ -62,6 +62,24 @@ async def test_the_living_know_each_other_and_share_the_work(
         assert 4 <= trio.current_time() - began <= 10
 
 
+@pytest.mark.parametrize(("place", "seconds"), [("standalone-0", 0.5), ("", 5.0)])
+async def test_a_place_with_a_name_is_known_on_another_port(
+    place: str,
+    seconds: float,
+    open_on_memory: OpenController,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Who starts there need not wait until the one before is known to be dead."""
+    async with open_on_memory(port=1, place=place):
+        await trio.sleep(5)
+    assert memory_store.tables[MEMBERS].entries, "it left as one that is killed does"
+    began = trio.current_time()
+    async with open_on_memory(port=2, place=place) as second:
+        assert seconds - 2.5 <= trio.current_time() - began <= seconds
+        assert ports(second) == ({2} if place else {1, 2})
+
+
 async def test_nobody_is_dead_because_the_store_was_away(
     open_on_memory: OpenController,
     memory_store: MemorySegmentStore,
