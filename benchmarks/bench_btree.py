@@ -48,7 +48,7 @@ class Row:
 
     @property
     def work(self) -> str:
-        """In words."""
+        """Describe the work in words."""
         keys = f"{self.workload.keys:,} keys"
         batches = f"batches of {self.workload.batch_size:,}"
         return {
@@ -77,7 +77,7 @@ ROW_NAMES = tuple(row.name for row in (*ROWS, *LARGE_ROWS))
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much of it."""
+    """The amount of work of a run."""
 
     rows: tuple[Row, ...] = ROWS
     rounds: int = 3
@@ -95,19 +95,19 @@ SMALL = Plan(
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What was measured, and what failed."""
+    """The measurements of a run, and whether a part of it failed."""
 
     rows: tuple[ComparedRow, ...]
     remarks: tuple[str, ...]
 
     @property
     def failed(self) -> bool:
-        """Whether a run failed."""
+        """Return whether a run failed."""
         return bool(self.remarks)
 
 
 def numbers(row: Row, found: dict[str, float]) -> dict[Metric, float | None]:
-    """The metrics of a run."""
+    """Return the metrics of a run."""
     workload = row.workload
     if workload.kind == "grow":
         return {
@@ -132,7 +132,7 @@ def numbers(row: Row, found: dict[str, float]) -> dict[Metric, float | None]:
 
 
 def measure(plan: Plan, *, original: bool = True) -> Comparison:
-    """All rounds of ours and, unless left out, of the original."""
+    """Run all rounds of our tree and, unless it is left out, of the original."""
     found: dict[tuple[str, str], list[Outcome]] = {}
     remarks = []
     for index in range(plan.rounds):
@@ -166,7 +166,7 @@ def measure(plan: Plan, *, original: bool = True) -> Comparison:
 def report(
     comparison: Comparison, plan: Plan, *, machine: Machine, command: str, moment: datetime
 ) -> str:
-    """The Markdown report of one run."""
+    """Return the Markdown report of one run."""
     remarks = "\n".join(f"- {remark}" for remark in comparison.remarks) or "- none"
     return f"""# B+Tree of attributes, {moment:%d %B %Y}
 

@@ -108,7 +108,7 @@ SMALL_CASES = (Case("150 B, 200 blocks/s", 150, 200, 10_000.0),)
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What a block took: microseconds by stage, system calls by name, copies of its bytes."""
+    """The use of a block: microseconds by stage, system calls by name, copies of its bytes."""
 
     case: Case
     load: BlockLoadResult
@@ -161,7 +161,10 @@ def _server(directory: Path) -> Iterator[tuple[ServerProcess, int]]:
 
 @contextmanager
 def _sampled(process_id: int, directory: Path) -> Iterator[list[str]]:
-    """Stacks of the process while the block runs, as lines of `perf script`; none without perf."""
+    """Yield the stacks of the process while the block runs, as lines of `perf script`.
+
+    None without perf.
+    """
     lines: list[str] = []
     if shutil.which("perf") is None:
         yield lines
@@ -181,7 +184,10 @@ def _sampled(process_id: int, directory: Path) -> Iterator[list[str]]:
 
 @contextmanager
 def _traced(process_id: int, directory: Path) -> Iterator[Counter[str]]:
-    """How often the process made each system call while the block ran; empty without strace."""
+    """Yield how often the process made each system call while the block ran.
+
+    Empty without strace.
+    """
     counts: Counter[str] = Counter()
     if shutil.which("strace") is None:
         yield counts
@@ -194,7 +200,7 @@ def _traced(process_id: int, directory: Path) -> Iterator[Counter[str]]:
 
 @contextmanager
 def _tool(command: Sequence[str]) -> Iterator[None]:
-    """A tool that is attached to the server while the block runs, and ends by an interrupt."""
+    """Attach a tool to the server while the block runs, and end the tool with an interrupt."""
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as tool:
@@ -207,7 +213,7 @@ def _tool(command: Sequence[str]) -> Iterator[None]:
 
 
 def call_counts(summary: str) -> dict[str, int]:
-    """The counts of a summary of `strace -c`."""
+    """Parse the counts of a summary of `strace -c`."""
     counts = {}
     for line in summary.splitlines():
         fields = line.split()
@@ -218,7 +224,7 @@ def call_counts(summary: str) -> dict[str, int]:
 
 
 def stage_shares(lines: Sequence[str]) -> tuple[dict[str, float], float]:
-    """The share of samples by stage, and the share of those that were copying."""
+    """Return the share of samples by stage, and the share of those that were copying."""
     stages: Counter[str] = Counter()
     copying = 0
     stack: list[tuple[str, str]] = []
@@ -238,7 +244,7 @@ def stage_shares(lines: Sequence[str]) -> tuple[dict[str, float], float]:
 
 
 def stage_of(stack: Sequence[tuple[str, str]]) -> str:
-    """Where a sample belongs, from its (symbol, binary) frames, the innermost first."""
+    """Return the stage of a sample from its (symbol, binary) frames, the innermost first."""
     symbol, binary = stack[0]
     if (call := _system_call(stack)) is not None:
         return STAGE_OF_CALL.get(call, "other system calls")
@@ -254,7 +260,8 @@ def stage_of(stack: Sequence[tuple[str, str]]) -> str:
 
 
 def _system_call(stack: Sequence[tuple[str, str]]) -> str | None:
-    """The system call that a sample was in, if any: the kernel's entry called its function."""
+    """Return the system call that a sample was in, if any: the kernel's entry called its
+    function."""
     for (name, _), (caller, _) in pairwise(stack):
         if caller == "do_syscall_64":
             return CALL_PREFIX.sub("", name)
@@ -272,7 +279,7 @@ def _copy_us_per_byte() -> float:
 
 
 def compared(spent: Sequence[Spent]) -> list[ComparedRow]:
-    """CPU per block beside its budget."""
+    """Compare the CPU time per block with its budget."""
     rows = []
     for each in spent:
         ours = [Outcome({CPU: each.cpu_us})]
@@ -281,7 +288,7 @@ def compared(spent: Sequence[Spent]) -> list[ComparedRow]:
 
 
 def tables(spent: Sequence[Spent]) -> str:
-    """The budget as Markdown: a column for each case."""
+    """Return the budget as Markdown, with a column for each case."""
     head = ["", *(each.case.name for each in spent)]
     lines = [head, ["---"] * len(head)]
     lines += [
@@ -303,7 +310,7 @@ def _latency(load: BlockLoadResult) -> str:
 
 
 def report(spent: Sequence[Spent], *, directory: Path, command: str) -> str:
-    """The Markdown page."""
+    """Return the Markdown page."""
     machine = this_machine(directory)
     absent = [tool for tool in ("perf", "strace") if shutil.which(tool) is None]
     without = f"\nWithout {' and '.join(absent)}: not installed.\n" if absent else ""

@@ -58,7 +58,7 @@ class Row:
 
     @property
     def work(self) -> str:
-        """In words."""
+        """Describe the work in words."""
         workload = self.workload
         size = f"{'below ' if workload.vary else ''}{workload.size / 1024:g} KiB"
         if not workload.random:
@@ -68,18 +68,21 @@ class Row:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """What is measured one by one."""
+        """Return the parts that are measured one by one."""
         return ("random",) if self.workload.random else ("insert", "get", "delete")
 
 
 def sequential(size: int, count: int) -> Workload:
-    """Room for all entries and a little more."""
+    """Make a sequential workload with room for all entries and a little more."""
     capacity = count * (size + ENTRY_OVERHEAD) + 4 * MIB
     return Workload(size=size, count=count, capacity=capacity)
 
 
 def random(size: int, count: int, *, vary: bool = False) -> Workload:
-    """A fifth of the operations' number is in the cache in the end; room for a third."""
+    """Make a random workload with room for a third of the entries.
+
+    A fifth is in the cache at the end.
+    """
     capacity = count // 3 * (size + ENTRY_OVERHEAD) + 4 * MIB
     return Workload(size=size, count=count, capacity=capacity, random=True, vary=vary)
 
@@ -110,7 +113,7 @@ OTHERS_ROWS = ("s10", "r10", "r100")
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much of it."""
+    """The amount of work of a run."""
 
     rows: tuple[Row, ...] = ROWS
     rounds: int = 3
@@ -133,7 +136,7 @@ SMALL = Plan(
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What was measured, and what was left out or failed."""
+    """The measurements of a run, and the parts that were left out or failed."""
 
     rows: tuple[ComparedRow, ...]
     best: dict[tuple[str, str, str], float]
@@ -144,7 +147,7 @@ class Comparison:
 
 
 def measure(plan: Plan, *, original: bool = True) -> Comparison:
-    """All rounds of ours and, unless left out, of the original; the others once."""
+    """Run all rounds of ours and, unless it is left out, of the original; run the others once."""
     found: dict[tuple[str, str], list[Outcome]] = {}
     best: dict[tuple[str, str, str], float] = {}
     remarks = [
@@ -192,7 +195,10 @@ def measure(plan: Plan, *, original: bool = True) -> Comparison:
 
 
 def numbers(done: Run, row: Row) -> dict[Metric, float | None]:
-    """Nanoseconds for one operation; the reaches are for reused memory on the wall's clock."""
+    """Return nanoseconds for one operation.
+
+    The reaches are for reused memory on the wall's clock.
+    """
     return {
         Metric(f"{part}{what}", "ns", "lower"): value
         for part in row.parts
@@ -205,7 +211,8 @@ def numbers(done: Run, row: Row) -> dict[Metric, float | None]:
 
 
 def article_table(comparison: Comparison, plan: Plan) -> list[tuple[str, ...]]:
-    """Milliseconds for all of the work, best of all passes, as the article has them."""
+    """Return milliseconds for all of the work, best of all passes, in the form of the article's
+    table."""
     columns = [(row, part) for row in plan.rows if row.name in OTHERS_ROWS for part in row.parts]
     lines = [("cache", *(f"{row.name} {part} ms" for row, part in columns))]
     for store in (*plan.others, ORIGINAL, "ours"):
@@ -220,7 +227,7 @@ def article_table(comparison: Comparison, plan: Plan) -> list[tuple[str, ...]]:
 
 
 def aligned(lines: Sequence[tuple[str, ...]]) -> str:
-    """The first column to the left, the others to the right."""
+    """Align the first column to the left and the others to the right."""
     widths = [max(len(cell) for cell in column) for column in zip(*lines, strict=True)]
     return "\n".join(
         "  ".join(
@@ -232,7 +239,7 @@ def aligned(lines: Sequence[tuple[str, ...]]) -> str:
 
 
 def as_markdown(lines: Sequence[tuple[str, ...]]) -> str:
-    """The first line is the head."""
+    """Format a table as Markdown; the first line is the head."""
     return "\n".join(
         f"| {' | '.join(line)} |" for line in [lines[0], ("---",) * len(lines[0]), *lines[1:]]
     )
@@ -241,7 +248,7 @@ def as_markdown(lines: Sequence[tuple[str, ...]]) -> str:
 def report(
     comparison: Comparison, plan: Plan, *, machine: Machine, command: str, moment: datetime
 ) -> str:
-    """The Markdown report of one run."""
+    """Return the Markdown report of one run."""
     remarks = "\n".join(f"- {remark}" for remark in comparison.remarks) or "- none"
     return f"""# Streaming cache, {moment:%d %B %Y}
 

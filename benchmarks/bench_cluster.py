@@ -66,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def size_of(options: argparse.Namespace) -> Size:
-    """The size that the options ask for."""
+    """Return the size that the options ask for."""
     size = SMALL if options.small else USUAL
     if options.warmup is not None:
         size = replace(size, warmup_seconds=options.warmup, warmup_seconds_max=None)

@@ -51,7 +51,7 @@ SMALL = Size(pass_bytes=2 * KIB * KIB, pass_count_max=500, passes=1)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What is measured: ``work`` does it for bodies of ``length`` and returns how many."""
+    """One measurement: ``work`` does it for bodies of ``length`` and returns how many."""
 
     name: str
     work: Callable[[int, int], Callable[[], int]]
@@ -130,7 +130,7 @@ def frame_reads(length: int, count: int) -> Callable[[], int]:
 
 
 def an_append(length: int) -> AppendOperation:
-    """An append as the processor has accepted it."""
+    """Make an append as the processor has accepted it."""
     operation = AppendOperation("scope/stream/0.#epoch.0", bytes(length))
     operation.segment_id, operation.offset, operation.sequence_number = 7, 1 << 40, 1 << 33
     operation.attribute_values = {WRITER: 1 << 20, EVENT_COUNT: 1 << 30}
@@ -193,7 +193,7 @@ ROWS = (
 
 
 def measure(row: Row, size: Size) -> float:
-    """The best pass, in the row's unit."""
+    """Return the best pass, in the row's unit."""
     work = row.work(row.length, max(1, min(size.pass_count_max, size.pass_bytes // row.length)))
     best = 0.0
     for _ in range(size.passes):
@@ -207,7 +207,7 @@ def measure(row: Row, size: Size) -> float:
 def limited_row(
     name: str, metric: Metric, rounds: Sequence[float], limit: float | None
 ) -> ComparedRow:
-    """A number without a peer: beside its limit, when it has one."""
+    """Return a row for a number without a peer, beside its limit if it has one."""
     return ComparedRow(
         row=name,
         metric=metric,
@@ -220,7 +220,7 @@ def limited_row(
 
 
 def run(size: Size, *, rounds: int) -> list[ComparedRow]:
-    """All rows; in a round, one after the other."""
+    """Run all rows; in a round, one after the other."""
     found: dict[str, list[float]] = {row.name: [] for row in ROWS}
     for _ in range(rounds):
         for row in ROWS:

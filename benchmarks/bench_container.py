@@ -52,7 +52,7 @@ class NullStorage:
         self._lengths: dict[str, int] = {}
 
     async def stored_length(self, segment: str, *, certain: int | None = None) -> int:
-        """The end of the last write."""
+        """Return the end of the last write."""
         return self._lengths.get(segment, 0)
 
     async def recovered(
@@ -63,7 +63,7 @@ class NullStorage:
         needed: Mapping[str, int],
         ends: Mapping[str, int],
     ) -> None:
-        """All lengths are certain."""
+        """Do nothing: all lengths are certain."""
 
     async def plan_scan(
         self, segment: str, *, start: int, end: int, lease_id: bytes, lease_seconds: float
@@ -85,27 +85,27 @@ class NullStorage:
     async def write(
         self, segment: str, *, offset: int, data: Sequence[Buffer], rollover_bytes: int
     ) -> None:
-        """Note the end."""
+        """Note the end of the write."""
         self._lengths[segment] = offset + sum(map(len, data))
 
     async def read(self, segment: str, *, offset: int, length: int) -> bytes:
-        """Nobody reads here."""
+        """Raise an error: nobody reads here."""
         raise AssertionError(f"{segment} is read at {offset}")
 
     async def truncate(self, segment: str, *, offset: int) -> None:
-        """Nothing to free."""
+        """Do nothing: there is nothing to free."""
 
     async def concat(
         self, target: str, *, offset: int, source: str, length: int, rollover_bytes: int
     ) -> None:
-        """Note the end."""
+        """Note the end of the target."""
         self._lengths[target] = offset + length
 
     async def settle(self) -> None:
-        """Nothing to note."""
+        """Do nothing: there is nothing to note."""
 
     async def run(self) -> None:
-        """Nothing goes on behind the calls."""
+        """Do nothing: nothing runs behind the calls."""
 
     async def delete(self, segment: str, *, merged_into: str | None = None) -> None:
         """Forget the segment."""
@@ -126,7 +126,7 @@ class Load:
 
     @property
     def is_timed(self) -> bool:
-        """Whether the clock costs little beside what it measures."""
+        """Return whether the clock costs little compared with the measured call."""
         return self.burst > 1
 
 
@@ -159,7 +159,7 @@ class Timer:
         self.on = False
 
     def around(self, method: Callable[..., object]) -> Callable[..., object]:
-        """The method, timed."""
+        """Wrap the method so that its CPU time is measured."""
 
         def timed(*arguments: object) -> object:
             if not self.on:
@@ -174,7 +174,7 @@ class Timer:
 
 @asynccontextmanager
 async def timed_container(timers: dict[str, Timer]) -> AsyncIterator[Container]:
-    """A container whose processor tells how long it works on frames and on commits."""
+    """Open a container whose processor measures how long it works on frames and on commits."""
     advance, frame_completed = OperationProcessor._advance, OperationProcessor._frame_completed
     OperationProcessor._advance = timers["frame"].around(advance)  # type: ignore[method-assign,assignment]
     OperationProcessor._frame_completed = timers["commit"].around(frame_completed)  # type: ignore[method-assign,assignment]
@@ -249,7 +249,7 @@ class OneContainer:
         """Do nothing: it is open."""
 
     def container_for(self, segment: str) -> SegmentContainer:
-        """The only one."""
+        """Return the only container."""
         return self._container
 
 
@@ -300,7 +300,7 @@ Writer = DirectWriter | ConnectionWriter
 
 
 async def push(load: Load, kind: type[Writer], timers: dict[str, Timer]) -> Cost:
-    """One run: a tenth of the appends to warm up, then all of them timed."""
+    """Do one run: use a tenth of the appends to warm up, then measure all of them."""
     async with timed_container(timers) as container:
         pace = Pace()
         writers = [
@@ -343,7 +343,8 @@ def _put_burst(writers: Sequence[Writer], data: bytes, start: int, end: int) -> 
 
 
 def run(loads: Sequence[Load], *, rounds: int) -> list[ComparedRow]:
-    """The rows of all loads: whole and by stage, then the whole with the append processor."""
+    """Measure the rows of all loads: whole and by stage, then the whole with the append
+    processor."""
     rows = []
     for load in loads:
         direct, connection = [], []

@@ -35,7 +35,7 @@ THROUGHPUT = Metric("throughput", "GB/s", "higher")
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much to measure."""
+    """The amount of work to measure."""
 
     event_bytes: tuple[int, ...]
     read_bytes: int
@@ -47,12 +47,12 @@ SMALL = Size(event_bytes=(100, 1000), read_bytes=64 * 1024, passes=2)
 
 
 def plain_spans(data: bytes) -> int:
-    """Where each event lies, by Python."""
+    """Find the position of each event, in Python."""
     return len(list(iterate_event_spans(data)))
 
 
 def plain_values(data: bytes) -> int:
-    """The events' bytes in one place, and their offsets, by Python."""
+    """Copy the events' bytes into one place, in Python, and return them with their offsets."""
     offsets = array.array("i", [0])
     values = bytearray()
     for start, end in iterate_event_spans(data):
@@ -62,7 +62,7 @@ def plain_values(data: bytes) -> int:
 
 
 def ways(count: int) -> dict[str, tuple[Callable[[bytes], int], Callable[[bytes], int]]]:
-    """Ours and the plain way of each row; each returns how many events it found."""
+    """Return ours and the plain way of each row; each returns how many events it found."""
     target = array.array("q", bytes(16 * count))
     return {
         "scan": (lambda data: len(scan_events(data)[0]) // 2, plain_spans),
@@ -72,7 +72,7 @@ def ways(count: int) -> dict[str, tuple[Callable[[bytes], int], Callable[[bytes]
 
 
 def measure(way: Callable[[bytes], int], data: bytes, *, count: int, passes: int) -> Outcome:
-    """The best of some passes over the same bytes."""
+    """Return the best of some passes over the same bytes."""
     best = float("inf")
     for _ in range(passes):
         begin = perf_counter()
@@ -84,7 +84,7 @@ def measure(way: Callable[[bytes], int], data: bytes, *, count: int, passes: int
 
 
 def run(size: Size, *, rounds: int) -> list[ComparedRow]:
-    """All rows; ours and the plain way take turns."""
+    """Run all rows; ours and the plain way take turns."""
     rows = []
     for event_bytes in size.event_bytes:
         count = size.read_bytes // (event_bytes + 8)

@@ -47,7 +47,7 @@ WAYS = (Way("thread", ThreadRunner), Way("io_uring", UringRunner))
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much to measure."""
+    """The amount of work to measure."""
 
     latency_appends: int
     throughput_bytes: int
@@ -74,12 +74,12 @@ class Row:
 
 
 async def append_one_by_one(log: ContainerLog, data: bytes, count: int) -> list[float]:
-    """Latencies of `count` appends, in seconds."""
+    """Return the latencies of `count` appends, in seconds."""
     return [await append(log, data) for _ in range(count)]
 
 
 async def append(log: ContainerLog, data: bytes) -> float:
-    """The latency of one append, in seconds."""
+    """Return the latency of one append, in seconds."""
     ended = 0.0
     durable = trio.Event()
 
@@ -145,7 +145,7 @@ async def measure_latency(log: ContainerLog, length: int, count: int, *, busy: b
 
 
 async def measure(way: Way, directory: Path, size: Size) -> list[Row]:
-    """All rows of one way, in an empty directory."""
+    """Measure all rows of one way, in an empty directory."""
     settings = JournalSettings(file_bytes=size.file_bytes)
     rows = []
     started = time.perf_counter()
@@ -205,7 +205,7 @@ async def measure_recovery(directory: Path, size: Size, length: int) -> Row:
 
 
 def run(size: Size, *, directory: Path, ways: tuple[Way, ...] = WAYS) -> list[Row]:
-    """One round."""
+    """Run one round."""
     rows = []
     for way in ways:
         with tempfile.TemporaryDirectory(dir=directory) as place:
@@ -217,7 +217,7 @@ def run(size: Size, *, directory: Path, ways: tuple[Way, ...] = WAYS) -> list[Ro
 
 
 def table(rounds: list[list[Row]]) -> str:
-    """Medians over the rounds."""
+    """Return the medians over the rounds."""
 
     def median(values: list[float | None]) -> str:
         numbers = [value for value in values if value is not None]

@@ -39,7 +39,7 @@ NANOSECONDS = "ns"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much of it."""
+    """The amount of work of a run."""
 
     appends: int = 200_000
     entries: int = 100_000
@@ -52,7 +52,7 @@ SMALL = Plan(appends=2000, entries=2000, evicted_entries=4000, evicted_entry_byt
 
 
 class Entries(Protocol):
-    """What both sides do."""
+    """The calls that both sides offer."""
 
     def append(self, offset: int, data: bytes) -> None: ...
     def insert(self, offset: int, data: bytes) -> object: ...
@@ -72,7 +72,7 @@ class PeerEntry:
 
     @property
     def end(self) -> int:
-        """Behind its last byte."""
+        """Return the offset behind the last byte."""
         return self.offset + self.length
 
 
@@ -85,7 +85,7 @@ class PeerEntries:
     stored: int = 0
 
     def append(self, offset: int, data: bytes) -> None:
-        """Into the last entry, or a new one."""
+        """Append to the last entry, or make a new one."""
         if self.found:
             last = self.found.peekitem(-1)[1]
             if last.end == offset and last.length + len(data) <= ENTRY_BYTES_MAX:
@@ -96,12 +96,12 @@ class PeerEntries:
         self.insert(offset, data)
 
     def insert(self, offset: int, data: bytes) -> None:
-        """As a new entry."""
+        """Insert the data as a new entry."""
         address = self.cache.insert(data)
         self.found[offset] = PeerEntry(offset, len(data), address, time.monotonic())
 
     def gather(self, offset: int, length_max: int) -> bytes:
-        """Contiguous bytes."""
+        """Return contiguous bytes from the offset on."""
         position = self.found.bisect_right(offset) - 1
         parts: list[bytes] = []
         now = time.monotonic()
@@ -119,7 +119,7 @@ class PeerEntries:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def cached_end(self, offset: int) -> int:
-        """Where they end."""
+        """Return the end of the contiguous bytes from the offset on."""
         for key in self.found.islice(max(0, self.found.bisect_right(offset) - 1)):
             entry = self.found[key]
             if not entry.offset <= offset < entry.end:
@@ -128,7 +128,7 @@ class PeerEntries:
         return offset
 
     def set_stored_length(self, length: int) -> None:
-        """Entries up to there may go."""
+        """Allow the eviction of entries up to this length."""
         self.stored = length
 
     def evict_to(self, used_bytes: int) -> None:
@@ -143,7 +143,7 @@ class PeerEntries:
 
 
 def per_operation(count: int, work: Callable[[], object]) -> float:
-    """Nanoseconds of processor time for one of ``count`` operations."""
+    """Return nanoseconds of processor time for one of ``count`` operations."""
     gc.collect()
     start = time.thread_time_ns()
     work()
@@ -151,7 +151,7 @@ def per_operation(count: int, work: Callable[[], object]) -> float:
 
 
 def small_operations(entries: Entries, plan: Plan) -> tuple[dict[str, float], int]:
-    """Appends of 100 bytes, then reads of them; a sum over what was read."""
+    """Measure appends of 100 bytes, then reads of them; return also a sum over the bytes read."""
     piece, total = b"0123456789" * 10, plan.appends * 100
     reads: list[int] = []
 
@@ -174,7 +174,7 @@ def small_operations(entries: Entries, plan: Plan) -> tuple[dict[str, float], in
 
 
 def many_entries(entries: Entries, plan: Plan) -> tuple[dict[str, float], int]:
-    """Entries in random order, and looking for them; a sum over what was found."""
+    """Measure inserts in random order and searches; return also a sum over the entries found."""
     order = [number * 8192 for number in range(plan.entries)]
     random.Random(5).shuffle(order)
     found = 0
@@ -206,12 +206,13 @@ def fill(entries: Entries, plan: Plan) -> int:
 
 
 def eviction_capacity(plan: Plan) -> int:
-    """A cache whose target utilisation that is."""
+    """Return the capacity of a cache whose target utilisation is the bytes of the evicted
+    entries."""
     return int(plan.evicted_entries * plan.evicted_entry_bytes / 0.749)
 
 
 def ours(plan: Plan) -> tuple[dict[str, float], tuple[int, ...]]:
-    """The read index."""
+    """Measure the read index."""
     manager = CacheManager(StreamingCache(plan.appends * 120 + 4 * MIB))
     small, read = small_operations(SegmentEntries(manager.generations), plan)
     manager = CacheManager(StreamingCache(plan.entries * 4200 + 8 * MIB))
@@ -238,7 +239,7 @@ def ours(plan: Plan) -> tuple[dict[str, float], tuple[int, ...]]:
 
 
 def peer(plan: Plan) -> tuple[dict[str, float], tuple[int, ...]]:
-    """The sorted dictionary."""
+    """Measure the sorted dictionary."""
     small, read = small_operations(PeerEntries(StreamingCache(plan.appends * 120 + 4 * MIB)), plan)
     many, found = many_entries(PeerEntries(StreamingCache(plan.entries * 4200 + 8 * MIB)), plan)
     entries = PeerEntries(StreamingCache(eviction_capacity(plan)))
@@ -255,7 +256,7 @@ def peer(plan: Plan) -> tuple[dict[str, float], tuple[int, ...]]:
 
 
 def measure(plan: Plan) -> list[ComparedRow]:
-    """All rounds of both sides; raises when they did not do the same."""
+    """Run all rounds of both sides. Raises an error when they did not do the same work."""
     runs: dict[str, list[Outcome]] = {"ours": [], "peer": []}
     for _ in range(plan.rounds):
         digests = set()

@@ -45,7 +45,7 @@ FLUSHED_SECONDS_MAX = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What is in the journal when the process is killed."""
+    """The content of the journal when the process is killed."""
 
     unflushed_bytes: int
     append_bytes: int
@@ -71,12 +71,12 @@ class Recovery:
 
 
 def segment_name(number: int) -> str:
-    """One of the segments."""
+    """Return the name of one of the segments."""
     return f"bench/recovery/{number}.#epoch.0"
 
 
 def pattern(number: int, place: int, length: int) -> bytes:
-    """The bytes of one append."""
+    """Return the bytes of one append."""
     return (b"%08d-%012d." % (number, place)) * (length // 22) + b"x" * (length % 22)
 
 
@@ -84,7 +84,7 @@ def pattern(number: int, place: int, length: int) -> bytes:
 async def opened(
     open_container: OpenContainer, count: int
 ) -> AsyncIterator[list[SegmentContainer]]:
-    """All containers, opened at once."""
+    """Open all containers at once."""
     containers: dict[int, SegmentContainer] = {}
     stop = trio.Event()
 
@@ -162,7 +162,10 @@ async def recover(directory: Path, size: Size) -> Recovery:
 
 
 async def check(containers: list[SegmentContainer], size: Size) -> int:
-    """How many bytes there are. Raises ``AssertionError`` where they are not what was appended."""
+    """Return the number of stored bytes.
+
+    Raises ``AssertionError`` where they are not the appended ones.
+    """
     total = 0
     for number in range(SEGMENT_COUNT):
         name = segment_name(number)

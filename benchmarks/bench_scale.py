@@ -87,7 +87,7 @@ USUAL_PLAN = Plan(peers=(DURABLE,), rounds=1)
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much of it."""
+    """The amount of work of a run."""
 
     history_bytes: int = 10 << 30
     peer_history_bytes: int = 2 << 30
@@ -171,23 +171,23 @@ class Store:
 
     @property
     def tier_two(self) -> Path:
-        """Where its chunks are."""
+        """Return the directory of its chunks."""
         return self._directory / "data/storage"
 
     def resident_bytes(self) -> int:
-        """Of all processes."""
+        """Return the resident memory of all processes."""
         assert self.running is not None
         return self.running.processes.usage().resident_bytes
 
     def cpu_seconds(self) -> float:
-        """Of all processes, so far."""
+        """Return the CPU seconds of all processes so far."""
         assert self.running is not None
         return self.running.processes.usage().cpu_seconds
 
 
 @contextmanager
 def stores(size: Size) -> Iterator[Store]:
-    """A store in a new directory, which is gone afterwards."""
+    """Make a store in a new directory, which is removed afterwards."""
     with tempfile.TemporaryDirectory(dir=size.directory) as directory:
         store = Store(Path(directory))
         try:
@@ -214,7 +214,7 @@ def create(connection: SegmentConnection, first: int, end: int) -> None:
 
 
 def segments(size: Size) -> list[ComparedRow]:
-    """S1."""
+    """Measure the rows of S1."""
     ours = [_many_segments(SegstoreStandalone(), count, size) for count in size.segment_counts]
     rows = []
     for count, outcome in zip(size.segment_counts, ours, strict=True):
@@ -236,7 +236,7 @@ def segments(size: Size) -> list[ComparedRow]:
 
 
 def _many_segments(peer: SegstoreStandalone | OriginalDurable, count: int, size: Size) -> Outcome:
-    """S1 of a server: so many segments."""
+    """Measure S1 on a server with this number of segments."""
     return load_on(
         peer,
         title=f"S1: {count} segments",
@@ -254,7 +254,8 @@ def _many_segments(peer: SegstoreStandalone | OriginalDurable, count: int, size:
 def _many_connections(
     peer: SegstoreStandalone | OriginalDurable, count: int, size: Size
 ) -> Outcome:
-    """S2 of a server: so many connections that send blocks as fast as these are acknowledged."""
+    """Measure S2 on a server: this many connections send blocks as fast as these are
+    acknowledged."""
     return load_on(
         peer,
         title=f"S2: {count} connections",
@@ -270,7 +271,7 @@ def _many_connections(
 
 
 def writers(size: Size) -> list[ComparedRow]:
-    """S2."""
+    """Measure the rows of S2."""
     *single, lesser, greater = size.writer_rows
     measured = run_rows(replace(size.plan, rows=size.writer_rows), directory=size.directory)
     rows = [
@@ -301,7 +302,7 @@ def writers(size: Size) -> list[ComparedRow]:
 
 
 def history(size: Size) -> list[ComparedRow]:
-    """S3."""
+    """Measure the rows of S3."""
     readers, length = size.readers, length_of(size.history_bytes, size.readers)
     with stores(size) as store:
         store.start()
@@ -365,12 +366,12 @@ def history(size: Size) -> list[ComparedRow]:
 
 
 def read_disk(directory: Path, threads: int) -> float:
-    """What the disk gives of the chunks there, in bytes a second."""
+    """Return the rate at which the disk delivers the chunks there, in bytes a second."""
     return disk_bytes_per_second(forget_pages(directory), threads=threads)
 
 
 def original_history(size: Size) -> Outcome:
-    """The original with a cache of the size of ours, and a history that is longer."""
+    """Measure the original with a cache of the size of ours, and a history that is longer."""
     original = OriginalDurable(properties={"pravegaservice.cache.size.max": str(CACHE_BYTES)})
     readers, length = size.readers, length_of(size.peer_history_bytes, size.readers)
     try:
@@ -392,7 +393,7 @@ def original_history(size: Size) -> Outcome:
 
 
 def restart_seconds(count: int, size: Size) -> float:
-    """How long a start takes with that many segments."""
+    """Measure how long a start takes with this number of segments."""
     with stores(size) as store:
         store.start()
         with SegmentConnection(HOST, store.port) as connection:
@@ -403,7 +404,7 @@ def restart_seconds(count: int, size: Size) -> float:
 
 
 def restarts(size: Size) -> list[ComparedRow]:
-    """S4."""
+    """Measure the rows of S4."""
     ready = Metric("kill -9 to ready", "s", "lower")
     compared = compare(
         f"S4: {size.many_segments:,} segments beside {size.few_segments:,}",
@@ -417,7 +418,7 @@ def restarts(size: Size) -> list[ComparedRow]:
 
 
 def idle(size: Size) -> list[ComparedRow]:
-    """S5."""
+    """Measure the rows of S5."""
     memory = Metric("memory of an idle segment", "B", "lower")
     processor = Metric("CPU of all idle segments", "% of a core", "lower")
     with stores(size) as store:
@@ -443,7 +444,7 @@ WORK = {"S1": segments, "S2": writers, "S3": history, "S4": restarts, "S5": idle
 
 
 def measure(names: Sequence[str], size: Size) -> list[ComparedRow]:
-    """The rows of that name."""
+    """Measure the rows of that name."""
     rows = []
     for name in names:
         begun = time.perf_counter()

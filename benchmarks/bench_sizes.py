@@ -55,7 +55,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A cluster to think about."""
+    """The size of a cluster for a calculation."""
 
     stores: int
     containers: int
@@ -63,24 +63,24 @@ class Size:
 
 
 def hosts_of(size: Size) -> list[Host]:
-    """The segment stores; those of one rack stand one after the other."""
+    """Make the segment stores; those of one rack follow each other."""
     return [Host(f"10.{each // 250}.{each % 250}.1", 12345) for each in range(size.stores)]
 
 
 def timed(work: Callable[[], T]) -> tuple[T, float]:
-    """What the work returns, and the seconds it took."""
+    """Run the work; return its result and the seconds it took."""
     began = time.perf_counter()
     result = work()
     return result, time.perf_counter() - began
 
 
 def count_moves(before: ContainerMap, after: ContainerMap) -> int:
-    """How many containers are on another host than before."""
+    """Count the containers that are on another host than before."""
     return sum(len(mine - before.get(host, frozenset())) for host, mine in after.items())
 
 
 def measure_balancing(size: Size) -> list[Figure]:
-    """How long the leader thinks, and how much moves, as stores come and go."""
+    """Measure the leader's computing time and the moved containers, as stores come and go."""
     hosts = hosts_of(size)
     rack = hosts[:STORES_PER_RACK]
     steps: list[tuple[str, Sequence[Host]]] = [
@@ -110,7 +110,7 @@ def measure_balancing(size: Size) -> list[Figure]:
 
 
 def measure_map(size: Size) -> list[Figure]:
-    """How large the map is in ZooKeeper, and what it costs those who follow it."""
+    """Measure the size of the map in ZooKeeper, and the work of the processes that follow it."""
     containers = balance_containers({}, set(hosts_of(size)), size.containers)
     data, encoding = timed(lambda: encode_map(containers))
     decoded, decoding = timed(lambda: decode_map(data))
@@ -136,7 +136,7 @@ def measure_map(size: Size) -> list[Figure]:
 
 
 async def measure_metadata(size: Size, sample: int = SAMPLE_STREAMS) -> list[Figure]:
-    """How many bytes of tables streams have, and how much memory of a controller."""
+    """Measure the bytes of tables that streams have, and the memory of a controller for them."""
     store = MemorySegmentStore()
     clock = count(1_000_000)
     config = ControllerConfig(
@@ -176,7 +176,7 @@ async def measure_metadata(size: Size, sample: int = SAMPLE_STREAMS) -> list[Fig
 
 
 def table_bytes(store: MemorySegmentStore) -> int:
-    """Bytes of all keys and values in tables."""
+    """Sum the bytes of all keys and values in tables."""
     return sum(
         len(key) + len(value)
         for table in store.tables.values()
@@ -185,7 +185,7 @@ def table_bytes(store: MemorySegmentStore) -> int:
 
 
 def measure(size: Size, sample: int = SAMPLE_STREAMS) -> list[Figure]:
-    """All figures of a size."""
+    """Measure all figures of a size."""
     return [
         *measure_balancing(size),
         *measure_map(size),

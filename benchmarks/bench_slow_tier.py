@@ -44,7 +44,7 @@ BASE_BYTES = 102 * MIB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """How much of everything; seconds of the three phases."""
+    """The amounts of everything; seconds of the three phases."""
 
     cache_mib: int = 512
     connections: int = 4
@@ -60,7 +60,10 @@ class Size:
 
     @property
     def resident_bytes_max(self) -> int:
-        """The bound: the cache and a fifth more; with a small cache that fifth is too little."""
+        """Return the bound: the cache and a fifth more.
+
+        With a small cache that fifth is too little.
+        """
         cache_bytes = self.cache_mib * MIB
         small = cache_bytes < LARGE_CACHE_BYTES
         return cache_bytes + (BASE_BYTES if small else cache_bytes // 5)
@@ -93,7 +96,7 @@ class Content:
 
 @dataclass(slots=True)
 class Written:
-    """How far one segment is."""
+    """The state of one segment that is written."""
 
     segment: int
     name: str
@@ -121,7 +124,7 @@ class WriterThread(threading.Thread):
 
     @property
     def acked_bytes(self) -> int:
-        """Bytes that are durable."""
+        """Return the number of durable bytes."""
         return sum(each.acked for each in self.segments) * self._size.append_bytes
 
     def run(self) -> None:
@@ -166,7 +169,7 @@ class WriterThread(threading.Thread):
 
 
 class Server:
-    """The store's process, its memory and what it says."""
+    """The store's process, its memory and its messages."""
 
     def __init__(self, directory: Path, size: Size) -> None:
         command = [*DIE_WITH_PARENT, sys.executable, "-m", "benchmarks.slow_tier_store"]
@@ -190,12 +193,12 @@ class Server:
         self.strongest: dict[str, object] = {}
 
     def set_rate(self, bytes_per_second: float) -> None:
-        """How fast tier 2 is from now on; 0 for unlimited."""
+        """Set the speed of tier 2 from now on; 0 for unlimited."""
         assert self.process.stdin is not None
         print(bytes_per_second, file=self.process.stdin, flush=True)
 
     def resident_bytes(self) -> int:
-        """RSS now; its maximum is kept."""
+        """Return the resident memory; keep its maximum."""
         for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
             if line.startswith("VmRSS:"):
                 resident = int(line.split()[1]) * 1024
@@ -204,13 +207,13 @@ class Server:
         raise RuntimeError("the server has no memory: it is gone")
 
     def delay(self) -> str:
-        """What slows writers down, as the server said last."""
+        """Return the delay of writers and its cause, as the server reported them last."""
         while not self._lines.empty():
             self.strongest = self._lines.get()
         return f"{self.strongest.get('delay_seconds', 0):.3g} s by {self.strongest.get('by', '-')}"
 
     def stop(self) -> None:
-        """Let it stop orderly."""
+        """Stop the server in an orderly way."""
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):
             self.process.stdin.close()
@@ -232,7 +235,7 @@ class Server:
 
 @dataclass(slots=True)
 class Findings:
-    """What a run has measured."""
+    """The measurements of a run."""
 
     full_rate: float = 0.0
     slow_rate: float = 0.0
@@ -246,7 +249,7 @@ class Findings:
 
 
 class Run:
-    """One run: phases, samples, and the reading of everything."""
+    """One run: its phases, samples and results."""
 
     def __init__(self, server: Server, size: Size, *, quiet: bool) -> None:
         self._server = server
@@ -294,7 +297,8 @@ class Run:
         self._server.resident_bytes()
 
     def _sample(self, phase: str, seconds: float) -> Iterator[float]:
-        """Rates in bytes a second, each over a second, half a one in short runs."""
+        """Yield rates in bytes a second, each over a second, or over half a second in short
+        runs."""
         step = 1.0 if seconds > 5 else 0.5
         end = time.monotonic() + seconds
         before, at = self._acked_bytes(), time.monotonic()
@@ -375,7 +379,7 @@ def run(size: Size, *, directory: Path | None = None, quiet: bool = False) -> Fi
 
 
 def rows(size: Size, findings: Findings) -> list[ComparedRow]:
-    """What has to hold, as rows."""
+    """Return the required limits, as rows."""
     resident = Metric("peak RSS", "MiB", "lower")
     recovery = Metric("recovery", "s", "lower")
     lost = Metric("lost", "bytes", "lower")

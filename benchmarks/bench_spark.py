@@ -63,7 +63,7 @@ STORED_SECONDS_MAX = 180.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """How much of everything."""
+    """The amounts of everything."""
 
     mib: int = 256
     """Payload of each batch read; of 100 B events a quarter, since rows are what takes time."""
@@ -83,7 +83,7 @@ SMALL = Size(
 
 
 class Bench:
-    """The servers, the session and what was measured."""
+    """The servers, the session and the measurements."""
 
     def __init__(self, size: Size, spark: Any, ours: Ours, kafka: Kafka, directory: Path) -> None:
         self._size = size

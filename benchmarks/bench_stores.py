@@ -41,7 +41,7 @@ Target = tuple[str, int, str]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one run came to."""
+    """The result of one run."""
 
     blocks_per_second: float
     cpu_us_per_block: float

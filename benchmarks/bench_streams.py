@@ -85,7 +85,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def plan_of(options: argparse.Namespace) -> Plan:
-    """The plan that the options ask for."""
+    """Return the plan that the options ask for."""
     plan = SMALL if options.small else QUICK if options.quick else USUAL
     given = {
         "rows": options.rows,

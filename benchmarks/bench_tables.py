@@ -45,7 +45,7 @@ LAYOUTS = {"hash": 0, "fixed": 16}
 
 
 def resident_mib() -> float:
-    """The process's resident memory."""
+    """Return the process's resident memory."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / MIB
 
@@ -64,7 +64,7 @@ async def together(limit: int, calls: list[Callable[[], Awaitable[object]]]) -> 
 
 
 async def measure(directory: Path, *, key_length: int, key_count: int) -> dict[str, float]:
-    """One run, by the version of the store that this process imports."""
+    """Do one run with the version of the store that this process imports."""
     from pravega_wire.commands import NO_VERSION, NOT_EXISTS, TableEntry, TableKey
     from segstore.process.assembly import open_containers
     from segstore.process.config import SegmentStoreConfig
@@ -147,7 +147,7 @@ async def measure(directory: Path, *, key_length: int, key_count: int) -> dict[s
 
 
 def run_process(source: str | None, layout: str, key_count: int) -> Outcome:
-    """One run in a process of its own; ``source`` is the `src` of another version."""
+    """Do one run in a process of its own; ``source`` is the `src` of another version."""
     environment = dict(os.environ)
     if source is not None:
         environment["PYTHONPATH"] = source
@@ -166,7 +166,7 @@ def run_process(source: str | None, layout: str, key_count: int) -> Outcome:
 
 
 def work(layout: str, key_count: int) -> None:
-    """The other process: measure, and print the numbers."""
+    """Do the other process's work: measure, and print the numbers."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
     with tempfile.TemporaryDirectory() as directory:
         found = trio.run(

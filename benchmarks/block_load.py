@@ -35,7 +35,7 @@ RETRY_SECONDS = 0.2
 
 
 class BlockLoadFailedError(Exception):
-    """The server answered with something else than what was asked for, or not at all."""
+    """The server answered with something else than the request asked for, or not at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,22 +47,22 @@ class BlockLoadResult:
     latencies_ms: tuple[float, ...]
 
     def percentile_ms(self, percent: float) -> float:
-        """The latency that this percentage of the blocks did not exceed."""
+        """Return the latency that this percentage of the blocks did not exceed."""
         return percentile(self.latencies_ms, percent)
 
 
 def percentile(ascending: Sequence[float], percent: float) -> float:
-    """The number that this percentage did not exceed."""
+    """Return the number that this percentage did not exceed."""
     return ascending[min(len(ascending) - 1, int(len(ascending) * percent / 100))]
 
 
 def event_block(block_bytes: int) -> bytes:
-    """A block that is one event, so long altogether."""
+    """Make a block of this length that consists of one event."""
     return frame_event(bytes(block_bytes - len(frame_event(b""))))
 
 
 def expect(reply: object, kind: type | UnionType) -> None:
-    """Raises ``BlockLoadFailedError`` unless the reply is of that kind."""
+    """Raise ``BlockLoadFailedError`` unless the reply is of that kind."""
     if not isinstance(reply, kind):
         raise BlockLoadFailedError(f"the server answered {reply}")
 
@@ -117,7 +117,10 @@ class BlockWriter:
         self.connection.send_bytes(self._block + encode(end))
 
     def take_ack(self, reply: DataAppended, now: float) -> Iterator[float]:
-        """The latencies in milliseconds of the blocks that a reply of this time acknowledges."""
+        """Take a reply of this time.
+
+        Return the latencies in ms of the blocks that it acknowledges.
+        """
         while self.sent and self.sent[0][0] <= reply.event_number:
             yield (now - self.sent.popleft()[1]) * 1000
 

@@ -55,21 +55,25 @@ class ComparedRow:
 
     @property
     def name(self) -> str:
-        """The row with its metric, unit and direction, and the peer where there are several."""
+        """Return the row with its metric, unit and direction, and the peer where there are
+        several."""
         unit = f"{self.metric.unit}, " if self.metric.unit else ""
         beside = f" / {self.peer_name}" if self.peer_name else ""
         return f"{self.row} {self.metric.name}{beside} ({unit}{self.metric.better} is better)"
 
     @property
     def ratio(self) -> float | None:
-        """Ours divided by the peer's."""
+        """Return ours divided by the peer's."""
         if self.ours is None or not self.peer:
             return None
         return self.ours / self.peer
 
     @property
     def holds(self) -> bool | None:
-        """Whether the ratio keeps to its reach; None without a reach or anything to compare."""
+        """Return whether the ratio keeps to its reach.
+
+        None without a reach or anything to compare.
+        """
         ratio = self.ratio
         if self.reach is None:
             return None
@@ -87,7 +91,7 @@ def compare(
     reaches: Mapping[str, float],
     peer_name: str = "",
 ) -> list[ComparedRow]:
-    """One compared row for each metric, in the order in which the outcomes name them.
+    """Return one compared row for each metric, in the order in which the outcomes name them.
 
     A server without outcomes was left out, and then there is nothing to reach.
     """
@@ -111,7 +115,7 @@ def compare(
 
 
 def limited(row: str, *, ours: Sequence[Outcome], limits: Mapping[str, float]) -> list[ComparedRow]:
-    """Ours beside numbers that it has to keep to: the limit stands in the peer's place."""
+    """Compare ours with numbers that it has to keep to: the limit stands in the peer's place."""
     return [
         replace(each, peer=limits[each.metric.name], reach=1.0, peer_name=LIMIT)
         for each in compare(row, ours=ours, peer=(), reaches={})
@@ -151,7 +155,7 @@ TABLE_HEAD = ("row", "metric", "ours", "peer", "ratio", "reach", "holds", "round
 
 
 def table_cells(row: ComparedRow) -> tuple[str, ...]:
-    """One line of the table, as text."""
+    """Return one line of the table, as text."""
     unit = f" ({row.metric.unit})" if row.metric.unit else ""
     relation = "<=" if row.metric.better == "lower" else ">="
     holds = {True: "yes", False: "NO", None: ""}[row.holds]
@@ -168,7 +172,10 @@ def table_cells(row: ComparedRow) -> tuple[str, ...]:
 
 
 def number(value: float | None) -> str:
-    """Three significant digits or whole numbers; a dash for nothing."""
+    """Format a number with three significant digits or as a whole number.
+
+    A dash stands for nothing.
+    """
     if value is None:
         return "-"
     if abs(value) >= 100:
@@ -184,12 +191,12 @@ def _spread(rounds: tuple[float, ...]) -> str:
 
 
 def report_progress(row: str, what: str, seconds: float) -> None:
-    """One line for who waits."""
+    """Print one line of progress for the user who waits."""
     print(f"{row}: {what} in {seconds:.0f} s", file=sys.stderr, flush=True)
 
 
 def plain_table(rows: Sequence[ComparedRow]) -> str:
-    """The rows in aligned columns."""
+    """Format the rows in aligned columns."""
     lines = [TABLE_HEAD, *(table_cells(row) for row in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(TABLE_HEAD))]
     return "\n".join(
@@ -202,6 +209,6 @@ def plain_table(rows: Sequence[ComparedRow]) -> str:
 
 
 def markdown_table(rows: Sequence[ComparedRow]) -> str:
-    """The rows as a Markdown table."""
+    """Format the rows as a Markdown table."""
     lines = [TABLE_HEAD, ("---",) * len(TABLE_HEAD), *(table_cells(row) for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -61,7 +61,7 @@ class Second:
 
 @contextmanager
 def running_store(directory: Path, controller_port: int, store_port: int) -> Iterator[str]:
-    """A store of its own, and the address of its controller."""
+    """Run a store of its own; yield the address of its controller."""
     settings = directory / "settings.toml"
     settings.write_text(SETTINGS)
     command = [
@@ -123,7 +123,7 @@ def _follow(
     rate: int,
     number: int,
 ) -> Iterator[Second]:
-    """One phase of the plan at one rate. What falls behind is made up for, a little at a time."""
+    """Run one phase of the plan at one rate. It makes up for delays, a little at a time."""
     due, latencies, events = 0.0, list[float](), 0
     at = last = time.monotonic() - began
     while at < phase_began + seconds:
@@ -148,7 +148,7 @@ def _follow(
 
 
 def picture_of(seconds: list[Second]) -> str:
-    """Rate, latency and segments over time."""
+    """Draw rate, latency and segments over time."""
     return timeline_svg(
         f"A stream with a target of {TARGET_RATE} events/s for each segment",
         f"seconds, where the policy usually takes {FASTER} times as long",

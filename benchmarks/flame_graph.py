@@ -69,7 +69,7 @@ def _record(process_id: int, output: Path) -> None:
 
 
 def without_script(picture: str) -> str:
-    """The profiler's picture for a page, which runs no scripts: what a pointer tells is a title."""
+    """Return the profiler's picture without its scripts, for a page that runs none."""
     picture = re.sub(r"<script.*?</script>", "", picture, flags=re.DOTALL)
     picture = re.sub(r'<text id="(?:unzoom|search|matched)".*?</text>', "", picture)
     return re.sub(r'\sonload="[^"]*"', "", picture)

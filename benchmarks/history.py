@@ -42,22 +42,22 @@ SETTLED_SECONDS = 2.0
 
 
 def segment_name(number: int) -> str:
-    """One segment of as many streams."""
+    """Return the name of the one segment of a stream."""
     return f"scale/stream{number}/0.#epoch.0"
 
 
 def byte_of(number: int) -> bytes:
-    """What a segment consists of."""
+    """Return the byte that a segment consists of."""
     return bytes([65 + number % 26])
 
 
 def length_of(history_bytes: int, readers: int) -> int:
-    """How long each reader's segment is: whole blocks."""
+    """Return the length of each reader's segment: whole blocks."""
     return max(1, history_bytes // readers // BLOCK_BYTES) * BLOCK_BYTES
 
 
 def write_history(port: int, *, readers: int, length: int) -> float:
-    """As many segments as there will be readers, side by side; returns the seconds it took."""
+    """Write a segment for each reader, side by side; return the seconds it took."""
 
     def write(number: int) -> None:
         wait_until_served(HOST, port, segment_name(number))
@@ -77,7 +77,7 @@ def write_history(port: int, *, readers: int, length: int) -> float:
 
 
 def wait_until_stored(directory: Path, *, bytes_min: int, seconds_max: float) -> None:
-    """Until the files below a directory have so many bytes, or for so long."""
+    """Wait until the files below a directory have this many bytes, or until the time is over."""
     deadline = time.perf_counter() + seconds_max
     while time.perf_counter() < deadline:
         if sum(path.stat().st_size for path in _files_of(directory)) >= bytes_min:
@@ -86,7 +86,7 @@ def wait_until_stored(directory: Path, *, bytes_min: int, seconds_max: float) ->
 
 
 def forget_pages(directory: Path) -> list[Path]:
-    """Have the page cache forget the files below a directory; returns them."""
+    """Remove the files below a directory from the page cache; return them."""
     files = _files_of(directory)
     for path in files:
         descriptor = os.open(path, os.O_RDONLY)
@@ -101,7 +101,7 @@ def _files_of(directory: Path) -> list[Path]:
 
 
 def disk_bytes_per_second(files: Sequence[Path], *, threads: int) -> float:
-    """What the disk gives to that many readers, past the page cache."""
+    """Measure the rate at which the disk serves this many readers, past the page cache."""
     buffers = threading.local()
 
     def read(path: Path) -> int:
@@ -146,7 +146,7 @@ class HistoryReader:
 
     @property
     def is_done(self) -> bool:
-        """Whether it has read everything."""
+        """Return whether it has read everything."""
         return self.offset >= self._length
 
     def receive(self) -> None:
@@ -168,7 +168,7 @@ class HistoryReader:
             self._filled = rest
 
     def _take(self, code: int, end: int) -> None:
-        """One whole reply, of which all but the data is decoded."""
+        """Take one whole reply, of which all but the data is decoded."""
         head_end = FRAME.size + 2 + len(self._segment) + 8 + 1 + 1 + 4
         data_end = end - 8
         tail = bytes(self._buffer[data_end:end])
@@ -220,7 +220,7 @@ def read_history(port: int, readers: int, length: int) -> dict[str, float]:
 
 
 def readers_of_history(port: int, *, readers: int, length: int) -> dict[str, float]:
-    """What ``read_history`` found in a process of its own. Raises BlockLoadFailedError."""
+    """Return what ``read_history`` found in a process of its own. Raises BlockLoadFailedError."""
     command = [sys.executable, "-m", "benchmarks.history", *map(str, (port, readers, length))]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
     if done.returncode:
@@ -230,7 +230,8 @@ def readers_of_history(port: int, *, readers: int, length: int) -> dict[str, flo
 
 
 def tail_latencies(port: int, number: int, until: threading.Event) -> list[float]:
-    """In ms, ascending: from sending a block to having read it at the tail, until the event."""
+    """Return latencies in ms, ascending: from sending a block to reading it at the tail, until
+    the event."""
     found = []
     with SegmentConnection(HOST, port) as writing, SegmentConnection(HOST, port) as reading:
         sender = BlockSender(

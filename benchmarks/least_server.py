@@ -35,7 +35,8 @@ class ServedSegment:
         self._files = [(_open(path), path.stat().st_size) for path in paths]
 
     def _place(self, offset: int) -> tuple[int, int, int]:
-        """The file that has a byte, the byte's offset there, and how many there are from there."""
+        """Return the file that has a byte, the byte's offset in it, and the number of bytes from
+        there."""
         for descriptor, length in self._files:
             if offset < length:
                 return descriptor, offset, length - offset
@@ -43,7 +44,7 @@ class ServedSegment:
         raise ValueError(f"{offset} bytes behind the end nothing is stored")
 
     def read(self, memory: mmap.mmap, offset: int, length_max: int) -> memoryview:
-        """Bytes from ``offset`` on, of one file."""
+        """Read bytes from ``offset`` on, of one file."""
         descriptor, offset, length = self._place(offset)
         skipped = offset % PAGE_BYTES
         end = skipped + min(length_max, length, READ_BYTES)
@@ -108,7 +109,7 @@ def main(directory: Path) -> None:
 
 @contextmanager
 def serving(directory: Path) -> Iterator[int]:
-    """The least server for what a store left below a directory; the port that it listens at."""
+    """Run the least server for the files that a store left below a directory; yield its port."""
     forget_pages(directory)
     command = [sys.executable, "-m", "benchmarks.least_server", str(directory)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:

@@ -27,7 +27,7 @@ KEPT_UP_SHARE = 0.98
 
 
 class LoadFailedError(Exception):
-    """The driver could not do its work; the message holds the last it said."""
+    """The driver could not do its work; the message holds its last output."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class Load:
     """Events a second of a segment above which it is split; None for a fixed number of segments."""
 
     def arguments(self) -> list[str]:
-        """The options of the driver's command line."""
+        """Return the options of the driver's command line."""
         options = {
             "--rate": self.rate,
             "--event-size": self.event_size,
@@ -91,7 +91,7 @@ class Load:
 
     @property
     def seconds_max(self) -> float:
-        """How long the driver may run before it counts as hanging."""
+        """Return how long the driver may run before it counts as hanging."""
         warmup = max(self.warmup_seconds, self.warmup_seconds_max or 0)
         return warmup + self.seconds + self.drain_seconds + OVERHEAD_SECONDS_MAX
 
@@ -121,7 +121,7 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class WarmUp:
-    """How long the load ran before it was measured, and whether latencies were steady by then.
+    """The duration of the load before the measurement, and whether latencies were steady by then.
 
     ``steady`` is None where that was not waited for.
     """
@@ -133,7 +133,7 @@ class WarmUp:
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """What one run of the driver measured. Totals cover the whole run with its warm-up."""
+    """The measurements of one run of the driver. Totals cover the whole run with its warm-up."""
 
     load: Load
     publish: Flow
@@ -149,7 +149,7 @@ class LoadResult:
     warm_up: WarmUp
 
     def failure(self) -> str | None:
-        """Why this run says nothing about speed, or None when every event arrived."""
+        """Return why this run says nothing about speed, or None when every event arrived."""
         if self.write_errors:
             return self.write_errors
         if self.read_errors:
@@ -165,7 +165,7 @@ class LoadResult:
         return None
 
     def remarks(self) -> list[str]:
-        """What a reader of the numbers has to know about this run."""
+        """Return remarks that a reader of the numbers needs about this run."""
         remarks = []
         wanted, got = self.load.rate, self.publish.events_per_second
         if wanted and got < KEPT_UP_SHARE * wanted:
@@ -263,7 +263,7 @@ class StartupProbe:
 
 @contextmanager
 def startup_probe(controller_uri: str, *, seconds_max: float = 60) -> Iterator[StartupProbe]:
-    """A probe that already waits for the server at this address."""
+    """Start a probe that already waits for the server at this address."""
     command = _java("256m", PROBE_MAIN, controller_uri, str(seconds_max))
     with _started(command) as driver:
         assert driver.stderr is not None
@@ -310,7 +310,7 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """What a backlog took to be written or drained."""
+    """The time that a backlog took to be written or drained."""
 
     events: int
     seconds: float

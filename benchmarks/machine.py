@@ -11,7 +11,8 @@ CLOCK_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 def busy_seconds() -> float:
-    """CPU seconds that all processes of this machine have used, and that its host has stolen."""
+    """Return the CPU seconds that all processes of this machine have used or its host has
+    stolen."""
     fields = Path("/proc/stat").read_text().splitlines()[0].split()[1:]
     user, nice, system, _idle, _iowait, irq, softirq, steal = (int(field) for field in fields[:8])
     return (user + nice + system + irq + softirq + steal) / CLOCK_TICKS_PER_SECOND
@@ -19,7 +20,7 @@ def busy_seconds() -> float:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a report says about where it was measured."""
+    """The facts about the machine that a report states."""
 
     cpu_model: str
     cpu_count: int
@@ -32,7 +33,7 @@ class Machine:
 
 
 def measured_on(machine: Machine, moment: datetime, command: str) -> str:
-    """The end of a report: where, when and by which command."""
+    """Return the end of a report: where, when and by which command it was measured."""
     return f"""Machine: {machine.cpu_count} x {machine.cpu_model}, {machine.memory_gib:.0f} GiB,
 Linux {machine.kernel}, {machine.java}, Python {machine.python}, commit {machine.commit}.
 

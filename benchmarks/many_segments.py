@@ -46,7 +46,7 @@ REHEARSED = "rehearsed"
 
 
 def segment_name(number: int, stream: str = "many") -> str:
-    """One segment of as many streams."""
+    """Return the name of the one segment of a stream."""
     return f"scale/{stream}{number}/0.#epoch.0"
 
 
@@ -114,7 +114,7 @@ class ManySegments:
         return BlockLoadResult(wanted, elapsed, tuple(sorted(self._latencies)))
 
     def _turns(self) -> Iterator[BlockWriter]:
-        """The pairs, for ever, one of each writer after the other."""
+        """Yield the pairs for ever, one of each writer after the other."""
         by_writer: dict[int, list[BlockWriter]] = {}
         for pair in self._pairs.values():
             by_writer.setdefault(pair.connection.fileno(), []).append(pair)

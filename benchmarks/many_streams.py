@@ -39,7 +39,8 @@ def beside_lesser(
     metric: str,
     reach: float,
 ) -> list[ComparedRow]:
-    """One metric of ours on each greater row beside that on the lesser one, and the original's."""
+    """Compare a metric of ours on each greater row with that on the lesser one, and the
+    original's."""
     base = measured.of(lesser, OURS)
     found = []
     for name in (lesser, *greater):
@@ -53,7 +54,7 @@ def beside_lesser(
 
 
 def ready_after_crash(title: str, measured: Measured) -> list[ComparedRow]:
-    """How long a start takes after a kill, beside its limit."""
+    """Return how long a start takes after a kill, beside its limit."""
     return [
         replace(each, row=f"{title}: {BY_NAME[CRASH].work}")
         for each in measured.compared()

@@ -24,7 +24,7 @@ class MavenFailedError(Exception):
 
 
 def driver_class_path() -> str:
-    """The class path of the load driver, built when its sources are newer than it."""
+    """Return the class path of the load driver, built when its sources are newer than it."""
     jar = DRIVER / "target" / "load-driver.jar"
     sources = [DRIVER / "pom.xml", *(p for p in DRIVER.glob("src/**/*") if p.is_file())]
     with locked(DRIVER / "target"):
@@ -36,7 +36,10 @@ def driver_class_path() -> str:
 
 
 def resolve_class_path(pom: Path, *properties: str) -> str:
-    """All jars that this pom depends on, as one class path; properties are ``name=value``."""
+    """Return all jars that this pom depends on, as one class path.
+
+    Properties are ``name=value``.
+    """
     target = pom.parent / "target"
     digest = hashlib.sha256(pom.read_bytes() + "".join(properties).encode()).hexdigest()[:16]
     resolved = target / f"class-path-{digest}.txt"
@@ -48,7 +51,8 @@ def resolve_class_path(pom: Path, *properties: str) -> str:
 
 
 def compiled_class_path(project: Path, main_class: str, *, pom: Path | None = None) -> str:
-    """The class path of a project's own classes and its libraries, compiled when they are newer.
+    """Return the class path of a project's own classes and its libraries. Compiles them when the
+    sources are newer.
 
     ``project`` has its sources in ``src``, and a ``pom.xml`` with the libraries unless another
     one is named.

@@ -24,15 +24,15 @@ class Row(Protocol):
 
     @property
     def is_shared(self) -> bool:
-        """Whether peers run it, too."""
+        """Return whether peers run it, too."""
 
     @property
     def reaches(self) -> Mapping[str, float]:
-        """The ratios to reach."""
+        """Return the ratios to reach."""
 
     @property
     def limits(self) -> Mapping[str, float]:
-        """The numbers to keep to."""
+        """Return the numbers to keep to."""
 
 
 SizeT = TypeVar("SizeT")
@@ -40,7 +40,10 @@ SizeT = TypeVar("SizeT")
 
 @dataclass(frozen=True, slots=True)
 class Measured(Generic[SizeT]):
-    """See the module. ``rows`` are those that were run, by name; ``outcomes`` has one a round."""
+    """The outcomes of a run.
+
+    ``rows`` are those that were run, by name; ``outcomes`` has one a round.
+    """
 
     rows: Mapping[str, Row]
     size: SizeT
@@ -49,11 +52,11 @@ class Measured(Generic[SizeT]):
     elapsed_seconds: float
 
     def of(self, row: str, server: str) -> Sequence[Outcome]:
-        """The outcomes of one server on one row, one a round."""
+        """Return the outcomes of one server on one row, one a round."""
         return self.outcomes.get((row, server), ())
 
     def compared(self) -> list[ComparedRow]:
-        """Ours beside every limit and every peer, row by row."""
+        """Compare ours with every limit and every peer, row by row."""
         found = []
         for name, row in self.rows.items():
             ours = self.of(name, OURS)
@@ -68,16 +71,16 @@ class Measured(Generic[SizeT]):
 
     @property
     def peers(self) -> list[str]:
-        """The keys of all servers that are not ours."""
+        """Return the keys of all servers that are not ours."""
         return [key for key in self.servers if key != OURS]
 
     def remarks(self) -> list[str]:
-        """What failed and what disturbed, by row and server."""
+        """Return failures and disturbances, by row and server."""
         return list_remarks(self.outcomes)
 
     @property
     def ours_failed(self) -> bool:
-        """Whether any run of ours failed."""
+        """Return whether any run of ours failed."""
         return has_failed(self.outcomes, OURS)
 
 

@@ -55,7 +55,7 @@ class _Axis:
 
 
 def svg(plot: Plot) -> str:
-    """The plot as an SVG document. It has at least one curve with a point."""
+    """Return the plot as an SVG document. It has at least one curve with a point."""
     xs = [x for curve in plot.curves for x, _ in curve.points]
     ys = [y for curve in plot.curves for _, y in curve.points]
     x_axis = _axis(xs, LEFT, WIDTH - RIGHT)
@@ -138,7 +138,7 @@ class Panel:
 
 
 def timeline_svg(title: str, x_label: str, panels: tuple[Panel, ...]) -> str:
-    """Panels below each other over one linear axis of time. Each has a curve with a point."""
+    """Draw panels below each other over one linear axis of time. Each has a curve with a point."""
     height = TOP + len(panels) * PANEL_HEIGHT + BOTTOM
     end = max(x for panel in panels for curve in panel.curves for x, _ in curve.points)
     right = WIDTH - RIGHT
@@ -191,7 +191,7 @@ def _panel(panel: Panel, top: int, end: float) -> Iterator[str]:
 
 
 def _linear_ticks(highest: float) -> list[float]:
-    """Four to eight round numbers from 0 up to the highest."""
+    """Return four to eight round numbers from 0 up to the highest."""
     step = 10.0 ** math.floor(math.log10(highest))
     while highest / step < 4:
         step /= 2

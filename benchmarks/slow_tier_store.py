@@ -57,7 +57,7 @@ class SlowChunkStorage(FilesystemChunkStorage):
 
 
 class Watched:
-    """Opens containers with another opener, and knows those that are open."""
+    """An opener of containers that passes on to another one, and knows the open containers."""
 
     def __init__(self, opener: OpenContainer) -> None:
         self._opener = opener

@@ -107,7 +107,7 @@ class Ring:
             raise OSError(ffi.errno, os.strerror(ffi.errno), "io_uring_enter")
 
     def result(self) -> int | None:
-        """What the write returned, or None while it is under way."""
+        """Return the result of the write, or None while it is under way."""
         head = self._cq_head[0]
         if head == self._cq_tail[0]:
             return None
@@ -135,7 +135,7 @@ class UringRunner:
         self._woken.set()
 
     def stop(self) -> None:
-        """Let the task end."""
+        """Ask the task to end."""
         self._stopping = True
         self._woken.set()
 

@@ -206,7 +206,7 @@ def java_client(request: pytest.FixtureRequest) -> JavaClient:
 
 
 def build(version: str) -> JavaClient:
-    """The suites compiled with that client; the test fails with one line where that cannot be."""
+    """Build the suites with that client; fail the test with one line where that cannot be done."""
     try:
         return JavaClient.build(version)
     except JavaError as error:

@@ -22,7 +22,10 @@ def test_one(group, number):
 
 
 def test_a_group_stays_in_one_process(tmp_path: Path) -> None:
-    """Otherwise each process would start all servers; versions of pytest-xdist have forgotten."""
+    """Otherwise each process would start all servers.
+
+    Versions of pytest-xdist have forgotten the groups.
+    """
     (tmp_path / "test_some.py").write_text(TESTS)
     (tmp_path / "pytest.ini").touch()
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]

@@ -15,7 +15,7 @@ NOTE_MAX = 200
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test for each suite of each version."""
+    """Generate a test for each suite of each version."""
     if "suite" in metafunc.fixturenames:
         full = metafunc.config.getoption("--full")
         pairs = [
@@ -61,7 +61,7 @@ def test_java_suite(
 
 
 def wanted_suites(session: pytest.Session, version: str) -> Sequence[str]:
-    """The suites that this session runs with a version."""
+    """Return the suites that this session runs with a version."""
     parameters = [
         item.callspec.params
         for item in session.items
@@ -72,13 +72,13 @@ def wanted_suites(session: pytest.Session, version: str) -> Sequence[str]:
 
 
 def skipped_suite(config: pytest.Config, suite: str) -> bool:
-    """Whether the server under test cannot be what the suite needs."""
+    """Return whether the server under test cannot be what the suite needs."""
     foreign = config.getoption("--server") == ServerName.ORIGINAL or TARGET_VARIABLE in os.environ
     return foreign and suite in ONLY_OURS
 
 
 def result_of(test: TestLine, version: str, server: ServerName, calls: tuple[str, ...]) -> Result:
-    """The line of the results file for a test of the JVM."""
+    """Return the line of the results file for a test of the JVM."""
     return Result(
         server=server,
         client="Java",

@@ -66,7 +66,7 @@ class Workload:
         self.directory = directory
 
     def acked(self) -> int:
-        """Events acknowledged so far."""
+        """Return the number of events acknowledged so far."""
         try:
             return int((self.directory / "acked").read_text())
         except FileNotFoundError:
@@ -91,7 +91,10 @@ class Workload:
         return time.monotonic() - started
 
     def finish(self) -> None:
-        """Let it read to the end and finish; the test fails if it does not finish well."""
+        """Finish: it reads to the end and ends.
+
+        The test fails if the process does not end with success.
+        """
         (self.directory / "stop").touch()
         try:
             code = self.process.wait(END_SECONDS_MAX)
@@ -207,7 +210,8 @@ def test_what_was_acknowledged_survives_kill_nine(
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(TARGET_VARIABLE in os.environ, reason="kills only a server of its own")
 def test_history_in_s3_survives_kill_nine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Like above with tier 2 in S3, and pauses in which the storage writer gets there."""
+    """The test is like the one above, with tier 2 in S3, and pauses in which the storage writer
+    catches up."""
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)
     with running_moto() as endpoint, client_of(endpoint) as s3:
@@ -232,7 +236,7 @@ def test_history_in_s3_survives_kill_nine(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(TARGET_VARIABLE in os.environ, reason="kills only a server of its own")
 def test_key_value_tables_survive_kill_nine(tmp_path: Path) -> None:
-    """The workload itself looks whether what it was told is so."""
+    """The workload itself checks whether the answers it got are true."""
     kills_with_progress = kill_under_load(
         JavaClient.build(NEWEST),
         tmp_path,
@@ -269,7 +273,8 @@ def test_transactions_survive_kill_nine(tmp_path: Path) -> None:
 
 
 def check_nothing_left(server: Server, scope: str, stream: str, begun: Sequence[str]) -> None:
-    """No transaction has a segment or no end, once the leases have ended of those left behind."""
+    """Check that every transaction has ended and has no segments, once the abandoned leases have
+    ended."""
     deadline = time.monotonic() + LEASE_SECONDS_MAX
     with ControllerClient(server.controller_uri) as client:
         while left := [

@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.compat, pytest.mark.timeout(2 * RUN_SECONDS_MAX)]
 
 @pytest.fixture(scope="session")
 def tries(pytestconfig: pytest.Config) -> int:
-    """How often each race is tried."""
+    """The number of tries of each race."""
     usual = TRIES_FULL if pytestconfig.getoption("--full") else TRIES
     return int(os.environ.get(TRIES_VARIABLE, usual))
 
@@ -57,7 +57,7 @@ def original(
 
 
 def count_sleeps(version: str, controller_uri: str, tries: int) -> dict[str, int]:
-    """The tries of each race in which a reader slept."""
+    """Count the tries of each race in which a reader slept."""
     try:
         client = JavaClient.build(version)
     except JavaError as error:
@@ -101,7 +101,7 @@ def test_no_race_is_met_more_often_than_on_the_original(
 
 
 def count_split_events(controller_uri: str, tries: int, *, seconds: float = 0.0) -> int:
-    """In how many tries the Python client gets two events written together in two slices.
+    """Count the tries in which the Python client gets two events written together in two slices.
 
     The reader asks as they are written, or has waited at the tail for ``seconds`` by then.
     """

@@ -59,7 +59,7 @@ COUNTED_HERE = "counts.show(5)"
 
 @dataclass
 class Step:
-    """A command or a piece of Python, and what the guide says that it prints."""
+    """A command or a piece of Python, and the output that the guide shows for it."""
 
     kind: str
     text: str

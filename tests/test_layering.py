@@ -147,7 +147,10 @@ checksums, hashes and numbers. The last one's modules call the kernel; no other 
 
 
 def imported_modules(source: Path) -> set[str]:
-    """The dotted names that a module imports; of a package, the names that are taken from it."""
+    """Return the dotted names that a module imports.
+
+    Of a package, the names that are taken from it.
+    """
     names: set[str] = set()
     for node in ast.walk(ast.parse(source.read_text(), filename=str(source))):
         if isinstance(node, ast.Import):
@@ -158,7 +161,7 @@ def imported_modules(source: Path) -> set[str]:
 
 
 def place_of(module: str) -> str:
-    """The row of a module of ``segstore``: that of its package, or its own."""
+    """Return the row of a module of ``segstore``: that of its package, or its own."""
     words = module.split(".")[1:]
     return max(
         (row for row in INSIDE_SEGSTORE if words[: row.count(".") + 1] == row.split(".")),
@@ -228,7 +231,7 @@ def test_imports_inside_the_segment_store_go_one_way() -> None:
 
 
 def imports_inside_segstore() -> list[tuple[str, str, str]]:
-    """Each import of another row: the module, its row, the other row."""
+    """Return each import of another row: the module, its row, the other row."""
     found = []
     for source in sorted((SRC / "segstore").rglob("*.py")):
         module = ".".join(source.relative_to(SRC).with_suffix("").parts)

@@ -20,7 +20,7 @@ COMMANDS = "pravega_admin/"
 
 
 def modules() -> dict[str, Path]:
-    """The modules that need a test, by path below ``src``."""
+    """Return the modules that need a test, by path below ``src``."""
     return {
         str(path.relative_to(SRC)): path
         for path in sorted(SRC.rglob("*.py*"))
@@ -44,7 +44,7 @@ def mapped() -> dict[str, str]:
 
 @cache
 def sources() -> dict[str, list[Path]]:
-    """The files of each module of the product, by dotted name."""
+    """Return the files of each module of the product, by dotted name."""
     found: dict[str, list[Path]] = {}
     for path in SRC.rglob("*.p*"):
         if path.suffix in (".py", ".pyx", ".pxd"):
@@ -63,7 +63,7 @@ def imported(path: Path) -> set[str]:
 
 @cache
 def reached(test: Path) -> set[str]:
-    """The modules that a test uses, directly, by its fixtures or through other modules."""
+    """Return the modules that a test uses, directly, by its fixtures or through other modules."""
     found: set[str] = set()
     fixtures = [folder / "conftest.py" for folder in test.parents if folder.is_relative_to(TESTS)]
     left = [name for each in (test, *fixtures) if each.is_file() for name in imported(each)]

@@ -326,7 +326,7 @@ def test_the_changelog_has_a_place_for_what_is_new() -> None:
 
 
 def code_blocks(*languages: str) -> list[tuple[str, str]]:
-    """The documents' code in these languages, each with where it stands."""
+    """Return the documents' code in these languages, each with its file."""
     return [
         (f"{name_of(path)}", block)
         for path in markdown_files()
@@ -338,7 +338,7 @@ def code_blocks(*languages: str) -> list[tuple[str, str]]:
 
 
 def shell_lines() -> list[tuple[str, str]]:
-    """What the documents tell people to type."""
+    """Return the commands that the documents tell people to type."""
     return [
         (where, line.removeprefix("$ "))
         for where, block in code_blocks("console")
@@ -373,7 +373,7 @@ def test_commands_in_documents_are_commands() -> None:
 
 
 def assert_parses(root: object, words: list[str], *, where: str) -> None:
-    """The verbs exist and take these options; nothing is run."""
+    """Check that the verbs exist and take these options; nothing is run."""
     command: object = root
     name = "segstore"
     while hasattr(command, "commands"):

@@ -65,7 +65,8 @@ class Containers:
         self._kazoo.close()
 
     def owners(self) -> dict[int, Host]:
-        """The segment store of each container by the map; those that nobody has are left out."""
+        """Return the segment store of each container by the map, without containers that have
+        none."""
         try:
             data, _ = self._kazoo.get(PATHS.container_map)
         except NoNodeError:
@@ -79,7 +80,7 @@ class Containers:
         self._kazoo.set(PATHS.container_map, data)
 
     def of(self, port: int) -> set[int]:
-        """The containers of the segment store that listens here, by the map."""
+        """Return the containers of the segment store that listens here, by the map."""
         return {number for number, host in self.owners().items() if host.port == port}
 
     def wait_shared(self, stores: int) -> None:
@@ -122,7 +123,10 @@ class Containers:
         )
 
     def _is_served(self, number: int, host: Host) -> bool:
-        """Whether a store answers for the segment in a container, which is made if need be."""
+        """Return whether a store answers for the segment in a container.
+
+        Makes the segment if needed.
+        """
         segment = self._segments[number]
         answer = self._ask(host, GetStreamSegmentInfo(next(self._request_ids), segment, ""))
         if isinstance(answer, StreamSegmentInfo) and answer.exists:
@@ -131,7 +135,7 @@ class Containers:
         return isinstance(made, SegmentCreated | SegmentAlreadyExists)
 
     def _ask(self, host: Host, request: Request) -> Reply | None:
-        """The store's answer; None if there is none."""
+        """Return the store's answer; None if there is none."""
         try:
             connection = self._connections.get(host)
             if connection is None:
@@ -145,6 +149,6 @@ class Containers:
 
 
 def _segment_in(number: int, count: int) -> str:
-    """The name of a segment in this container."""
+    """Return the name of a segment in this container."""
     names = (segment_name("cluster", "probe", each) for each in itertools.count())
     return next(name for name in names if container_of(name, count) == number)

@@ -56,7 +56,7 @@ def run(
 def _outcomes(
     rows: Sequence[Row], key: str, size: Size, place: Path
 ) -> Iterable[tuple[str, Outcome]]:
-    """The outcomes of rows of one set-up on one cluster, freshly started."""
+    """Run the rows of one set-up on one cluster, freshly started, and return their outcomes."""
     left = [row.name for row in rows]
     if not left:
         return

@@ -19,7 +19,7 @@ PEERS = (DURABLE,)
 
 @dataclass(frozen=True, slots=True)
 class SetUp:
-    """Which processes there are; with ``is_tier_2_held``, what is written stays in tier 1."""
+    """The processes of a cluster; with ``is_tier_2_held``, what is written stays in tier 1."""
 
     name: str
     shape: ClusterShape
@@ -39,8 +39,10 @@ OPEN_SET_UP = SetUp("two stores, unflushed", TWO_STORES, is_tier_2_held=True)
 
 
 def make_cluster(key: str, set_up: SetUp) -> ClusterPeer:
-    """A cluster of ours or of the original by its key, with the caches of both bounded alike where
-    tier 2 takes nothing."""
+    """Make a cluster of ours or of the original by its key.
+
+    Both caches have the same bound where tier 2 takes nothing.
+    """
     if key == OURS:
         settings = f"[segment_store]\ncache_bytes_max = {CACHE_BYTES}\n"
         return SegstoreCluster(

@@ -52,7 +52,7 @@ OPENED = Metric("container served again", "s", "lower")
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A running cluster in its directory, and the size of what is asked of it."""
+    """A running cluster in its directory, and the size of the work on it."""
 
     peer: ClusterPeer
     server: RunningPeer
@@ -147,7 +147,7 @@ class Session:
 
     @contextmanager
     def _watched_client(self, seconds: float) -> Iterator[Future[LoadResult]]:
-        """The client whose gaps are measured; the block has to end after it has."""
+        """Run the client whose gaps are measured; the block has to end after it has."""
         size = self.size
         load = Load(
             rate=size.watched_rate,
@@ -188,7 +188,7 @@ class Session:
 
 
 def _longest_gap(result: LoadResult, *, since: float) -> float:
-    """The longest time in seconds that an event was overdue. Raises ``PeerFailedError``."""
+    """Return the longest time in seconds that an event was overdue. Raises ``PeerFailedError``."""
     if not result.start_epoch < since < result.end_epoch:
         raise PeerFailedError("the client was not watched when it happened")
     longest = result.publish.latency_ms.max

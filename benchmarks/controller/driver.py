@@ -30,7 +30,7 @@ class WorkFailedError(Exception):
 
 
 class ControllerDriver:
-    """One such process."""
+    """One driver process."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self.processes = ProcessTree(frozenset({process.pid}))
@@ -46,7 +46,7 @@ class ControllerDriver:
         self._lines.put("")
 
     def ask(self, work: str, **arguments: object) -> dict[str, Any]:
-        """Have a work done and return its result. Raises WorkFailedError."""
+        """Ask the driver to do a work and return its result. Raises WorkFailedError."""
         assert self._process.stdin is not None
         line = " ".join([work, *(f"{name}={value}" for name, value in arguments.items())])
         try:
@@ -65,7 +65,7 @@ class ControllerDriver:
         return result
 
     def close(self) -> None:
-        """Let the process end, or end it."""
+        """Wait until the process ends, or end it."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with contextlib.suppress(OSError):
@@ -81,7 +81,7 @@ class ControllerDriver:
 
 @contextmanager
 def controller_driver(address: str, log: Path) -> Iterator[ControllerDriver]:
-    """A driver for the controller at this address, ended with the block."""
+    """Run a driver for the controller at this address; it ends with the block."""
     command = ["java", f"-Xms{HEAP}", f"-Xmx{HEAP}", "-cp", driver_class_path()]
     with log.open("w") as errors:
         process = subprocess.Popen(

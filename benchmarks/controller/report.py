@@ -16,7 +16,7 @@ TABLE = "controller.md"
 def markdown(
     measured: Measured[Size], *, machine: Machine, command: str, moment: datetime, reasons: str
 ) -> str:
-    """The report of one run. ``reasons`` is the text of ``misses.md``."""
+    """Return the report of one run. ``reasons`` is the text of ``misses.md``."""
     size, compared = measured.size, measured.compared()
     work = "\n".join(f"| {name} | {row.work} |" for name, row in measured.rows.items())
     servers = "\n".join(f"- **{s.name}**: {s.description}" for s in measured.servers.values())

@@ -27,7 +27,7 @@ class Row:
 
     @property
     def is_shared(self) -> bool:
-        """Whether the peer runs it, too."""
+        """Return whether the peer runs the row, too."""
         return self.shared is not None
 
 

@@ -56,7 +56,7 @@ class _Runner:
         self._began = began
 
     def run_shared(self, index: int, key: str, peer: Peer, names: Sequence[str]) -> None:
-        """All shared rows on one server, freshly started."""
+        """Run all shared rows on one server, freshly started."""
         place = self._directory / f"{key}-{index}"
         place.mkdir(parents=True)
         left = list(names)
@@ -79,7 +79,7 @@ class _Runner:
             shutil.rmtree(place, ignore_errors=True)
 
     def run_own(self, name: str, own: Callable[[Path, Size], Numbers]) -> None:
-        """A row that starts its servers itself."""
+        """Run a row that starts its servers itself."""
         self._tell(name)
         place = self._directory / name
         place.mkdir(parents=True)
@@ -100,7 +100,7 @@ class _Runner:
 
 
 def _shared_outcome(name: str, asked: Session) -> Outcome:
-    """One row on a running server."""
+    """Run one row on a running server."""
     measure = BY_NAME[name].shared
     assert measure is not None
     began, busy, own = time.monotonic(), busy_seconds(), _own_cpu(asked)
@@ -115,6 +115,6 @@ def _shared_outcome(name: str, asked: Session) -> Outcome:
 
 
 def _own_cpu(asked: Session) -> float:
-    """CPU seconds of the server and of the driver."""
+    """Return the CPU seconds of the server and of the driver."""
     parts = (asked.server.processes, asked.driver.processes)
     return sum(part.usage().cpu_seconds for part in parts)

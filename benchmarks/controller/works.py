@@ -75,13 +75,13 @@ class Session:
     size: Size
 
     def warm(self) -> None:
-        """Have the server do most of what the rows will ask of it."""
+        """Make the server do most of what the rows will ask of it."""
         if self.size.warm_seconds:
             self._rate(4, seconds=self.size.warm_seconds, warmup=0)
             self.driver.ask("create", count=self.size.creates, segments=1)
 
     def commit(self, segments: int) -> Numbers:
-        """One transaction after the other."""
+        """Commit one transaction after the other."""
         latency = self.driver.ask(
             "commit",
             segments=segments,
@@ -91,7 +91,7 @@ class Session:
         return {P50: latency["p50"], P99: latency["p99"]}
 
     def rate(self, segments: int) -> Numbers:
-        """Many writers and a reader."""
+        """Run many writers and a reader."""
         before = self.server.processes.usage().cpu_seconds
         result = self._rate(
             segments, seconds=self.size.rate_seconds, warmup=self.size.row_warmup_seconds
@@ -103,7 +103,7 @@ class Session:
         return self._transactions("rate", segments=segments, seconds=seconds, warmup=warmup)
 
     def split(self) -> Numbers:
-        """Many writers while their stream is split again and again."""
+        """Run many writers while their stream is split again and again."""
         result = self._transactions(
             "split",
             segments=1,
@@ -125,20 +125,20 @@ class Session:
         return result
 
     def begin(self) -> Numbers:
-        """Transactions on many segments."""
+        """Begin transactions on many segments."""
         size = self.size
         result = self.driver.ask("begin", segments=size.begin_segments, count=size.begins)
         return {BEGIN: result["latency_ms"]["p50"]}
 
     def create(self) -> Numbers:
-        """One stream after the other."""
+        """Create one stream after the other."""
         before = self.server.processes.usage().cpu_seconds
         result = self.driver.ask("create", count=self.size.creates, segments=1)
         used = self.server.processes.usage().cpu_seconds - before
         return {CREATE: result["latency_ms"]["p50"], CREATE_CPU: used / self.size.creates * 1e3}
 
     def large(self) -> Numbers:
-        """A stream of many segments."""
+        """Create a stream of many segments."""
         result = self.driver.ask("large", segments=self.size.large_segments)
         return {
             LARGE_CREATE: result["create_seconds"],
@@ -147,14 +147,14 @@ class Session:
         }
 
     def scale(self) -> Numbers:
-        """A writer whose stream goes from one segment to four."""
+        """Run a writer whose stream goes from one segment to four."""
         result = self.driver.ask("scale", count=self.size.scales, rate=self.size.scale_rate)
         return {STALL: result["stall_ms"]["p50"], SCALE: result["scale_ms"]["p50"]}
 
 
 @contextmanager
 def session(peer_directory: Path, server: RunningPeer, size: Size) -> Iterator[Session]:
-    """A driver for a running server."""
+    """Run a driver for a running server."""
     with controller_driver(server.address, peer_directory / "driver.log") as driver:
         yield Session(server, driver, size)
 
@@ -192,7 +192,7 @@ PROCESSES = ("controller", "segment-store")
 
 
 def waiting_calls(directory: Path, size: Size) -> Numbers:
-    """Calls that wait for a segment store that is stopped, and others beside them."""
+    """Measure calls that wait for a segment store that is stopped, and others beside them."""
     directory.mkdir(parents=True, exist_ok=True)
     settings = directory / "sure-of-itself.toml"
     settings.write_text(SURE_OF_ITSELF)
@@ -220,7 +220,7 @@ def waiting_calls(directory: Path, size: Size) -> Numbers:
 
 
 def many_streams(directory: Path, size: Size) -> Numbers:
-    """Streams with policies: what listing, deleting and keeping them costs."""
+    """Measure what listing, deleting and keeping streams with policies costs."""
     store = SegstoreStandalone()
     store.prepare()
     with (
@@ -249,7 +249,7 @@ def many_streams(directory: Path, size: Size) -> Numbers:
 
 
 def many_epochs(directory: Path, size: Size) -> Numbers:
-    """A stream that was scaled very often."""
+    """Measure a stream that was scaled very often."""
     store = SegstoreStandalone()
     store.prepare()
     with (
@@ -271,7 +271,7 @@ def many_epochs(directory: Path, size: Size) -> Numbers:
 
 
 def appends(directory: Path, size: Size) -> Numbers:
-    """Appends to segments whose rates are measured, and to segments whose rates are not."""
+    """Measure appends to segments whose rates are measured, and to segments whose rates are not."""
     directory.mkdir(parents=True, exist_ok=True)
     settings = directory / "never-measured.toml"
     settings.write_text(NEVER_MEASURED)

@@ -34,19 +34,19 @@ class Peer(Protocol):
 
     @property
     def key(self) -> str:
-        """One word for command lines and files."""
+        """Return one word for command lines and files."""
 
     @property
     def name(self) -> str:
-        """A short name for tables."""
+        """Return a short name for tables."""
 
     @property
     def speaks_kafka(self) -> bool:
-        """Whether clients speak the Kafka protocol to it; all others speak Pravega's."""
+        """Return whether clients speak the Kafka protocol to it; all others speak Pravega's."""
 
     @property
     def description(self) -> str:
-        """Version and settings, for reports."""
+        """Return version and settings, for reports."""
 
     def prepare(self) -> None:
         """Do once what a start must not wait for. Raises PeerFailedError."""
@@ -66,7 +66,7 @@ class Peer(Protocol):
 
 @contextmanager
 def running(peer: Peer, directory: Path) -> Iterator[RunningPeer]:
-    """The peer, started in `directory` (made here) for as long as the block runs."""
+    """Run the peer in `directory` (made here) for as long as the block runs."""
     directory.mkdir(parents=True)
     peer.reserve()
     try:

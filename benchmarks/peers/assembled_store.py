@@ -45,7 +45,7 @@ class HeldChunkStorage(FilesystemChunkStorage):
 
 
 def opened(tiers: str, config: SegmentStoreConfig) -> AbstractAsyncContextManager[OpenContainer]:
-    """Containers that store nothing (``UNSTORED``), or only in the journal (``HELD``).
+    """Open containers that store nothing (``UNSTORED``), or only in the journal (``HELD``).
 
     Without a store, the log is a list in memory and tier 2 drops users' data. Held back, all of
     users' data has to be recovered from the journal.

@@ -66,7 +66,7 @@ class ClusterPeer(ABC):
     def __init__(
         self, shape: ClusterShape | None = None, *, java_options: tuple[str, ...] = JAVA_OPTIONS
     ) -> None:
-        """``java_options`` are those of ZooKeeper and the bookies."""
+        """Take ``java_options`` for ZooKeeper and the bookies."""
         self.shape = shape or ClusterShape()
         self._java_options = java_options
         self._class_path = ""
@@ -78,40 +78,40 @@ class ClusterPeer(ABC):
     @property
     @abstractmethod
     def description(self) -> str:
-        """Version and settings, for reports."""
+        """Return version and settings, for reports."""
 
     @abstractmethod
     def _segment_store(self, directory: Path, number: int) -> list[str]:
-        """The command of a segment store."""
+        """Return the command of a segment store."""
 
     @abstractmethod
     def _controller(self, directory: Path) -> list[str]:
-        """The command of the controller."""
+        """Return the command of the controller."""
 
     # ---- Where everything is ---------------------------------------------------------------------
 
     @property
     def zookeeper(self) -> str:
-        """The connect string of ZooKeeper."""
+        """Return the connect string of ZooKeeper."""
         return f"{HOST}:{self._chosen.zookeeper}"
 
     @property
     def address(self) -> str:
-        """What clients are given."""
+        """Return the address that clients are given."""
         return f"tcp://{HOST}:{self.controller_port}"
 
     @property
     def controller_port(self) -> int:
-        """Where the controller listens."""
+        """Return the port at which the controller listens."""
         return self._chosen.controller
 
     @property
     def segment_store_port(self) -> int:
-        """Where the first segment store listens."""
+        """Return the port at which the first segment store listens."""
         return self.store_port(0)
 
     def store_port(self, number: int) -> int:
-        """Where a segment store listens."""
+        """Return the port at which a segment store listens."""
         return self._chosen.stores[number]
 
     @property
@@ -182,7 +182,7 @@ class ClusterPeer(ABC):
         self._stores[number].wait_for_port(port, seconds_max=READY_SECONDS_MAX)
 
     def store(self, number: int) -> ServerProcess:
-        """A segment store, to kill it or tell it to end."""
+        """Return a segment store, to kill it or tell it to end."""
         return self._stores[number]
 
     def stop(self) -> None:
@@ -211,7 +211,10 @@ class ClusterPeer(ABC):
 def _format_zookeeper(
     class_path: str, options: tuple[str, ...]
 ) -> "tempfile.TemporaryDirectory[str]":
-    """Data of a ZooKeeper with the nodes that bookies need, until this process ends."""
+    """Make the data of a ZooKeeper with the nodes that bookies need.
+
+    It exists until this process ends.
+    """
     made = tempfile.TemporaryDirectory(prefix="formatted-zookeeper-")
     directory = Path(made.name)
     zookeeper_port, bookie_port = free_ports(2)

@@ -8,7 +8,10 @@ nothing has to be made above it."""
 
 
 def write_zookeeper_settings(path: Path, *, data: Path, port: int) -> None:
-    """A single ZooKeeper server; its transaction log is synced, as by default."""
+    """Write the settings of a single ZooKeeper server.
+
+    Its transaction log is synced, as by default.
+    """
     _write(
         path,
         {
@@ -31,7 +34,8 @@ def write_bookie_settings(
     zookeeper_host: str = "127.0.0.1",
     ledgers_path: str = LEDGERS_PATH,
 ) -> None:
-    """A bookie that syncs its journal before it acknowledges; the rest are its defaults.
+    """Write the settings of a bookie that syncs its journal before it acknowledges. The other
+    settings are its defaults.
 
     It removes journals that it needs no more, where its default keeps five of 2 GB: several bookies
     under load for a minute fill a disk with them.

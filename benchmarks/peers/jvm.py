@@ -13,6 +13,6 @@ def java_command(
     options: Sequence[str] = (),
     properties: Mapping[str, object] | None = None,
 ) -> list[str]:
-    """A JVM with these options and system properties that runs this class."""
+    """Return the command of a JVM with these options and system properties that runs this class."""
     defines = [f"-D{name}={value}" for name, value in (properties or {}).items()]
     return ["java", *options, *defines, "-cp", class_path, main_class, *arguments]

@@ -36,7 +36,7 @@ class KafkaBroker:
 
     @property
     def description(self) -> str:
-        """What is run."""
+        """Describe the server that runs."""
         flush = "log.flush.interval.messages=1" if self._fsync else "no fsync, as by default"
         return f"Kafka 3.9.0, one KRaft node, {flush}, {' '.join(self._options)}"
 

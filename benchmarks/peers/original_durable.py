@@ -36,7 +36,7 @@ class OriginalDurable(ClusterPeer):
 
     @property
     def description(self) -> str:
-        """What is run, with the properties that differ from the defaults."""
+        """Describe the server that runs, with the properties that differ from the defaults."""
         changed = "".join(f", {name}={value}" for name, value in self._properties.items())
         shape = self.shape
         return (
@@ -102,7 +102,7 @@ class OriginalDurable(ClusterPeer):
 
 
 def _empty_file(directory: Path) -> Path:
-    """A settings file without a setting: the original takes those of its release else."""
+    """Make a settings file without a setting: otherwise the original takes those of its release."""
     path = directory / "empty.properties"
     path.touch()
     return path

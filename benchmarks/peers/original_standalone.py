@@ -37,7 +37,7 @@ class OriginalStandalone:
 
     @property
     def description(self) -> str:
-        """What is run, with the properties that differ from the defaults."""
+        """Describe the server that runs, with the properties that differ from the defaults."""
         changed = "".join(f", {name}={value}" for name, value in self._properties.items())
         jvm = " ".join(self._jvm_options)
         return f"original standalone 0.13.0, in memory, nothing on disk, {jvm}{changed}"

@@ -22,7 +22,7 @@ PAGE_SIZE = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Sums over all processes of a server at one moment."""
+    """The sums over all processes of a server at one moment."""
 
     epoch: float
     cpu_seconds: float
@@ -38,11 +38,11 @@ class ProcessTree:
     session_ids: frozenset[int]
 
     def process_ids(self) -> list[int]:
-        """The processes alive now, without zombies."""
+        """Return the processes alive now, without zombies."""
         return [process_id for process_id, _ in self._stats()]
 
     def usage(self) -> Usage:
-        """What the processes have used so far."""
+        """Return what the processes have used so far."""
         cpu_ticks = resident = written = count = 0
         epoch = time.time()
         for process_id, fields in self._stats():
@@ -54,11 +54,14 @@ class ProcessTree:
         return Usage(epoch, cpu_ticks / CLOCK_TICKS_PER_SECOND, resident, written, count)
 
     def proportional_bytes(self) -> int:
-        """Resident memory with shared pages divided among those who share them. Takes a while."""
+        """Return resident memory with shared pages divided among the processes that share them.
+
+        Takes a while.
+        """
         return sum(_proportional_bytes(process_id) for process_id in self.process_ids())
 
     def _stats(self) -> list[tuple[int, list[str]]]:
-        """For each process its id and its stat fields from the third (state) on."""
+        """Return for each process its id and its stat fields from the third (state) on."""
         found = []
         for entry in os.listdir("/proc"):
             if not entry.isdecimal():
@@ -76,7 +79,7 @@ class ProcessTree:
 
 
 def resident_bytes(process_id: int) -> int:
-    """Resident memory of one process, shared pages included."""
+    """Return the resident memory of one process, shared pages included."""
     return int(Path("/proc", str(process_id), "statm").read_text().split()[1]) * PAGE_SIZE
 
 
@@ -100,7 +103,7 @@ def _proportional_bytes(process_id: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a server used between two moments, and the most memory it had at any sample."""
+    """The use of a server between two moments, and the most memory it had at any sample."""
 
     cpu_seconds: float
     resident_bytes_peak: int
@@ -137,7 +140,10 @@ class Meter:
             self._samples.append(self._processes.usage())
 
     def cost(self, *, start_epoch: float, end_epoch: float) -> Cost:
-        """What was used from one moment to the other; moments between samples are interpolated."""
+        """Return what was used from one moment to the other.
+
+        Moments between samples are interpolated.
+        """
         inside = [s.resident_bytes for s in self._samples if start_epoch <= s.epoch <= end_epoch]
         before, after = self._at(start_epoch), self._at(end_epoch)
         return Cost(
@@ -147,11 +153,11 @@ class Meter:
         )
 
     def resident_growth_bytes(self, *, start_epoch: float, end_epoch: float) -> int:
-        """By how much resident memory grew from one moment to the other."""
+        """Return by how much resident memory grew from one moment to the other."""
         return self._at(end_epoch).resident_bytes - self._at(start_epoch).resident_bytes
 
     def total(self) -> Cost:
-        """What was used while the block ran."""
+        """Return what was used while the block ran."""
         return self.cost(start_epoch=self._samples[0].epoch, end_epoch=self._samples[-1].epoch)
 
     def _at(self, epoch: float) -> Usage:

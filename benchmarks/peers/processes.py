@@ -44,7 +44,7 @@ class ServerProcess:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the first process has ended, by itself or killed."""
+        """Return whether the first process has ended, by itself or killed."""
         return self._process.poll() is not None
 
     def wait_for_port(self, port: int, *, seconds_max: float) -> None:
@@ -115,13 +115,13 @@ class ServerGroup:
 
     @property
     def processes(self) -> ProcessTree:
-        """All processes of the group."""
+        """Return all processes of the group."""
         ids = (server.processes.session_ids for server in self._servers)
         return ProcessTree(frozenset().union(*ids))
 
     @property
     def started_epoch(self) -> float:
-        """When the first process was started."""
+        """Return the time when the first process was started."""
         return self._servers[0].started_epoch
 
     def start(self, name: str, command: Sequence[str], *, directory: Path) -> ServerProcess:

@@ -11,7 +11,7 @@ from benchmarks.peers.segstore_standalone import COMMAND, prepare_installation, 
 def segment_store_command(
     cluster: ClusterPeer, directory: Path, number: int, *, program: Sequence[str] = (str(COMMAND),)
 ) -> list[str]:
-    """What starts a segment store of ours in a cluster."""
+    """Return the command that starts a segment store of ours in a cluster."""
     return [
         *program,
         "server",
@@ -26,7 +26,7 @@ def segment_store_command(
 
 
 def controller_command(cluster: ClusterPeer) -> list[str]:
-    """What starts a controller of ours in a cluster."""
+    """Return the command that starts a controller of ours in a cluster."""
     return [
         str(COMMAND),
         "controller",
@@ -50,8 +50,10 @@ class SegstoreCluster(ClusterPeer):
         settings: str = "",
         is_tier_2_held: bool = False,
     ) -> None:
-        """``settings`` is the text of the stores' settings file; with ``is_tier_2_held`` tier 2
-        takes nothing of what users write."""
+        """Take ``settings``, the text of the stores' settings file.
+
+        With ``is_tier_2_held`` tier 2 takes nothing of what users write.
+        """
         super().__init__(shape)
         self._settings = settings
         self._is_tier_2_held = is_tier_2_held

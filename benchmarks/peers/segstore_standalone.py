@@ -43,7 +43,7 @@ def prepare_installation() -> None:
 
 
 def with_benchmarks(module: str) -> list[str]:
-    """The beginning of a command that runs a module of the benchmarks, in any directory."""
+    """Return the beginning of a command that runs a module of the benchmarks, in any directory."""
     path = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(ROOT))))
     return ["env", f"PYTHONPATH={path}", sys.executable, "-m", module]
 
@@ -56,7 +56,7 @@ class SegstoreStandalone:
     speaks_kafka = False
 
     def __init__(self, *, options: tuple[str, ...] = (), settings: str = "") -> None:
-        """``settings`` is the text of its configuration file, if it shall have one."""
+        """Take ``settings``, the text of its configuration file, if it shall have one."""
         self._options = options
         self._settings = settings
         self._ports: list[int] = []
@@ -64,7 +64,7 @@ class SegstoreStandalone:
 
     @property
     def description(self) -> str:
-        """What is run, with the options that differ from the defaults."""
+        """Describe the server that runs, with the options that differ from the defaults."""
         words = [*self._options, *self._settings.replace(" = ", "=").split()]
         options = f" with {' '.join(words)}" if words else ""
         return f"segstore standalone, journal and tier 2 on the local file system{options}"
@@ -108,11 +108,12 @@ class SegstoreStandalone:
 
     @property
     def segment_store_port(self) -> int:
-        """Where the segment store of the last start listens."""
+        """Return the port at which the segment store of the last start listens."""
         return self._ports[1]
 
     def process_id(self, kind: str) -> int:
-        """The process of the running server that is its ``controller`` or ``segment-store``."""
+        """Return the process of the running server that is its ``controller`` or
+        ``segment-store``."""
         assert self._server is not None
         for process_id in self._server.processes.process_ids():
             words = Path("/proc", str(process_id), "cmdline").read_text().split("\0")
@@ -139,7 +140,7 @@ class AssembledStore:
     speaks_kafka = False
 
     def __init__(self, tiers: str, *, cache_bytes: int | None = None) -> None:
-        """``cache_bytes``: another size of the cache than what these tiers usually have."""
+        """Take ``cache_bytes``, a cache size other than the usual one of these tiers."""
         self.key = "ceiling" if tiers == UNSTORED else tiers
         self.name = "nothing stored" if tiers == UNSTORED else tiers
         self._tiers = tiers
@@ -149,14 +150,14 @@ class AssembledStore:
 
     @property
     def description(self) -> str:
-        """What is run."""
+        """Describe the server that runs."""
         return {
             UNSTORED: "segstore that acknowledges without storing: what client and protocol allow",
             HELD: "segstore whose tier 2 takes nothing",
         }[self._tiers]
 
     def prepare(self) -> None:
-        """Nothing is needed."""
+        """Do nothing: nothing needs to be prepared."""
 
     def reserve(self) -> str:
         """Choose two free ports."""

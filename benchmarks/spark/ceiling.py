@@ -17,7 +17,7 @@ from pravega_wire.event_framing import frame_events
 
 @dataclass
 class Part(InputPartition):
-    """How many events of which length one task gives."""
+    """The number and the length of the events of one task."""
 
     events: int
     event_bytes: int

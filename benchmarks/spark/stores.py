@@ -38,7 +38,7 @@ class Events:
 
     @property
     def payload_bytes(self) -> int:
-        """Of all events together."""
+        """Return the bytes of all events together."""
         return self.count * self.event_bytes
 
 

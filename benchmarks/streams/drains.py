@@ -31,7 +31,7 @@ WARM_SHARE = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drain:
-    """A backlog of ``mb`` million bytes, and who drains it from where."""
+    """A backlog of ``mb`` million bytes, with its consumer and the place it is read from."""
 
     event_size: int
     segments: int
@@ -42,7 +42,7 @@ class Drain:
 
     @property
     def backlog(self) -> Backlog:
-        """What is written and drained."""
+        """Return the backlog that is written and drained."""
         events = max(WARM_SHARE, int(self.mb * 1e6 / self.event_size))
         return Backlog(
             events=events,
@@ -54,7 +54,8 @@ class Drain:
 
     @property
     def cache_bytes(self) -> int:
-        """A cache with room for both streams with their headers, and half as much again."""
+        """Return the size of a cache for both streams with their headers, and half as much
+        again."""
         payload = self.mb * 1e6 * (1 + 1 / WARM_SHARE)
         return int(payload * (1 + 8 / self.event_size) * 1.5) + 256 * 2**20
 

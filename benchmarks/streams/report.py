@@ -44,7 +44,7 @@ NAME_LENGTH_MAX, LINE_LENGTH = 60, 72
 
 
 def targets(compared: Sequence[ComparedRow]) -> list[ComparedRow]:
-    """The compared rows that have something to reach."""
+    """Return the compared rows that have a ratio to reach."""
     return [row for row in compared if row.reach is not None]
 
 
@@ -62,7 +62,7 @@ def combine(record: Mapping[str, RecordedRow], measured: Measured) -> Measured:
 
 
 def figures(measured: Measured) -> str:
-    """All numbers, a column for each server, as a Markdown table."""
+    """Return all numbers, a column for each server, as a Markdown table."""
     keys = [key for key in (OURS, *rows.PEERS) if key in measured.servers]
     head = ["row", "metric", *(measured.servers[key].name for key in keys)]
     lines = [head, ["---"] * len(head)]
@@ -77,7 +77,7 @@ def figures(measured: Measured) -> str:
 
 
 def medians(measured: Measured, row: str, server: str) -> dict[Metric, float]:
-    """Each number of one server on one row, as the median of its rounds."""
+    """Return each number of one server on one row, as the median of its rounds."""
     rounds: dict[Metric, list[float]] = {}
     for outcome in measured.of(row, server):
         for metric, value in outcome.numbers.items() if outcome.failure is None else ():
@@ -96,7 +96,7 @@ def markdown(
     plots: Sequence[str],
     reasons: str,
 ) -> str:
-    """The report of all recorded rows. ``reasons`` is the text of ``misses.md``."""
+    """Return the report of all recorded rows. ``reasons`` is the text of ``misses.md``."""
     measured = combine(record, last_run)
     plan = measured.plan
     limit = "" if plan.rate_max is None else f", at most {plan.rate_max:g} events/s"
@@ -197,12 +197,12 @@ class Landed:
 
 
 def kind_of(plan: Plan) -> str:
-    """Which runs this one may be compared with."""
+    """Return the kind of runs that this one may be compared with."""
     return WHOLE if plan.fresh else QUICK
 
 
 def read_landed(path: Path, kind: str) -> Landed | None:
-    """The last landed ratios of this kind, else those of whole runs, else None."""
+    """Read the last landed ratios of this kind, else those of whole runs, else return None."""
     if not path.exists():
         return None
     document = json.loads(path.read_text())
@@ -211,7 +211,7 @@ def read_landed(path: Path, kind: str) -> Landed | None:
 
 
 def write_landed(path: Path, measured: Measured, *, commit: str, moment: datetime) -> None:
-    """Land the ratios of a run; those of rows that it did not run stay as they were."""
+    """Write the ratios of a run as landed; those of rows that it did not run stay as they were."""
     document = json.loads(path.read_text()) if path.exists() else {}
     kind = kind_of(measured.plan)
     before = document.get(kind, {}).get("ratios", {})
@@ -225,7 +225,7 @@ def write_landed(path: Path, measured: Measured, *, commit: str, moment: datetim
 
 
 def quick_lines(measured: Measured, landed: Landed | None) -> list[str]:
-    """A line a row: today's ratio beside the landed one."""
+    """Return a line for each row: today's ratio beside the landed one."""
     lines = [f"{'row':{LINE_LENGTH}} {'ours':>9} {'peer':>9} {'landed':>8} {'today':>8}"]
     for row in measured.compared():
         about = BY_NAME.get(row.row)
@@ -248,7 +248,7 @@ def quick_lines(measured: Measured, landed: Landed | None) -> list[str]:
 
 
 def plots_of(measured: Measured) -> dict[str, str]:
-    """The plots that this run has points for, as SVG by file name."""
+    """Draw the plots that this run has points for; return them as SVG by file name."""
     found = {}
     for segments in (1, 16):
         plot = latency_over_rate(measured, segments=segments)
@@ -281,7 +281,7 @@ def latency_over_rate(measured: Measured, *, segments: int) -> Plot:
 
 
 def throughput_over_segments(measured: Measured, *, event_size: int) -> Plot:
-    """MB published a second over the number of segments, unthrottled."""
+    """Plot the MB published a second over the number of segments, unthrottled."""
     points = _points(
         measured,
         lambda load: not load.rate and load.event_size == event_size,
@@ -300,7 +300,7 @@ def _points(
     belongs: Callable[[Load], bool],
     point: Callable[[Load, Mapping[Metric, float]], tuple[float, float | None]],
 ) -> tuple[Curve, ...]:
-    """A curve for each server that has points."""
+    """Return a curve for each server that has points."""
     curves = []
     for key, server in measured.servers.items():
         found = []

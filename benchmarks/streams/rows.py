@@ -63,7 +63,7 @@ class Row:
 
     @property
     def main_metric(self) -> str:
-        """The one number that says most about this row."""
+        """Return the one number that says most about this row."""
         if self.drain is not None:
             return DRAINED
         if self.load is None:
@@ -74,7 +74,7 @@ class Row:
 
     @property
     def peers(self) -> tuple[str, ...]:
-        """All peers of the row, in the usual order."""
+        """Return all peers of the row, in the usual order."""
         return tuple(peer for peer in PEERS if peer in self.reaches or peer in self.also)
 
 
@@ -323,7 +323,7 @@ BY_NAME = {row.name: row for row in (*ROWS, *EXTRA_ROWS)}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What one run of the benchmark does, and at what size."""
+    """The work of one run of the benchmark, and its size."""
 
     rows: tuple[str, ...] = tuple(row.name for row in ROWS)
     peers: tuple[str, ...] = PEERS
@@ -345,7 +345,7 @@ class Plan:
     """Each row runs beside the first of its peers alone."""
 
     def load(self, row: Row) -> Load:
-        """The row's load at this plan's size."""
+        """Return the row's load at this plan's size."""
         assert row.load is not None, row.name
         seconds = max(self.seconds, row.seconds_min)
         load = replace(
@@ -359,19 +359,19 @@ class Plan:
         return replace(load, consumers=min(load.consumers, self.consumers_max or load.consumers))
 
     def drain(self, row: Row) -> Drain:
-        """The row's backlog at this plan's size."""
+        """Return the row's backlog at this plan's size."""
         assert row.drain is not None, row.name
         if self.drained_mb_max is None or row.drain.mb <= self.drained_mb_max:
             return row.drain
         return replace(row.drain, mb=self.drained_mb_max)
 
     def peers_of(self, row: Row) -> tuple[str, ...]:
-        """The peers that run this row."""
+        """Return the peers that run this row."""
         peers = tuple(peer for peer in row.peers if peer in self.peers)
         return peers[:1] if self.main_peer_only else peers
 
     def turns(self) -> Iterator[tuple[int, str, str]]:
-        """All runs in order: round, row, and who runs it.
+        """Yield all runs in order: round, row, and the server that runs it.
 
         Who begins alternates with the rounds. Where servers are not fresh, each takes all its rows.
         """

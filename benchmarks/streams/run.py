@@ -43,11 +43,11 @@ class Measured:
     """Turns for which there was no time."""
 
     def of(self, row: str, server: str) -> Sequence[Outcome]:
-        """The outcomes of one server on one row, one a round."""
+        """Return the outcomes of one server on one row, one a round."""
         return self.outcomes.get((row, server), ())
 
     def compared(self) -> list[ComparedRow]:
-        """Ours beside every peer and every limit, row by row."""
+        """Compare ours with every peer and every limit, row by row."""
         found = []
         for name in self.plan.rows:
             row, ours = BY_NAME[name], self.of(name, OURS)
@@ -80,13 +80,13 @@ class Measured:
         return found
 
     def remarks(self) -> list[str]:
-        """What failed and what disturbed, by row and server."""
+        """Return failures and disturbances, by row and server."""
         left_out = [f"{turn}: left out for want of time" for turn in self.left_out]
         return left_out + list_remarks(self.outcomes)
 
     @property
     def ours_failed(self) -> bool:
-        """Whether any run of ours failed."""
+        """Return whether any run of ours failed."""
         return has_failed(self.outcomes, OURS)
 
 
@@ -124,7 +124,7 @@ def run(plan: Plan, *, servers: Mapping[str, Peer], directory: Path) -> Measured
 
 
 def _row_of_limit(measured_in: str, metric: str) -> str:
-    """The row of the table that a limit is, and where it was measured."""
+    """Return the row of the table for a limit, and where it was measured."""
     row = ROW_OF_LIMIT.get(metric)
     return measured_in if row is None or row == measured_in else f"{row} ({measured_in})"
 
@@ -174,7 +174,7 @@ class _Runner:
             return Outcome(numbers={}, failure=repr(error))
 
     def _cached_server(self, server: str, cache_bytes: int) -> Peer:
-        """A server whose cache holds a whole backlog. Preparing it is no part of a turn."""
+        """Return a server whose cache holds a whole backlog. Preparing it is no part of a turn."""
         if (server, cache_bytes) not in self._cached:
             peer = cached_server(server, cache_bytes)
             peer.prepare()
@@ -191,7 +191,7 @@ class _Runner:
         )
 
     def _keep(self, index: int, server: str) -> RunningPeer:
-        """The server of this round, started when it does not run yet."""
+        """Return the server of this round; start it when it does not run yet."""
         if self._kept is not None and self._kept[:2] == (index, server):
             return self._kept[2]
         self._drop_kept()

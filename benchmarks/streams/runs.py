@@ -64,13 +64,17 @@ def load_outcome(peer: Peer, server: RunningPeer, load: Load, *, client_heap: st
 
 
 def _children_cpu_seconds() -> float:
-    """CPU seconds of children that ended: while a server runs, those of the load driver alone."""
+    """Return the CPU seconds of ended children: while a server runs, these are the load driver's
+    alone."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
 
 def load_numbers(result: LoadResult, *, window: Cost) -> dict[Metric, float | None]:
-    """The quantities to compare; those about throughput only when the load is unthrottled."""
+    """Return the quantities to compare.
+
+    Those about throughput only when the load is unthrottled.
+    """
     publish, end_to_end = result.publish, result.end_to_end
     events = publish.events or None
     numbers: dict[Metric, float | None] = {

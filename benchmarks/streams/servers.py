@@ -14,7 +14,7 @@ RAM_PROPERTIES = {"pravegaservice.cache.size.max": str(2 * 2**30)}
 
 
 def server(key: str) -> Peer:
-    """A server by its key: ours, or one of the peers."""
+    """Return a server by its key: ours, or one of the peers."""
     makers: dict[str, Callable[[], Peer]] = {
         rows.OURS: SegstoreStandalone,
         rows.DURABLE: OriginalDurable,
@@ -27,7 +27,10 @@ def server(key: str) -> Peer:
 
 
 def cached_server(key: str, cache_bytes: int) -> Peer:
-    """The same with so much cache, where a server has one of its own; Kafka's is the system's."""
+    """Return the server with this size of its own cache, if it has one.
+
+    Kafka's cache is the system's.
+    """
     size = str(cache_bytes)
     if key == rows.OURS:
         return SegstoreStandalone(settings=f"[segment_store]\ncache_bytes_max = {size}\n")
@@ -41,5 +44,5 @@ def cached_server(key: str, cache_bytes: int) -> Peer:
 
 
 def servers(keys: Iterable[str]) -> dict[str, Peer]:
-    """Servers by their keys."""
+    """Return servers by their keys."""
     return {key: server(key) for key in keys}

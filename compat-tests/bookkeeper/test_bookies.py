@@ -59,7 +59,7 @@ async def bookkeeper(cluster: BookieCluster) -> AsyncIterator[BookKeeper]:
 
 
 def payload(entry_id: int, size: int) -> bytes:
-    """As ``LedgerTool`` makes them."""
+    """Make an entry's bytes as ``LedgerTool`` makes them."""
     return bytes((entry_id * 31 + i) & 0xFF for i in range(size))
 
 
@@ -68,7 +68,7 @@ def payloads(count: int, size: int) -> list[bytes]:
 
 
 def told(data: list[bytes]) -> list[str]:
-    """What the official client tells of a ledger with these entries."""
+    """Return what the official client reports about a ledger with these entries."""
     joined = b"".join(data)
     return ["ok", str(len(data) - 1), str(len(joined)), str(zlib.crc32(joined))]
 

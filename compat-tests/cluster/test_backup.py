@@ -26,7 +26,7 @@ EVENTS = 5_000
 
 
 def commands_of(heading: str) -> list[str]:
-    """The commands of a section of the guide that a shell can run as they are."""
+    """Return the commands of a section of the guide that a shell can run as they are."""
     section = GUIDE.read_text().split(f"\n### {heading}\n")[1].split("\n#")[0]
     return [
         line.removeprefix("$ ")
@@ -49,7 +49,7 @@ def run(command: str, directory: Path, **variables: str) -> None:
 
 
 def use_official_client(what: str, cluster: Cluster, first: int, last: int) -> None:
-    """Let the official Python client write numbers, or read and compare them."""
+    """Run the official Python client to write numbers, or to read and compare them."""
     uri = cluster.controller_uris.partition(",")[0]
     command = [sys.executable, str(CLIENT), what, uri, str(first), str(last)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)

@@ -71,7 +71,7 @@ class Services:
         return f"{HOST}:{self._ports[2181]}"
 
     def environment(self, name: str) -> dict[str, str]:
-        """The variables of a service, with those that stand for its container."""
+        """Return the variables of a service, with those that stand for its container."""
         data = self._directory / name
         data.mkdir(exist_ok=True)
         found = {"PATH": f"{DEPLOY / 'image'}:{SEGSTORE.parent}:{os.environ['PATH']}"}
@@ -87,7 +87,7 @@ class Services:
         return found
 
     def program(self, name: str) -> list[str]:
-        """The entry point of a service's image."""
+        """Return the entry point of a service's image."""
         target = self.services[name].get("build", {}).get("target")
         return [str(DEPLOY / "image" / "run-java")] if target == "bookkeeper" else [str(SEGSTORE)]
 

@@ -51,7 +51,7 @@ class OurSegmentStore(OriginalDurable):
 
 
 def run_suites(names: Sequence[str], uri: str, directory: Path) -> None:
-    """Each test of the suites passes."""
+    """Run the suites and check that each of their tests passes."""
     run = JavaClient.build(NEWEST).run_suites(
         names,
         directory,
@@ -70,7 +70,7 @@ def run_suites(names: Sequence[str], uri: str, directory: Path) -> None:
 
 @contextmanager
 def running(peer: OriginalDurable, directory: Path) -> Iterator[str]:
-    """The controller's address."""
+    """Run the peer; yield the controller's address."""
     peer.prepare()
     peer.reserve()
     try:

@@ -109,7 +109,7 @@ class Cluster:
             await trio.sleep(0.1)
 
     async def assign(self, store: Store) -> None:
-        """Give all containers to a store."""
+        """Assign all containers to a store."""
         data = encode_map({store.host: frozenset(range(CONTAINERS))})
         await ensure_path(self.zookeeper, self.paths.cluster)
         try:

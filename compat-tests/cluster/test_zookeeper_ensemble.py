@@ -57,7 +57,7 @@ class Ensemble:
             )
 
     def run(self, number: int, *words: str, **variables: str) -> int:
-        """The exit code of the script, run beside a server."""
+        """Run the script beside a server; return its exit code."""
         environment = {**self.environments[number], **variables}
         return subprocess.run([RUN_JAVA, *words], env=environment, check=False).returncode
 

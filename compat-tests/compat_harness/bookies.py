@@ -46,7 +46,10 @@ class OfficialClient:
         )
 
     def ask(self, *words: object) -> list[str]:
-        """The words of its answer; the first is ``ok`` or ``error``."""
+        """Send a command.
+
+        Return the words of the answer, of which the first is ``ok`` or ``error``.
+        """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(" ".join(map(str, words)) + "\n")
@@ -94,23 +97,23 @@ class BookieCluster:
 
     @property
     def zookeeper(self) -> str:
-        """The connect string."""
+        """Return the connect string."""
         return f"127.0.0.1:{self._zookeeper_port}"
 
     @property
     def client(self) -> OfficialClient:
-        """The official client, started when it is first needed."""
+        """Return the official client, started when it is first needed."""
         if self._client is None:
             uri = f"zk+hierarchical://{self.zookeeper}{LEDGERS_PATH}"
             self._client = OfficialClient(self._java(TOOL, uri), self._directory)
         return self._client
 
     def bookie_id(self, number: int) -> str:
-        """The id of a bookie."""
+        """Return the id of a bookie."""
         return f"127.0.0.1:{self._ports[number]}"
 
     def number_of(self, bookie: str) -> int:
-        """The number of the bookie with this id."""
+        """Return the number of the bookie with this id."""
         return self._ports.index(int(bookie.rpartition(":")[2]))
 
     def kill(self, number: int) -> None:
@@ -128,15 +131,15 @@ class BookieCluster:
         self._signal(number, signal.SIGSTOP)
 
     def resume(self, number: int) -> None:
-        """Let it go on."""
+        """Resume the process."""
         self._signal(number, signal.SIGCONT)
 
     def pause_zookeeper(self) -> None:
-        """Let ZooKeeper be silent: sessions may end meanwhile."""
+        """Pause ZooKeeper, so that it is silent: sessions may end meanwhile."""
         self._send(self._zookeeper, signal.SIGSTOP)
 
     def resume_zookeeper(self) -> None:
-        """Let it go on."""
+        """Resume ZooKeeper."""
         self._send(self._zookeeper, signal.SIGCONT)
 
     def stop(self) -> None:
@@ -191,7 +194,7 @@ class BookieCluster:
             time.sleep(POLL_SECONDS)
 
     def _registered_session(self, number: int) -> int | None:
-        """The session of ZooKeeper by which a bookie is registered."""
+        """Return the session of ZooKeeper by which a bookie is registered."""
         node = self._kazoo.exists(f"{LEDGERS_PATH}/available/{self.bookie_id(number)}")
         return None if node is None else int(node.ephemeralOwner)
 

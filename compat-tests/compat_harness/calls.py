@@ -62,7 +62,8 @@ class CallCounter:
         return f"tcp://127.0.0.1:{port}"
 
     def calls_of(self, name: str, starts: Sequence[float]) -> list[tuple[str, ...]]:
-        """For each test, given by its start in order: the RPCs that were answered with success."""
+        """Return the RPCs that were answered with success during each test, given by its start
+        in order."""
         found: list[set[str]] = [set() for _ in starts]
         for call in self._calls[name]:
             number = bisect_right(starts, call.at) - 1
@@ -120,7 +121,7 @@ class _Forwarding(grpc.GenericRpcHandler):
 
 
 def _without_transport(context: Any) -> list[tuple[str, str | bytes]]:
-    """The caller's metadata without what belongs to its own connection."""
+    """Return the caller's metadata without what belongs to its own connection."""
     return [
         (key, value)
         for key, value in context.invocation_metadata()

@@ -44,7 +44,7 @@ class LedgerError(Exception):
 
 
 class Kind(Enum):
-    """What can be wrong."""
+    """The kinds of errors that the checker finds."""
 
     LOST = "acked but never read"
     DUPLICATE = "read twice"
@@ -101,14 +101,14 @@ class Report:
 
 @dataclass(slots=True)
 class _Key:
-    """What is known of one key's events: a byte of flags for each that was sent."""
+    """The state of one key's events: a byte of flags for each that was sent."""
 
     flags: bytearray = field(default_factory=bytearray)
     next_read: int = 0
 
 
 def check(writes: Iterable[str], reads: Iterable[str]) -> Report:
-    """Judge a readers' ledger by the writers' ledger.
+    """Judge the readers' ledger by the writers' ledger.
 
     Raises ``LedgerError`` if a line is no known fact or the writers contradict themselves.
     """

@@ -61,7 +61,7 @@ class Cluster:
 
     @property
     def controller_uris(self) -> str:
-        """All controllers, as the Java client is given them."""
+        """Return all controllers, in the form that the Java client takes."""
         ports = range(self.controller_port, self.controller_port + CONTROLLERS)
         return "tcp://" + ",".join(f"{HOST}:{port}" for port in ports)
 
@@ -135,7 +135,7 @@ class Cluster:
             time.sleep(POLL_SECONDS)
 
     def pid_of(self, name: str) -> int | None:
-        """The process that plays a part now."""
+        """Return the process that runs a part now."""
         try:
             return int((self.data_dir / "run" / f"{name}.pid").read_text())
         except (FileNotFoundError, ValueError):
@@ -156,7 +156,7 @@ class Cluster:
         return pid
 
     def stores_in_map(self) -> list[str]:
-        """The segment stores that have containers, by the names of their pid files."""
+        """Return the segment stores that have containers, by the names of their pid files."""
         client = KazooClient(hosts=self.zookeeper)
         client.start()
         try:
@@ -168,7 +168,7 @@ class Cluster:
         return [f"segment-store-{number}" for number in sorted(numbers)]
 
     def tell(self) -> str:
-        """What it said, and the ends of the logs."""
+        """Return what the cluster printed, and the ends of the logs."""
         parts = [self._output.read_text(errors="replace")[-3000:]]
         for log in sorted((self.data_dir / "log").glob("*.log")):
             parts.append(f"---- {log.name}\n{log.read_text(errors='replace')[-1500:]}")

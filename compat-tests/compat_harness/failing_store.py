@@ -46,7 +46,7 @@ class FailingServer(Server):
 
     @contextmanager
     def failing_disk(self) -> Iterator[None]:
-        """Let the first journal's disk fail inside the block."""
+        """Make the first journal's disk fail inside the block."""
         flag = self.data_dir / FAILING
         flag.touch()
         try:

@@ -106,7 +106,7 @@ class HdfsCluster:
         return properties
 
     def _own_name(self, number: int) -> tuple[str, ...]:
-        """The arguments that tell a NameNode of a pair which one it is."""
+        """Return the arguments that tell a NameNode of a pair which one it is."""
         return ("-D", f"dfs.ha.namenode.id=nn{number}") if len(self._http) > 1 else ()
 
     def _properties(self, datanode: list[int]) -> dict[str, object]:
@@ -125,7 +125,7 @@ class HdfsCluster:
         }
 
     def location(self, name: str) -> str:
-        """A location for tier 2."""
+        """Return a location for tier 2."""
         namenodes = ",".join(f"{HOST}:{port}" for port in self._http)
         return f"webhdfs://{namenodes}{ROOT}/{name}"
 

@@ -48,7 +48,7 @@ class JavaError(Exception):
 
 
 def require(tool: str) -> str:
-    """The path of a Java tool or of ``mvn``; ``JavaError`` if it is missing or too old."""
+    """Return the path of a Java tool or of ``mvn``; ``JavaError`` if it is missing or too old."""
     path = shutil.which(tool)
     if path is None:
         raise JavaError(
@@ -66,7 +66,7 @@ def require(tool: str) -> str:
 
 
 def source_folders(version: str) -> list[Path]:
-    """Where the sources lie that can be compiled with that client."""
+    """Return the folders of the sources that can be compiled with that client."""
     later = [
         folder
         for folder in sorted(SOURCES.glob("since-*"))
@@ -81,12 +81,12 @@ def source_folders(version: str) -> list[Path]:
 
 
 def versions_of(*, full: bool) -> tuple[str, ...]:
-    """The client versions of the full form, or of the short one."""
+    """Return the client versions of the full form, or of the short one."""
     return CLIENT_VERSIONS if full else SHORT_VERSIONS
 
 
 def suites(version: str) -> list[str]:
-    """The names of all suites that there are for that client."""
+    """Return the names of all suites that there are for that client."""
     found = [path.stem for folder in source_folders(version) for path in folder.rglob("*Test.java")]
     return sorted(found)
 
@@ -125,7 +125,7 @@ class JavaClient:
         return cls(version, os.pathsep.join(parts))
 
     def command(self, main_class: str, *arguments: str, **properties: str) -> list[str]:
-        """The command line of a main class; properties get the prefix ``compat.``."""
+        """Return the command line of a main class; properties get the prefix ``compat.``."""
         # The client logs a trace for each connection that breaks: of use only when asked for.
         level = os.environ.get("SEGSTORE_COMPAT_CLIENT_LOG", "off")
         return [
@@ -185,7 +185,7 @@ class JavaClient:
 
 
 class TestLine(msgspec.Struct, frozen=True):
-    """What the JVM wrote about one test."""
+    """The line of the JVM about one test."""
 
     suite: str
     test: str
@@ -201,7 +201,7 @@ class TestLine(msgspec.Struct, frozen=True):
 
 
 class SuiteEnd(msgspec.Struct, frozen=True):
-    """What the JVM wrote when a suite ended; ``trace`` says why it ended early."""
+    """The line of the JVM at the end of a suite; ``trace`` says why it ended early."""
 
     suite: str
     end: str
@@ -210,7 +210,7 @@ class SuiteEnd(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class SuiteRun:
-    """A JVM that runs suites, and what it wrote so far."""
+    """A JVM that runs suites, and the lines that it wrote so far."""
 
     process: subprocess.Popen[bytes]
     lines: Path
@@ -221,7 +221,7 @@ class SuiteRun:
     _read: int = 0
 
     def wait_for(self, suite: str) -> list[TestLine]:
-        """The tests of a suite, once it ended.
+        """Wait until a suite has ended, and return its tests.
 
         Raises ``JavaError`` with the output if the JVM ended before, or took too long.
         """
@@ -255,7 +255,7 @@ class SuiteRun:
                 self.tests.setdefault(test.suite, []).append(test)
 
     def output(self) -> str:
-        """What the JVM printed."""
+        """Return what the JVM printed."""
         return self.output_path.read_text(errors="replace")
 
     def stop(self) -> None:

@@ -86,7 +86,7 @@ NOT_REACHED = {
 
 
 def make_matrix(results: Sequence[Result]) -> str:
-    """The text of ``docs/compatibility.md``."""
+    """Return the text of ``docs/compatibility.md``."""
     parts = [HEAD]
     for client in sorted({result.client for result in results}):
         parts.append(
@@ -110,7 +110,7 @@ def make_matrix(results: Sequence[Result]) -> str:
 
 
 def make_coverage(results: Sequence[Result], rpcs: Sequence[str]) -> str:
-    """The text of ``docs/rpc-coverage.md``."""
+    """Return the text of ``docs/rpc-coverage.md``."""
     reached: dict[str, list[Result]] = defaultdict(list)
     for result in results:
         for rpc in result.calls:
@@ -135,19 +135,19 @@ def make_coverage(results: Sequence[Result], rpcs: Sequence[str]) -> str:
 
 
 def _doubt(result: Result, outcomes: dict[tuple[str, ...], Outcome]) -> int:
-    """On how many of the two servers the test did not pass."""
+    """Count on how many of the two servers the test did not pass."""
     return sum(
         outcomes.get((*result.key[:4], server)) is not Outcome.PASSED for server in ServerName
     )
 
 
 def read_rpcs(proto: str) -> list[str]:
-    """The names of the RPCs that a protocol file declares, in its order."""
+    """Read the names of the RPCs that a protocol file declares, in its order."""
     return re.findall(r"^\s*rpc (\w+)\(", proto, flags=re.MULTILINE)
 
 
 def regressions(results: Iterable[Result]) -> list[Result]:
-    """Tests that fail on segstore and pass on the original."""
+    """Return tests that fail on segstore and pass on the original."""
     results = list(results)
     outcomes = _outcomes(results)
     return [
@@ -186,7 +186,7 @@ def _table(results: Sequence[Result]) -> str:
 
 
 def _say_why_not(client: str, version: str, tests: set[str]) -> str:
-    """Why there is no result: the version has no such suites, or nobody ran them."""
+    """Return why there is no result: the version has no such suites, or nobody ran them."""
     lacks = client == "Java" and not tests & set(suites(version))
     return "not in this version" if lacks else "not run"
 

@@ -16,14 +16,14 @@ import msgspec
 
 
 class ServerName(StrEnum):
-    """Which server a test ran on."""
+    """The server on which a test ran."""
 
     OURS = "segstore"
     ORIGINAL = "original"
 
 
 class Outcome(StrEnum):
-    """What became of a test."""
+    """The kind of result of a test."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -31,7 +31,7 @@ class Outcome(StrEnum):
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What became of one test.
+    """The result of one test.
 
     ``client``: "Java", "Python", ...; ``version``: the client's. ``api``: the row of the matrix.
     ``race``: the test meets a known race inside the client, and is counted apart.
@@ -54,17 +54,17 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def key(self) -> tuple[str, str, str, str, str]:
-        """The key by which a later result of the same test replaces this one."""
+        """Return the key by which a later result of the same test replaces this one."""
         return (self.client, self.version, self.suite, self.test, self.server)
 
     @property
     def run(self) -> tuple[str, str, str, str]:
-        """The key of the suite: the results of a suite are replaced together."""
+        """Return the key of the suite: the results of a suite are replaced together."""
         return (self.client, self.version, self.suite, self.server)
 
 
 def read_results(path: Path) -> list[Result]:
-    """The results in a file, none if there is no such file."""
+    """Read the results in a file; return none if there is no such file."""
     if not path.exists():
         return []
     decoder = msgspec.json.Decoder(Result)
@@ -79,7 +79,8 @@ def append_results(path: Path, results: Iterable[Result]) -> None:
 
 
 def merge_results(known: Iterable[Result], new: Iterable[Result]) -> list[Result]:
-    """The known results, with each suite that was run again replaced by its new ones, in order."""
+    """Merge the known results with new ones, in order: a suite that was run again has its new
+    results."""
     new = list({result.key: result for result in new}.values())
     again = {result.run for result in new}
     merged = [result for result in known if result.run not in again] + new

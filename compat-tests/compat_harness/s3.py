@@ -32,7 +32,7 @@ sys.stdin.read()
 
 @contextmanager
 def running_moto() -> Iterator[str]:
-    """The URL of a server that ends with the block, or with this process."""
+    """Start a server that ends with the block, or with this process; yield its URL."""
     with subprocess.Popen(
         [sys.executable, "-c", _MOTO],
         stdin=subprocess.PIPE,
@@ -53,7 +53,7 @@ def running_moto() -> Iterator[str]:
 
 @contextmanager
 def client_of(endpoint: str) -> Iterator[Any]:
-    """A boto3 client."""
+    """Return a boto3 client."""
     client = boto3.client("s3", endpoint_url=endpoint)
     try:
         yield client

@@ -39,7 +39,7 @@ class ServerError(Exception):
 
 
 def accepts(port: int) -> bool:
-    """Whether somebody listens on the port."""
+    """Return whether a process listens on the port."""
     try:
         socket.create_connection((HOST, port), timeout=1.0).close()
     except OSError:
@@ -80,7 +80,7 @@ class Server:
 
     @property
     def _ports(self) -> dict[str, int]:
-        """The port of each server process, by the process's name."""
+        """Return the port of each server process, by the process's name."""
         stores = {
             f"segment-store-{each}": self.segment_store_port + each for each in range(self.stores)
         }
@@ -88,12 +88,12 @@ class Server:
 
     @property
     def controller_uri(self) -> str:
-        """The first controller."""
+        """Return the address of the first controller."""
         return f"tcp://{HOST}:{self.controller_port}"
 
     @property
     def controller_uris(self) -> str:
-        """All controllers, as the Java client is given them."""
+        """Return all controllers, in the form that the Java client takes."""
         return "tcp://" + ",".join(f"{HOST}:{port}" for port in self._controllers.values())
 
     def __enter__(self) -> Server:
@@ -181,11 +181,14 @@ class Server:
         return self.start()
 
     def pid(self, child: str) -> int:
-        """The process id of a child: ``SEGMENT_STORE``, or one of the controllers."""
+        """Return the process id of a child: ``SEGMENT_STORE``, or one of the controllers."""
         return int((self.data_dir / "run" / f"{child}.pid").read_text())
 
     def kill(self, *children: str) -> dict[str, int]:
-        """kill -9 the children, which the supervisor then starts again; their old process ids."""
+        """Kill the children with kill -9, so that the supervisor starts them again.
+
+        Return their old ids.
+        """
         killed = {child: self.pid(child) for child in children}
         for pid in killed.values():
             os.kill(pid, signal.SIGKILL)
@@ -198,7 +201,8 @@ class Server:
         return self.kill(CONTROLLER)
 
     def kill_all(self) -> None:
-        """kill -9 everything, supervisor first, so that nobody comes back before ``start``."""
+        """Kill everything with kill -9, the supervisor first, so that nothing runs again before
+        ``start``."""
         process, self._process = self._process, None
         if process is None:
             return

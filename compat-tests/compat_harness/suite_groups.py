@@ -40,7 +40,7 @@ class Target(Protocol):
 
     @property
     def controller_uri(self) -> str:
-        """Where its controller is."""
+        """Return the address of its controller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +79,13 @@ SLOWEST = ("TransactionTest", "ReaderGroupTest", "LargeEventTest", "StateSynchro
 
 
 def group_of(suite: str) -> Group:
-    """The group that a suite belongs to."""
+    """Return the group that a suite belongs to."""
     return GROUPS.get(suite, PLAIN)
 
 
 def name_run(version: str, group: Group) -> str:
-    """Name what one process has to run: ``PLAIN`` and ``POLICIES`` begin and end together."""
+    """Return the name of all that one process has to run: ``PLAIN`` and ``POLICIES`` run
+    together."""
     return f"java {version} kills" if group is KILLS else f"java {version}"
 
 
@@ -99,7 +100,7 @@ class SuiteRuns:
         *,
         count_calls: bool,
     ) -> None:
-        """``count_calls``: note the controller's RPCs that the newest client's tests reach."""
+        """Take ``count_calls``: note the controller's RPCs that the newest client's tests reach."""
         self._directory = directory
         self._target = target
         self._properties = properties
@@ -110,7 +111,7 @@ class SuiteRuns:
         self._runs: dict[tuple[str, str], SuiteRun] = {}
 
     def run_of(self, version: str, suite: str, wanted: Sequence[str]) -> SuiteRun:
-        """The JVM that runs a suite, with all wanted ones of its group.
+        """Return the JVM that runs a suite, with all wanted ones of its group.
 
         Those of ``POLICIES`` mostly wait: they run beside the plain ones.
         """
@@ -149,14 +150,14 @@ class SuiteRuns:
     def calls_of(
         self, version: str, suite: str, tests: Sequence[TestLine]
     ) -> list[tuple[str, ...]]:
-        """The RPCs that were answered to each test; none where they are not counted."""
+        """Return the RPCs that were answered to each test; none where they are not counted."""
         counter = self._counters.get((version, suite))
         if counter is None:
             return [() for _ in tests]
         return counter.calls_of(suite, [test.started for test in tests])
 
     def _server(self, group: Group) -> Target:
-        """The session's target, or a server of our own that the group has for itself."""
+        """Return the session's target, or a server of our own that the group has for itself."""
         if self._target is not None:
             return self._target
         if group.name not in self._servers:

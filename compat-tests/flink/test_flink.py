@@ -86,7 +86,7 @@ class Job:
         self.kill()
 
     def kill(self) -> None:
-        """kill -9, unless it has ended."""
+        """Kill it with kill -9, unless it has ended."""
         self._process.kill()
         self._process.wait()
         self._listener.join()
@@ -94,7 +94,10 @@ class Job:
             self._process.stdout.close()
 
     def wait_for(self, step: str) -> str:
-        """What follows the step in its line; the test fails if it does not come."""
+        """Wait for the step; return the rest of its line.
+
+        The test fails if the step does not come.
+        """
         while True:
             line = self._next_line()
             if line is None:
@@ -103,7 +106,7 @@ class Job:
                 return line.removeprefix(f"# {step}").strip()
 
     def read_to_end(self) -> list[str]:
-        """All lines that are left, once the JVM has ended well."""
+        """Read all lines that are left, after the JVM has ended with success."""
         lines = []
         while (line := self._next_line()) is not None:
             lines.append(line)
@@ -172,7 +175,7 @@ def start(
 
 
 def find_checkpoint(directory: Path) -> str:
-    """The newest checkpoint that is complete, of all jobs."""
+    """Find the newest checkpoint that is complete, of all jobs."""
     metadata = directory.glob("checkpoints/*/chk-*/_metadata")
     return str(max(metadata, key=lambda path: path.stat().st_mtime_ns).parent)
 
@@ -197,7 +200,10 @@ def test_a_job_copies_a_stream_exactly_once(
 
 
 def read_batch(start: Start, stream: str, count: int) -> Counter[str]:
-    """A stream's events, by the batch source; read again while the last commit is on its way."""
+    """Read a stream's events with the batch source.
+
+    Read again while the last commit is on its way.
+    """
     deadline = time.monotonic() + STEP_SECONDS_MAX
     while True:
         with start("BatchRead", stream) as job:

@@ -35,7 +35,7 @@ globals().update({name: test for name, test in vars(behaviors).items() if name.s
 
 
 class FaultyRequests:
-    """Sends requests, and fails as told: after a request was done, or in the middle of its body."""
+    """A client that fails as told: after a request was done, or in the middle of its body."""
 
     def __init__(self) -> None:
         self._requests = PooledRequests(connections_max=8)

@@ -87,8 +87,8 @@ def start_reading_anywhere(streams, scope):
 
 
 def hand_segments_over(streams, scope):
-    """A reader that is declared offline leaves its segments to the next, from where the group last
-    heard that it was."""
+    """Check that a reader declared offline leaves its segments to the next, from its last known
+    position."""
     streams.create_stream(scope, "over", 1)
     writer = streams.create_writer(scope, "over")
     writer.write_event("for the first")
@@ -143,7 +143,7 @@ def use_a_byte_stream(streams, scope):
 
 
 def read(group, last, name="reader", leave=True):
-    """What a reader of that name reads up to an event; then it leaves the group, or does not."""
+    """Read with a reader of that name up to an event; then it leaves the group, or does not."""
 
     async def read_slices():
         reader = group.create_reader(name)

@@ -49,7 +49,7 @@ class Slices:
         self._coming: asyncio.Future[Any] | None = None
 
     async def next(self) -> list[bytes]:
-        """The events of the next slice, or none if none comes soon."""
+        """Return the events of the next slice, or none if none comes soon."""
         if self._coming is None:
             self._coming = asyncio.ensure_future(self._reader.get_segment_slice_async())
         done, _ = await asyncio.wait({self._coming}, timeout=SLICE_SECONDS_MAX)
@@ -201,7 +201,8 @@ def test_transactions_are_read_when_they_are_committed(streams: Any, scope: str)
 
 
 def test_a_transaction_outlives_the_controller(tmp_path: Path) -> None:
-    """One that was begun before: this client takes any that it resumes by an id for closed."""
+    """The transaction was begun before: this client takes any that it resumes by an id for
+    closed."""
     with Server(tmp_path) as server:
         manager = pravega_client.StreamManager(server.controller_uri)
         manager.create_scope("s")

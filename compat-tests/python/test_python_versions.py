@@ -21,7 +21,7 @@ SECONDS_MAX = 300.0
 
 
 def find_python(version: str) -> str | None:
-    """An interpreter of that version, from the path or from pyenv."""
+    """Find an interpreter of that version, from the path or from pyenv."""
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
     candidates = [shutil.which(f"python{version}"), *pyenv.glob(f"versions/{version}.*/bin/python")]
     for candidate in candidates:
@@ -37,7 +37,10 @@ def _runs(python: str) -> bool:
 
 
 def install_client(version: str, directory: Path) -> str:
-    """A virtual environment with the client; its interpreter. The test is skipped without one."""
+    """Install the client in a virtual environment; return its interpreter.
+
+    Skips the test without one.
+    """
     python = find_python(version)
     if python is None:
         pytest.skip(f"Python {version} is not installed")

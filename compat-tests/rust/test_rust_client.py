@@ -57,7 +57,7 @@ def program(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture(scope="session")
 def said(program: Path, controller_uri: str) -> list[str]:
-    """The lines of all checks."""
+    """The lines that all checks printed."""
     done = subprocess.run(
         [str(program), controller_uri],
         stdin=subprocess.DEVNULL,

@@ -96,7 +96,7 @@ def stored(request: pytest.FixtureRequest) -> Stored:
 
 
 def chunk_files(server: Server, stream: str) -> list[Path]:
-    """The files of a stream's segments."""
+    """Return the files of a stream's segments."""
     return sorted((server.data_dir / "storage" / SCOPE / stream).rglob("*.chunk"))
 
 

@@ -92,7 +92,10 @@ class Driver:
         return found
 
     def kill_one(self, kind: str, rng: random.Random) -> bool:
-        """kill -9 an executor or a Python worker; False if there is none just now."""
+        """Kill an executor or a Python worker with kill -9.
+
+        Return False if there is none just now.
+        """
         mark = {EXECUTOR: "CoarseGrainedExecutorBackend", WORKER: "pyspark.daemon"}[kind]
         victims = sorted(pid for pid, line in self.processes().items() if mark in line)
         if not victims:
@@ -102,7 +105,7 @@ class Driver:
         return True
 
     def kill(self) -> None:
-        """kill -9 everything that belongs to it."""
+        """Kill everything that belongs to it with kill -9."""
         while members := self.processes():
             for pid in members:
                 with contextlib.suppress(ProcessLookupError):
@@ -164,7 +167,7 @@ def scale(client: ControllerClient, name: str, rng: random.Random) -> None:
 
 
 def committed_batches(checkpoint: Path) -> int:
-    """How many batches Spark has noted as done."""
+    """Count the batches that Spark has noted as done."""
     commits = checkpoint / "commits"
     return len(list(commits.glob("[0-9]*"))) if commits.is_dir() else 0
 

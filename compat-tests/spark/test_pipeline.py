@@ -37,7 +37,7 @@ def segstore(*arguments: str, controller: str, code: int = 0) -> Any:
 
 
 def segstore_process(*arguments: str, controller: str) -> Any:
-    """The same in a process with a session of its own, as users run it."""
+    """Start the same in a process with a session of its own, as users run it."""
     command = [str(Path(sys.executable).parent / "segstore"), "pipeline", *arguments]
     command += ["--master", "local[2]", "--output", "json", "--controller", controller]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)

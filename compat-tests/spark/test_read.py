@@ -115,7 +115,8 @@ def run_available(
 
 
 def assert_keys_in_order(batches: list[list[Any]]) -> None:
-    """Within a batch rows of a key are in the order of their segment; batches come in order."""
+    """Check that a batch's rows of a key are in the order of their segment, and batches come in
+    order."""
     last: dict[str, int] = defaultdict(lambda: -1)
     for rows in batches:
         for row in sorted(rows, key=lambda row: (row.segment_id, row.offset)):

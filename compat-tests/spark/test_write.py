@@ -44,7 +44,7 @@ def options_for(address: str, stream: str = "", **more: str) -> dict[str, str]:
 
 
 def numbered(spark: Any, first: int, count: int) -> Any:
-    """Rows ``key-<n % 20> <n>`` with the key as routing key."""
+    """Make rows ``key-<n % 20> <n>`` with the key as routing key."""
     return spark.range(first, first + count, 1, 3).selectExpr(
         f"concat('key-', id % {KEYS}, ' ', id) as event",
         f"concat('key-', id % {KEYS}) as routing_key",
@@ -158,7 +158,7 @@ class Batch:
         return CommitLog(self.controller, SCOPE, options.commit_table, options.query_id)
 
     def attempt(self, tasks: int = 2) -> dict[int, bytes]:
-        """Let all tasks write, and return their transactions."""
+        """Run all writing tasks and return their transactions."""
         self.attempts += 1
         found = {}
         for task in range(tasks):
@@ -237,7 +237,7 @@ def test_beside_committed_transactions_only_those_that_ended_are_replaced(
 def test_a_batch_that_was_divided_anew_replaces_no_single_transaction(
     tasks: int, spark: Any, batch: Batch
 ) -> None:
-    """What a task wrote then is not what the task of its number wrote now."""
+    """A task wrote other data in the earlier division than the task of its number writes now."""
     first = batch.attempt()
     assert batch.log().write(7, BatchState(first))
     batch.committer.commit([first[1]])  # and then the driver died

@@ -44,7 +44,7 @@ POLL_SECONDS = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Everything that can be harmed: ``served`` has the proxy in front of each store and
+    """All parts that can be harmed: ``served`` has the proxy in front of each store and
     controller, ``links`` the one between each process and ZooKeeper."""
 
     cluster: Cluster

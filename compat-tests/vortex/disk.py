@@ -20,7 +20,7 @@ PIECE_BYTES = 16 * 1024**2
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """Where the store's data lie. ``can_fill`` says whether ``full`` may be used."""
+    """The disk of the store's data. ``can_fill`` says whether ``full`` may be used."""
 
     path: Path
     can_fill: bool

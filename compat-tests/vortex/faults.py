@@ -46,7 +46,7 @@ LONG_FRAME_BYTES = 8 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Everything that can be harmed."""
+    """All parts that can be harmed."""
 
     server: Server
     proxy: Proxy

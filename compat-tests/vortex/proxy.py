@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class Network(Enum):
-    """What the network does with bytes and with new connections."""
+    """The behaviour of the network towards bytes and new connections."""
 
     HEALTHY = "relays everything"
     CUT = "closes connections and refuses new ones"
@@ -65,7 +65,7 @@ class Proxy:
 
     @contextmanager
     def behaving(self, state: Network) -> Iterator[None]:
-        """Behave like this inside the block, and healthily after it."""
+        """Make it behave like this inside the block, and healthily after it."""
         self._call(self._set, state)
         try:
             yield

@@ -44,12 +44,12 @@ HARNESS = Path(__file__).resolve().parent.parent
 
 
 class VortexError(Exception):
-    """The store did not survive; the message says what was seen."""
+    """The store did not survive; the message says what was observed."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What happened in a run that passed."""
+    """The facts about a run that passed."""
 
     seed: int
     seconds: float = 0.0
@@ -63,7 +63,7 @@ class Outcome:
     threads_max: int = 0
 
     def lines(self) -> Iterator[str]:
-        """Say it in lines of text."""
+        """Yield the outcome as lines of text."""
         yield f"seed {self.seed}: {sum(self.faults.values())} faults in {self.seconds:.0f} s"
         for name, count in sorted(self.faults.items()):
             yield f"{count:6} x {name}"
@@ -101,7 +101,7 @@ class Worker:
             )
 
     def acked(self) -> int:
-        """Events acknowledged so far."""
+        """Return the number of events acknowledged so far."""
         try:
             return int(self._count_path.read_text() or 0)
         except FileNotFoundError:
@@ -143,7 +143,10 @@ class Run:
         self.outcome = Outcome(seed)
 
     def execute(self, *, seconds: float, faults: Sequence[str] | None = None) -> Outcome:
-        """Break things for so many seconds, or each of ``faults`` once, and judge. VortexError."""
+        """Break things for this many seconds, or each of ``faults`` once, and judge.
+
+        Raises VortexError.
+        """
         began = time.monotonic()
         with ExitStack() as stack:
             subject = stack.enter_context(self._open_subject(self._directory, self._rng))
@@ -199,7 +202,7 @@ class Run:
     def _suffer(
         self, name: str, subject: Subject, client: ControllerClient, workers: Sequence[Worker]
     ) -> None:
-        """Let one fault happen, and see everything go on."""
+        """Cause one fault, and check that everything goes on."""
         time.sleep(self._rng.uniform(*CALM_SECONDS))
         self._measure(subject)
         if self._rng.random() < SCALES_SHARE:
@@ -254,7 +257,7 @@ class Run:
         return time.monotonic() - began
 
     def _measure(self, subject: Subject) -> None:
-        """Note what a segment store takes of the machine at most."""
+        """Measure the most memory, threads and descriptors that a segment store takes."""
         outcome = self.outcome
         with suppress(OSError, ValueError):
             for pid in subject.store_pids():
@@ -268,7 +271,7 @@ class Run:
     # ---- The end ---------------------------------------------------------------------------------
 
     def _finish(self, client: ControllerClient, workers: Sequence[Worker]) -> None:
-        """Let the writers end, seal the streams, and let the followers read to the end."""
+        """Finish: the writers end, the streams are sealed, and the followers read to the end."""
         (self._directory / "stop").touch()
         for worker in workers:
             if "-writer-" in worker.name:

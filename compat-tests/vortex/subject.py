@@ -42,7 +42,7 @@ class FaultTable(dict[str, tuple[Callable[[S], None], int]], Generic[S]):
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What runs, and what can be done to it.
+    """The cluster that runs, and the faults that can be made in it.
 
     ``controllers`` has the addresses for clients, ``left_out`` the faults that cannot be made here
     and why.

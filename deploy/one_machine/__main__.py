@@ -73,7 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def parse_arguments(arguments: list[str] | None) -> tuple[ClusterSettings, bool]:
-    """The cluster that is wanted, and whether processes that die are started again."""
+    """Parse the wanted cluster, and whether processes that die are started again."""
     parser = argparse.ArgumentParser(prog="make cluster", description=__doc__.split("\n\n")[0])
     parser.add_argument("--data-dir", type=Path, default=Path("cluster"), help="where all is kept")
     usual = ClusterSettings(Path())
@@ -107,7 +107,10 @@ def parse_arguments(arguments: list[str] | None) -> tuple[ClusterSettings, bool]
 
 @contextlib.contextmanager
 def open_directory(settings: ClusterSettings) -> Iterator[RunDirectory]:
-    """Be the only one who runs this cluster. ``ConfigurationError``."""
+    """Lock the run directory, so that only this process runs the cluster.
+
+    Raises ``ConfigurationError``.
+    """
     run_path = settings.data_dir / "run"
     try:
         run_path.mkdir(parents=True, exist_ok=True)
@@ -186,7 +189,7 @@ def welcome(settings: ClusterSettings) -> None:
 def start_zookeeper(
     part: ChildSpec, settings: ClusterSettings, directory: RunDirectory
 ) -> Iterator[ChildProcess]:
-    """A ZooKeeper that answers. It is ended by an error before the supervisor looks after it."""
+    """Start a ZooKeeper that answers. An error ends it before the supervisor takes care of it."""
     process = spawn(part, directory)
     try:
         deadline = time.monotonic() + ZOOKEEPER_SECONDS_MAX
@@ -204,7 +207,7 @@ def start_zookeeper(
 
 
 def accepts(port: int) -> bool:
-    """Whether somebody listens on the port."""
+    """Return whether a process listens on the port."""
     with contextlib.suppress(OSError), socket.create_connection((HOST, port), timeout=1):
         return True
     return False

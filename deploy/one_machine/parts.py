@@ -58,7 +58,7 @@ class ClusterSettings:
 
     @property
     def zookeeper(self) -> str:
-        """The connect string of ZooKeeper."""
+        """Return the connect string of ZooKeeper."""
         return f"{HOST}:{self.zookeeper_port}"
 
     def zookeeper_host_of(self, name: str) -> str:
@@ -67,17 +67,17 @@ class ClusterSettings:
 
     @property
     def ledgers_path(self) -> str:
-        """Where in ZooKeeper bookies and segment stores keep the metadata of ledgers."""
+        """Return the path in ZooKeeper of the metadata of ledgers."""
         return f"/pravega/{self.name}/bookkeeper/ledgers"
 
     @property
     def controller_uri(self) -> str:
-        """What clients connect to, with all controllers."""
+        """Return the address that clients connect to, with all controllers."""
         ports = range(self.controller_port, self.controller_port + self.controllers)
         return "tcp://" + ",".join(f"{HOST}:{port}" for port in ports)
 
     def ports(self) -> dict[str, list[int]]:
-        """All ports, by the option that chooses the first of them."""
+        """Return all ports, by the option that chooses the first of them."""
         return {
             "--zookeeper-port": [self.zookeeper_port],
             "--bookie-port": _in_a_row(self.bookie_port, self.bookies),
@@ -108,12 +108,12 @@ def write_settings_files(settings: ClusterSettings) -> None:
 
 
 def bookie_settings_file(settings: ClusterSettings, number: int) -> Path:
-    """What a bookie is started with."""
+    """Return the settings file that a bookie is started with."""
     return settings.data_dir / f"bookie-{number}.properties"
 
 
 def list_parts(settings: ClusterSettings, class_path: str) -> list[ChildSpec]:
-    """All processes in the order in which they need each other; they are ended in the reverse."""
+    """List all processes, each after those that it needs; they are ended in the reverse order."""
     data_dir = settings.data_dir
     zookeeper = _java(class_path, ZOOKEEPER, data_dir / "zookeeper.properties")
     parts = [_part(settings, "zookeeper", zookeeper, ready_port=settings.zookeeper_port)]
@@ -134,7 +134,10 @@ def list_parts(settings: ClusterSettings, class_path: str) -> list[ChildSpec]:
 
 
 def format_command(settings: ClusterSettings, class_path: str) -> list[str]:
-    """What makes the nodes in ZooKeeper that bookies need; once in the life of a cluster."""
+    """Return the command that makes the nodes in ZooKeeper that bookies need.
+
+    It runs once in a cluster's life.
+    """
     return _java(
         class_path, BOOKIE_SHELL, "-conf", bookie_settings_file(settings, 0), "initnewcluster"
     )

@@ -8,7 +8,7 @@ from benchmarks import bench_journal
 
 
 def ways_here() -> tuple[Way, ...]:
-    """Those that this kernel allows."""
+    """Return the ways that this kernel allows."""
     try:
         Ring().close()
     except OSError:

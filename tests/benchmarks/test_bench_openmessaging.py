@@ -55,7 +55,7 @@ def test_a_report_is_read() -> None:
 
 
 def test_a_benchmark_that_does_not_end_after_its_report_is_read(tmp_path: Path) -> None:
-    """As it is with Kafka's driver."""
+    """Kafka's driver behaves like this."""
     path = tmp_path / "report.json"
     script = (
         "import sys, time; print('{}', file=open(sys.argv[1], 'w'), flush=True); time.sleep(300)"

@@ -35,7 +35,7 @@ def number(of: Outcome, name: str) -> float:
 
 
 def one_load(peer: Peer, directory: Path) -> Outcome:
-    """One second of a small load on this server."""
+    """Run one second of a small load on this server."""
     plan = replace(SMALL, rows=("L2",), peers=(), seconds=1.0)
     measured = run(plan, servers={OURS: peer}, directory=directory)
     (found,) = measured.of("L2", OURS)

@@ -22,7 +22,7 @@ def subsets(indices: range) -> list[set[int]]:
 
 
 def confirming_sets(quorums: Quorums) -> list[set[int]]:
-    """Every set of bookies that may have confirmed some entry."""
+    """Return every set of bookies that may have confirmed some entry."""
     return [
         set(chosen)
         for entry_id in range(quorums.ensemble)

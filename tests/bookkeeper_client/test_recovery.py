@@ -28,7 +28,7 @@ from .conftest import BOOKIES, ENTRIES, OPEN
 
 
 def entry(entry_id: int, last_confirmed: int) -> bytes:
-    """One of a ledger whose entries have ten bytes."""
+    """Encode one entry of a ledger whose entries have ten bytes."""
     pieces = ENTRIES.encode(
         entry_id,
         last_confirmed=last_confirmed,
@@ -49,7 +49,7 @@ def reads(entry_id: int) -> list[Effect]:
 
 
 def begin(metadata: LedgerMetadata = OPEN) -> LedgerRecovery:
-    """A recovery that has marked the ledger and sent its fences."""
+    """Begin a recovery that has marked the ledger and sent its fences."""
     recovery = LedgerRecovery(metadata, 4, ENTRIES)
     assert take(recovery) == [StoreMetadata(metadata.begin_recovery(), 4)]
     recovery.on_stored(5)

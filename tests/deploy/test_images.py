@@ -186,7 +186,7 @@ def test_variables_are_those_that_the_programs_read(services: dict[str, Any]) ->
 
 
 def run_java(tmp_path: Path, *arguments: str, **variables: str) -> tuple[list[str], str]:
-    """What the JVM is started with, and the settings that were written."""
+    """Return the arguments that the JVM is started with, and the settings that were written."""
     java = tmp_path / "bin" / "java"
     java.parent.mkdir(exist_ok=True)
     java.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')

@@ -69,7 +69,7 @@ def container_of(workload: dict[str, Any]) -> dict[str, Any]:
 
 
 def arguments_of(container: dict[str, Any], objects: dict[Any, Any]) -> tuple[list[str], Any]:
-    """The arguments and variables of a container, as Kubernetes would put them together."""
+    """Return the arguments and variables of a container, as Kubernetes would put them together."""
     variables: dict[str, str] = {}
     for source in container.get("envFrom", ()):
         if "configMapRef" in source:

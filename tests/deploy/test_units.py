@@ -39,7 +39,7 @@ class Unit(configparser.RawConfigParser):
 
 
 def command_of(name: str) -> list[str]:
-    """The words of a unit's command, as systemd would put them together."""
+    """Return the words of a unit's command, as systemd would put them together."""
     (line,) = [
         line
         for line in (UNITS / f"{name}.env").read_text().splitlines()

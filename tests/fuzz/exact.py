@@ -16,7 +16,8 @@ _libc.free.restype = None
 
 
 def exact(data: bytes) -> memoryview:
-    """A read-only view of a copy of ``data`` in an allocation of its own and of its length."""
+    """Return a read-only view of a copy of ``data`` in its own allocation of exactly this
+    length."""
     if not data:
         return memoryview(b"")
     address = _libc.malloc(len(data))

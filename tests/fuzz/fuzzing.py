@@ -31,7 +31,7 @@ _VARIABLE = re.compile(r"[0-9a-f]*[0-9][0-9a-fx]*|'[^']*'|\"[^\"]*\"")
 
 
 class FuzzFinding(AssertionError):
-    """A parser did what none may do. The message has all that is needed to see it again."""
+    """A parser did something forbidden. The message has all that is needed to see it again."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def fuzz(
     seconds: float,
     before: Callable[[bytes], None] = lambda data: None,
 ) -> int:
-    """Feed a target for so many seconds; returns how many inputs it got, or ``FuzzFinding``."""
+    """Feed a target for this many seconds; return the number of inputs. Raises ``FuzzFinding``."""
     random = Random(f"{seed} {target.name}")
     corpus = list(target.corpus())
     seen: set[str] = set()
@@ -88,7 +88,7 @@ def fuzz(
 
 
 def answer_of(target: Target, data: bytes, choices: int, where: str, *, attempts: int = 3) -> str:
-    """What kind of answer the parser gives. Raises ``FuzzFinding``."""
+    """Return the kind of answer that the parser gives. Raises ``FuzzFinding``."""
 
     def finding(what: str) -> FuzzFinding:
         return FuzzFinding(
@@ -117,7 +117,7 @@ def answer_of(target: Target, data: bytes, choices: int, where: str, *, attempts
 
 
 def replay(target: Target, data: bytes, choices: int = 0) -> str:
-    """One input again: for a finding, and for the tests that keep it from coming back."""
+    """Repeat one input: for a finding, and for the tests that keep it from coming back."""
     tracemalloc.start(1)
     try:
         return answer_of(target, data, choices, "replayed")
@@ -126,12 +126,12 @@ def replay(target: Target, data: bytes, choices: int = 0) -> str:
 
 
 def packed(data: bytes) -> str:
-    """An input as text."""
+    """Return an input as text."""
     return base64.b64encode(zlib.compress(data, 9)).decode()
 
 
 def unpacked(text: str) -> bytes:
-    """The opposite of ``packed``."""
+    """Return the input of a text that ``packed`` made."""
     return zlib.decompress(base64.b64decode(text))
 
 
@@ -139,7 +139,7 @@ def unpacked(text: str) -> bytes:
 
 
 def mutated(target: Target, corpus: Sequence[bytes], random: Random) -> bytes:
-    """A kept input with one to eight changes."""
+    """Return a kept input with one to eight changes."""
     data = bytearray(random.choice(corpus))
     for _ in range(1 + min(7, int(random.expovariate(0.8)))):
         random.choice(_CHANGES)(data, random, corpus)
@@ -154,7 +154,7 @@ _Change = Callable[[bytearray, Random, Sequence[bytes]], None]
 
 
 def _place(data: bytearray, random: Random) -> int:
-    """Somewhere; rather near the beginning, where headers are."""
+    """Choose a position, more often one near the beginning, where headers are."""
     end = len(data)
     return (
         random.randrange(min(end, 64) + 1) if random.random() < 0.5 else random.randrange(end + 1)

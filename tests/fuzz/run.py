@@ -26,7 +26,7 @@ KEPT = Path(__file__).parents[2] / "build" / "fuzz"
 
 
 def keeper(name: str) -> Callable[[bytes], None]:
-    """What notes the input that comes next, so that it outlives the process."""
+    """Return a function that stores the next input in a file, so that it outlives the process."""
     KEPT.mkdir(parents=True, exist_ok=True)
     path = KEPT / name.replace(" ", "-")
     with path.open("w+b") as file:
@@ -41,7 +41,7 @@ def keeper(name: str) -> Callable[[bytes], None]:
 
 
 def run(targets: list[Target], *, seed: int, seconds: float) -> int:
-    """Returns how many findings there were; a target with one gets no more turns."""
+    """Run the targets and return the number of findings; a target with one gets no more turns."""
     left = {target.name: target for target in targets}
     keepers = {target.name: keeper(target.name) for target in targets}
     counts = dict.fromkeys(left, 0)
@@ -65,7 +65,7 @@ def run(targets: list[Target], *, seed: int, seconds: float) -> int:
 
 
 def main() -> int:
-    """What the environment asks for."""
+    """Run what the environment asks for."""
     wanted = os.environ.get("TARGET", "")
     targets = [target for target in TARGETS if wanted in ("", target.name)]
     if not targets:

@@ -98,7 +98,7 @@ ANY_TYPE = bytes([1]) * 256
 
 
 def sample(kind: Any) -> Any:
-    """A value of a field's kind."""
+    """Return a value of a field's kind."""
     match kind:
         case Fixed("?"):
             return True
@@ -116,7 +116,7 @@ def sample(kind: Any) -> Any:
 
 
 def sample_commands() -> dict[int, bytes]:
-    """The payload of one command of every type."""
+    """Return the payload of one command of every type."""
     return {
         code: encode(cls(*[sample(slot.kind) for slot in slots_of(cls)]))[8:]
         for code, cls in COMMANDS.items()
@@ -128,7 +128,7 @@ def frame(code: int, payload: bytes) -> bytes:
 
 
 def append_streams() -> list[bytes]:
-    """What clients send: blocks of all shapes."""
+    """Return what clients send: blocks of all shapes."""
     setup = encode(SetupAppend(1, WRITER, "s/t/0", "")) + encode(
         SetupAppend(2, OTHER_WRITER, "s/t/1", "")
     )
@@ -221,7 +221,7 @@ def parse_command(data: bytes, random: Random) -> object:
 
 
 def _as_sent(command: Command) -> Command:
-    """A command without what is read and never sent."""
+    """Return a command without the fields that are read and never sent."""
     args = getattr(command, "args", None)
     if isinstance(args, TableIteratorArgs):
         args = msgspec.structs.replace(args, prefix_filter=b"")
@@ -477,7 +477,7 @@ def parse_operation(data: bytes, random: Random) -> object:
 
 
 def data_frames() -> list[bytes]:
-    """Single frames, and runs of frames whose records go on in the next, behind their lengths."""
+    """Return single frames, and runs of frames with continued records, each behind its length."""
     frames, whole = [], DataFrame(300)
     for record in operation_records():
         start = 0
@@ -566,7 +566,7 @@ CHANGES: list[Change] = [
 
 
 def chunk_changes() -> list[bytes]:
-    """Each change alone."""
+    """Return each change alone."""
     return [encode_change(change) for change in CHANGES]
 
 
@@ -577,7 +577,7 @@ def parse_chunk_change(data: bytes, random: Random) -> object:
 
 
 def chunk_journals() -> list[bytes]:
-    """All changes after each other."""
+    """Return all changes after each other."""
     return [
         b"".join(
             encode_frame(number, change, journal="") for number, change in enumerate(CHANGES, 1)
@@ -590,7 +590,7 @@ def parse_chunk_journal(data: bytes, random: Random) -> object:
 
 
 def chunk_snapshots() -> list[bytes]:
-    """What is known after each change."""
+    """Return a snapshot of the metadata after each change."""
     metadata, snapshots = ChunkMetadata(), []
     for number, change in enumerate(CHANGES, 1):
         metadata.apply(change)
@@ -604,7 +604,7 @@ def parse_chunk_snapshot(data: bytes, random: Random) -> object:
 
 
 def at_once(coroutine: Coroutine[Any, Any, object]) -> object:
-    """What a coroutine that waits for nothing returns."""
+    """Return the result of a coroutine that waits for nothing."""
     try:
         coroutine.send(None)
     except StopIteration as done:
@@ -644,7 +644,8 @@ PAGES_OFFSET = 4096
 
 
 def tree_update(count: int) -> tuple[bytes, list[tuple[int, int]]]:
-    """The bytes of a tree's update, and where its pages and its footer (the last) lie in it."""
+    """Return the bytes of a tree's update, and where its pages and its footer (the last) lie in
+    it."""
     tree = Tree(PageCache(1 << 20), key_length=8, leaf_bytes_max=200, index_bytes_max=200)
     tree.restore(None, end=PAGES_OFFSET)
     update = tree.prepare(Batch(8, [(struct.pack(">Q", i * 5), i) for i in range(count)]))
@@ -680,7 +681,7 @@ def parse_footer(data: bytes, random: Random) -> object:
 
 
 def tree_pages() -> list[bytes]:
-    """Pages behind the place at which they lie."""
+    """Return pages, each behind its position."""
     found = []
     for count in (1, 100):
         data, places = tree_update(count)
@@ -718,7 +719,7 @@ def parse_page(data: bytes, random: Random) -> object:
 
 
 def _footer_of(offset: int, length: int, level: int) -> Footer:
-    """A footer that makes that page the root."""
+    """Return a footer that makes that page the root."""
     data, places = tree_update(100)
     body = bytearray(data[places[-1][0] :])
     body[9] = level

@@ -33,7 +33,7 @@ def test_valid_input_is_no_error(target: Target) -> None:
 
 
 def fails_behind_a_check(data: bytes, random: Random) -> object:
-    """Reads a length and does not look whether it is there."""
+    """Read a length without a check that the data has so many bytes."""
     if data[:2] != b"ok" or len(data) < 4:
         raise ValueError("no header")
     return data[4 + data[2]]

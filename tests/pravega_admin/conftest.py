@@ -72,7 +72,7 @@ class Standalone:
         self.output = text.decode().splitlines()
 
     def pid_of(self, part: str) -> int:
-        """The process that plays a part now; waits for one that is being started again."""
+        """Return the process that runs a part now; wait for one that is being started again."""
         path = self.data_dir / "run" / f"{part}.pid"
         deadline = time.monotonic() + READY_SECONDS_MAX
         while True:
@@ -83,7 +83,7 @@ class Standalone:
                 time.sleep(0.01)
 
     def kill(self, part: str) -> int:
-        """kill -9 one of the processes; its id.
+        """Kill one of the processes with kill -9; return its id.
 
         The file of a process that has just ended by itself names it until the next one runs.
         """

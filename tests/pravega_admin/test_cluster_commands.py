@@ -36,7 +36,7 @@ def invoke(*arguments: str) -> Result:
 
 @pytest.fixture
 def states(monkeypatch: pytest.MonkeyPatch) -> list[ClusterState]:
-    """What one look after the other finds; the last stays."""
+    """The states that successive looks find; the last one stays."""
     found: list[ClusterState] = []
 
     def read(*arguments: object) -> ClusterState:

@@ -60,7 +60,7 @@ def keyed_lines(first: int, count: int, keys: int = 10) -> bytes:
 
 
 def assert_every_key_is_in_order(lines: list[str], count: int) -> None:
-    """``keyed_lines`` from 0 on: each once, those of a key in order."""
+    """Check that the lines are ``keyed_lines`` from 0 on: each once, those of a key in order."""
     assert len(lines) == count
     assert len(set(lines)) == count
     last: dict[str, int] = {}

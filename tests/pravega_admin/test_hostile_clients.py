@@ -169,7 +169,8 @@ busy the machine is. Each of the attacks took longer."""
 
 
 class Watch:
-    """How much memory a segment store takes while it is attacked, and how long others wait."""
+    """The memory that a segment store takes while it is attacked, and the waiting times of
+    others."""
 
     def __init__(self, store: Standalone) -> None:
         self._pid = store.pid_of("segment-store-0")

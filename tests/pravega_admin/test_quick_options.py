@@ -29,11 +29,11 @@ def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Started(Exception):
-    """What the parser made of the arguments."""
+    """The options that the parser made of the arguments."""
 
 
 def parsed(arguments: list[str]) -> dict[str, Any] | None:
-    """What the parser makes of arguments; None for a complaint or help."""
+    """Return the options that the parser makes of arguments; None for a complaint or help."""
 
     def keep(options: dict[str, Any]) -> None:
         raise Started(options)

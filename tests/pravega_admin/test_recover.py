@@ -41,7 +41,7 @@ def run_recover(store: "Standalone", *options: str, code: int = 0, answer: str =
 
 
 def content_of(directory: Path) -> dict[str, bytes]:
-    """All files below a directory, without locks and what runs."""
+    """Return all files below a directory, without locks and the files of running processes."""
     return {
         str(path.relative_to(directory)): path.read_bytes()
         for path in directory.rglob("*")
@@ -50,7 +50,7 @@ def content_of(directory: Path) -> dict[str, bytes]:
 
 
 def filled(new_store: NewStore, *, number: int = signal.SIGTERM, events: int = 300) -> "Standalone":
-    """A store that has lived once."""
+    """Make a store that was started, written to and stopped once."""
     store = new_store()
     store.start()
     create_stream(store, "kept", 2)
@@ -60,7 +60,7 @@ def filled(new_store: NewStore, *, number: int = signal.SIGTERM, events: int = 3
 
 
 def check_goes_on(new_store: NewStore, *, count: int) -> None:
-    """The store starts, has these events, and takes new streams and events, twice."""
+    """Check that the store starts, has these events, and takes new streams and events, twice."""
     for number in range(2):
         store = new_store()
         store.start()
@@ -171,7 +171,7 @@ def test_a_damaged_journal_gives_way_to_what_tier_2_has(new_store: NewStore) -> 
 
 
 def chunk_of(store: "Standalone", stream: str) -> Path:
-    """The longest chunk of a stream's segments."""
+    """Return the longest chunk of a stream's segments."""
     found = [
         path
         for path in (store.data_dir / "storage").rglob("*")

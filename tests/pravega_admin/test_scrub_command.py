@@ -161,7 +161,7 @@ def test_a_running_store_is_checked_and_not_disturbed(tmp_path: Path) -> None:
 
 
 def scrub_in_process(path: Path) -> dict[str, Any]:
-    """As a command, which cannot be told from another process."""
+    """Scrub the path with the command, run in this process."""
     result = scrub(path, "-o", "json")
     assert result.exit_code == 0, result.output
     return report_of(result)

@@ -56,7 +56,7 @@ class Stores(Standalone):
         return DataDirectory.read(self.data_dir)
 
     def refused(self, stores: int) -> str:
-        """The one sentence with which a start ends."""
+        """Start the store; return the one sentence with which the start ends."""
         self.stores = stores
         done = subprocess.run(self.command, capture_output=True, text=True, check=False, timeout=60)
         assert done.returncode == EXIT_CONFIGURATION, done.stderr

@@ -23,7 +23,10 @@ EXIT_REFUSED = 78
 
 
 def live(new_store: NewStore, *, streams: tuple[str, ...] = ()) -> Path:
-    """One life of a store, which writes 100 events to each of these new streams; its journal."""
+    """Start a store, write 100 events to each of these new streams and stop it.
+
+    Return its journal.
+    """
     store = new_store()
     store.start()
     for stream in streams:
@@ -45,7 +48,7 @@ def start_refused(store: "Standalone") -> str:
 
 
 def start_server_refused(store: "Standalone") -> str:
-    """The same for the segment store alone."""
+    """Start the segment store alone; return the sentence with which it refuses."""
     [port] = free_ports(1)
     command = [sys.executable, "-m", "pravega_admin", "server", "--port", str(port)]
     done = subprocess.run(
@@ -92,7 +95,7 @@ def written_bytes(file: Path) -> int:
 
 
 def newest_file(journal: Path) -> Path:
-    """The file that the journal goes on in; a quiet store may have begun one that is short."""
+    """Return the journal's newest file; a quiet store may have begun one that is short."""
     return max(journal.glob("*.journal"), key=lambda file: file.stat().st_mtime_ns)
 
 

@@ -66,7 +66,8 @@ class Store(Standalone):
                 time.sleep(0.05)
 
     def refused(self) -> str:
-        """The one sentence with which a start ends, of the whole store and of the server alone."""
+        """Return the one sentence with which a start ends, of the whole store and of the server
+        alone."""
         [port] = free_ports(1)
         server = [
             *(sys.executable, "-m", "pravega_admin", "server"),
@@ -91,7 +92,7 @@ class Store(Standalone):
 
 
 def settings(path: Path, storage: Path) -> str:
-    """The option that names a directory for tier 2."""
+    """Write the option that names a directory for tier 2, and return its argument."""
     path.write_text(f'[segment_store]\nstorage_dir = "{storage}"\n')
     return f"--config={path}"
 

@@ -15,7 +15,7 @@ HOSTS = [Host(f"10.0.0.{number}", 12345) for number in range(1, 7)]
 
 @st.composite
 def maps(draw: st.DrawFn, containers_max: int = 40) -> dict[Host, frozenset[int]]:
-    """Any map: uneven, with containers that are missing or beyond the count."""
+    """Draw any map: uneven, with containers that are missing or beyond the count."""
     hosts = draw(st.lists(st.sampled_from(HOSTS), unique=True))
     found: dict[Host, set[int]] = {host: set() for host in hosts}
     for container in draw(st.sets(st.integers(-2, containers_max))) if hosts else ():
@@ -27,12 +27,12 @@ LIVING = st.sets(st.sampled_from(HOSTS), min_size=1)
 
 
 def count_moves(before: ContainerMap, after: ContainerMap) -> int:
-    """How many containers are on another host than before, those included that had none."""
+    """Count the containers that are on another host than before, or had none."""
     return sum(len(after[host] - before.get(host, frozenset())) for host in after)
 
 
 def fewest_moves(before: ContainerMap, hosts: list[Host], container_count: int) -> int:
-    """The fewest moves to any even map, by trying them all."""
+    """Return the fewest moves to any even map, by trying them all."""
     fewest = container_count
     for choice in itertools.product(hosts, repeat=container_count):
         sizes = [choice.count(host) for host in hosts]

@@ -200,7 +200,8 @@ async def test_a_leader_that_slept_writes_nothing_on_a_map_of_the_next(
     next_map = b"\0\0\1\0\0\0\0\1\0"
 
     class Sleeper:
-        """Lets another write after the leader has read, before its own write arrives."""
+        """A session in which another leader writes after this one has read, before its own write
+        arrives."""
 
         def __init__(self) -> None:
             self.original_set = session.set

@@ -94,7 +94,7 @@ class GrpcClient:
         self._channel.subscribe(lambda state: note(state.name))
 
     async def call(self, name: str, request: Message) -> Any:
-        """The answer; raises ``grpc.RpcError``."""
+        """Call a method and return the answer. Raises ``grpc.RpcError``."""
         method = SERVICE.methods_by_name[name]
         invoke = self._channel.unary_unary(
             f"/{SERVICE.full_name}/{name}",

@@ -57,7 +57,7 @@ class Scene:
         await self.controller.streams.create("s", "t", StreamConfiguration(policy))
 
     async def active(self) -> list[tuple[int, float, float]]:
-        """What is active once all that was begun is done."""
+        """Finish all work that was begun; return the active segments."""
         await self.settle("s", "t")
         found = await self.controller.streams.active_segments("s", "t")
         return [(each.segment_id, each.low, each.high) for each in found]
@@ -111,7 +111,7 @@ async def scene(memory_store: MemorySegmentStore, open_on_memory: Any) -> AsyncI
 
 
 def first(number: int) -> int:
-    """The id of a segment of epoch 1."""
+    """Return the id of a segment of epoch 1."""
     return names.segment_id(number, 1)
 
 
@@ -295,7 +295,7 @@ async def test_a_request_survives_the_controller_that_handles_it(
 
 
 async def end_after_poll(scene: Scene, fault: Fault) -> None:
-    """A whole poll without reaching the fault ends the test."""
+    """Poll once; a whole poll without reaching the fault ends the test."""
     await scene.requests.poll()
     scene.memory.fault = None
     fault.reached.set()

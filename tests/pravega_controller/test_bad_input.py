@@ -73,7 +73,7 @@ BAD_CONFIGURATIONS: dict[str, dict[str, Any]] = {
 
 
 async def refusal(client: Any, method: str, request: Message) -> str:
-    """The sentence with which a request is refused for good."""
+    """Return the sentence with which a request is refused for good."""
     with pytest.raises(grpc.RpcError) as caught:
         await client.call(method, request)
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT, request
@@ -242,14 +242,14 @@ async def served(segment_store: tuple[str, int], nursery: trio.Nursery) -> str:
 
 
 def invoke(channel: grpc.Channel, method: str, data: bytes) -> tuple[str, str]:
-    """The status of a call whose request is these bytes, and the sentence that goes with it."""
+    """Send these bytes as a request; return the status of the call, and its sentence."""
     call = channel.unary_unary(f"/{SERVICE.full_name}/{method}").future(data, timeout=15)
     code = call.code()
     return ("PERMANENT" if code in PERMANENT else code.name), call.details()
 
 
 def requests(method: Any) -> dict[str, bytes]:
-    """Bad requests of a method, by what is bad about them."""
+    """Return bad requests of a method, by what is bad about them."""
     kind = message_factory.GetMessageClass(method.input_type)
     found = {"nothing": b"", "no message": b"\x0a\xff\xff"}
     for numbers in INTEGERS:

@@ -69,7 +69,7 @@ class ClusterStore(MemorySegmentStore):
 
 
 class Cluster:
-    """Stores, controllers, and what they meet in."""
+    """Stores, controllers, and the services that connect them."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self.zookeeper = MemoryZooKeeper()
@@ -88,7 +88,7 @@ class Cluster:
         return store
 
     def kill(self, store: ClusterStore) -> None:
-        """The process ends; ZooKeeper learns it when the session is over."""
+        """Kill the store's process; ZooKeeper learns it when the session is over."""
         del self.stores[store.host.address]
         store.life.cancel()
 
@@ -124,7 +124,7 @@ class Cluster:
             yield controller
 
     async def controllers(self) -> set[int]:
-        """The ports of the registered controllers."""
+        """Return the ports of the registered controllers."""
         return {host.port for host in await read_hosts(self.looker, PATHS.controllers)}
 
 
@@ -187,7 +187,8 @@ async def test_requests_go_on_when_a_store_dies(
 async def test_requests_in_flight_at_a_store_that_is_cut_off_go_to_the_next(
     cluster: Cluster, autojump_clock: MockClock
 ) -> None:
-    """Its connections stay, and it answers nothing: a reply would be waited for much longer."""
+    """The connections of the store stay, and it answers nothing: a reply would be waited for
+    much longer."""
     stores = [await cluster.start_store(port) for port in (1, 2)]
     async with cluster.open_controller() as controller:
         await controller.scopes.create("a")
@@ -252,7 +253,7 @@ async def test_the_next_controller_leads_when_the_first_ends(
 async def test_a_controller_with_another_number_of_containers_ends(
     cluster: Cluster, autojump_clock: MockClock
 ) -> None:
-    """At its start, or when the first store says so later."""
+    """It ends at its start, or when the first store says so later."""
     await cluster.start_store(1)
     with pytest.raises(ExceptionGroup) as caught:  # noqa: PT012
         async with cluster.open_controller():

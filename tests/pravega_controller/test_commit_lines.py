@@ -41,7 +41,7 @@ COMMITTED = TransactionState.COMMITTED
 
 
 class Tables:
-    """One table in memory, as ``TableClient`` would show it, and what may go wrong with a write."""
+    """One table in memory, as ``TableClient`` would show it, and the faults of a write."""
 
     def __init__(self) -> None:
         self.entries: dict[bytes, tuple[bytes, int]] = {}
@@ -88,7 +88,7 @@ class Members:
 
 
 class Owner:
-    """A stream as one controller knows it."""
+    """A stream from the view of one controller."""
 
     def __init__(self) -> None:
         self.scope, self.stream, self.stream_id = "s", "a", "1"
@@ -234,7 +234,8 @@ async def test_a_full_line_takes_no_more(
 async def test_two_controllers_that_commit_all_the_time_get_on_both(
     sides: tuple[Side, Side], tables: Tables, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Who met a conflict has to read first: the other one gives way, or it would always win."""
+    """The one that met a conflict has to read first: the other one gives way, or it would always
+    win."""
     counts = {"one": 0, "two": 0}
     longest = {"one": 0.0, "two": 0.0}
 
@@ -286,7 +287,7 @@ async def until(c: Controller, identifier: bytes, state: TransactionState) -> No
 
 
 def merged_into(memory: MemorySegmentStore, number: int) -> list[bytes]:
-    """The transactions in the segments of a number, in the order of the stream."""
+    """Return the transactions in the segments of a number, in the order of the stream."""
     found: list[tuple[int, list[bytes]]] = []
     for name, segment in memory.segments.items():
         parsed = names.parse_segment_name(name)
@@ -445,7 +446,7 @@ async def test_a_commit_whose_reply_is_lost_is_carried_out_by_the_same_controlle
     memory_store: MemorySegmentStore,
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Even if nobody asks for it again."""
+    """This holds even if nobody asks for the commit again."""
     async with open_on_memory(reply_seconds_max=0.5, retry_seconds_max=0.1) as c:
         await make_stream(c)
         identifier = await begin(c)

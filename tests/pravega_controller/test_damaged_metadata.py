@@ -66,7 +66,7 @@ async def prepare(controller: Controller, memory: MemorySegmentStore) -> list[tu
 
 
 async def work(controller: Controller, scope: str, name: str) -> None:
-    """Everything that can be done with a stream."""
+    """Do every operation that exists for a stream."""
     streams = controller.streams
     await streams.configuration(scope, name)
     segments = await streams.active_segments(scope, name)

@@ -60,7 +60,7 @@ def histories() -> dict[str, list]:
 
 
 def earlier_history(stream: str) -> HistoryModel:
-    """A stream's epochs, as the first format stored them."""
+    """Return a stream's epochs, as the first format stored them."""
     model = HistoryModel()
     while (found := histories().get(f"epoch/{stream}/{len(model.epochs)}")) is not None:
         epoch = decode(msgspec.json.encode(found[0]), EarlierEpochRecord).epoch
@@ -127,7 +127,7 @@ async def check_busy(c: Controller) -> None:
 
 
 async def check_finished(c: Controller, memory: MemorySegmentStore) -> None:
-    """What the earlier controller had begun is brought to its end."""
+    """Check that the work of the earlier controller is finished."""
     assert len(await c.streams.active_segments("s", "scaling")) == 3
     assert memory.segments["s/scaling/0.#epoch.0"].is_sealed
     assert len(await c.streams.active_segments("s", "updating")) == 3

@@ -45,7 +45,7 @@ class Tables:
 async def write_all(
     writes: GroupedWrites, keys: Sequence[bytes], version: int = NOT_EXISTS
 ) -> dict[bytes, list[int] | Exception]:
-    """Hand in a write for each key, in order, and gather what becomes of them."""
+    """Submit a write for each key, in order, and collect the results."""
     found: dict[bytes, list[int] | Exception] = {}
 
     async def write(key: bytes) -> None:

@@ -13,7 +13,7 @@ SERVING = b"\x08\x01"
 
 
 def request_for(service: str) -> bytes:
-    """The bytes of a request: field 1, a text."""
+    """Return the bytes of a request: field 1, a text."""
     return b"\n" + bytes([len(service)]) + service.encode() if service else b""
 
 

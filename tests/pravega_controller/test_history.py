@@ -34,7 +34,7 @@ def append_scale(
 
 @st.composite
 def histories(draw: st.DrawFn, scales_max: int = 8) -> HistoryModel:
-    """A stream that was scaled at random: every scale replaces a run of neighbours."""
+    """Draw a stream that was scaled at random: every scale replaces a run of neighbours."""
     history = HistoryModel()
     count = draw(st.integers(1, 5))
     first = draw(st.integers(0, 20))
@@ -52,7 +52,7 @@ def histories(draw: st.DrawFn, scales_max: int = 8) -> HistoryModel:
 
 
 def small() -> HistoryModel:
-    """Three segments; segment 0 split at 0.1; then its upper half merged with segment 1."""
+    """Return three segments; segment 0 split at 0.1; then its upper half merged with segment 1."""
     history = HistoryModel()
     history.append(first_epoch(even_ranges(3), first_number=0, created_ms=1))
     append_scale(history, [0], [(0.0, 0.1), (0.1, THIRD)])
@@ -111,7 +111,7 @@ def test_segment_ids_are_unique_and_numbers_rise(history: HistoryModel) -> None:
 def test_duplicates_repeat_an_epoch_and_go_back_to_the_active_one(
     history: HistoryModel, data: st.DataObject
 ) -> None:
-    """As a rolling transaction does: the epoch of long ago, then the one that was active."""
+    """A rolling transaction adds two epochs: that of long ago, then the one that was active."""
     active, number = history.latest, len(history.epochs)
     old = data.draw(st.integers(0, number - 1))
     copied = history.segments_in(old)

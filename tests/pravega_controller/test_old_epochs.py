@@ -79,7 +79,7 @@ class Scene:
         return (await self.other.store.stream("s", "a")).record.first_epoch
 
     def count(self, kind: str) -> int:
-        """The records of a kind, of all streams."""
+        """Count the records of a kind, of all streams."""
         return sum(
             key.split(b"/")[1] == kind.encode()
             for name, table in self.memory.tables.items()
@@ -93,7 +93,7 @@ class Scene:
 
 
 def segment_of(epoch: int) -> int:
-    """The segment that an epoch of the scene's stream has."""
+    """Return the segment that an epoch of the scene's stream has."""
     return names.segment_id(epoch, epoch)
 
 
@@ -421,7 +421,7 @@ async def test_a_truncation_while_a_note_is_removed_is_noted(
 async def test_subscribers_that_the_head_has_left_behind_go_on(
     scene: Scene, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Neither do they keep epochs, nor are they kept from releasing what they have read since."""
+    """They keep no epochs, and they can still release what they have read since."""
     named = (NamedCut("s", "a", {}),)
     configuration = ReaderGroupConfiguration(1, 1, 1, 2, named, named)
     await scene.controller.groups.create("s", "g", GROUP_ID, configuration)

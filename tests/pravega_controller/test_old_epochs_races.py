@@ -155,7 +155,7 @@ async def test_a_stream_that_is_being_deleted_does_not_end_earlier(
 async def test_a_question_about_a_stream_whose_name_was_freed_is_told_not_found(
     scene: Scene, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """``GONE`` stands in the place of its state, which is no damage."""
+    """``GONE`` is stored in place of its state, which is no damage."""
     await scene.scale(2)
     stream = await scene.other.store.stream("s", "a")
     history = StreamHistory(scene.other.store.tables, stream.table, stream.stream_id, stream="s/a")
@@ -211,8 +211,10 @@ async def test_a_transaction_begins_on_a_stream_whose_epochs_go_at_once(
     monkeypatch: pytest.MonkeyPatch,
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """``history_seconds_min`` may be 0; the active epoch has a snapshot, so its record was not
-    read with the stream."""
+    """``history_seconds_min`` may be 0.
+
+    The active epoch has a snapshot, so its record was not read with the stream.
+    """
     monkeypatch.setattr(stream_history, "SNAPSHOT_EPOCHS", 2)
     async with open_scene(open_on_memory, memory_store, history_seconds_min=0.0) as scene:
         await scene.scale(2)

@@ -250,7 +250,7 @@ async def test_two_controllers_answer_alike_and_one_takes_over_from_the_other(
 
 
 async def servers(client: Any) -> set[int]:
-    """The ports of the controllers that live, by one of them, once it has looked again."""
+    """Return the ports of the live controllers, by one of them, after it has looked again."""
     await trio.sleep(0.5)
     found = await client.call("getControllerServerList", pb.ServerRequest())
     return {node.port for node in found.nodeURI}

@@ -56,7 +56,7 @@ STORED = {
 
 
 def examples() -> list[tuple[str, bytes]]:
-    """Each section's examples: the record's name and the bytes."""
+    """Return each section's examples: the record's name and the bytes."""
     found = []
     for section in re.split(r"^### ", PAGE.read_text(), flags=re.MULTILINE)[1:]:
         name = section.splitlines()[0]

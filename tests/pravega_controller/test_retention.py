@@ -333,7 +333,7 @@ async def test_a_round_that_stops_anywhere_is_made_up_for(
 
 
 async def end_after_round(scene: Scene, fault: Fault) -> None:
-    """A whole round without reaching the fault ends the test."""
+    """Make one round; a whole round without reaching the fault ends the test."""
     await scene.retention.retain("s", "t")
     scene.memory.fault = None
     fault.reached.set()

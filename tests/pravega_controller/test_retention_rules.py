@@ -30,7 +30,7 @@ class World:
     cuts: list[Cut]
 
     def positions(self, cut: Cut) -> list[tuple[int, int]]:
-        """(epoch, offset) of every key that is the first one of some segment."""
+        """Return (epoch, offset) of every key that is the first one of some segment."""
         found = []
         for key in sorted({segment.low for segment in self.segments.values()}):
             covering = [self.segments[i] for i in cut if self.segments[i].low <= key]
@@ -158,7 +158,7 @@ async def choose(
 def slow_choice(
     policy: RetentionPolicy, stored: list[tuple[int, int, Cut]], bound: Cut | None, now: int
 ) -> Cut | None:
-    """The rules as they are told, one after the other."""
+    """Choose by the documented rules, applied one after the other."""
     latest_size = stored[-1][1]
     values = [
         now - time if policy.retention_type is TIME else latest_size - size
@@ -198,7 +198,7 @@ def slow_choice(
 def situations(
     draw: st.DrawFn,
 ) -> tuple[RetentionPolicy, list[tuple[int, int, Cut]], Cut | None, int]:
-    """A stream of two segments, whose sizes count from the beginning."""
+    """Draw a stream of two segments, whose sizes count from the beginning."""
     now, cut, stored = 0, {0: 0, 1: 0}, []
     for _ in range(draw(st.integers(1, 12))):
         now += draw(st.integers(1, 5))
@@ -222,7 +222,7 @@ async def test_the_choice_is_that_of_the_rules(
 async def test_what_is_kept_is_never_less_than_the_minimum(
     situation: tuple[RetentionPolicy, list[tuple[int, int, Cut]], Cut | None, int],
 ) -> None:
-    """And what a subscriber needs goes only where the maximum says so."""
+    """What a subscriber needs is removed only where the maximum says so."""
     policy, stored, bound, now = situation
     chosen = await choose(*situation)
     if chosen is None:

@@ -52,7 +52,7 @@ def test_a_range_between_neighbouring_doubles_stays_one() -> None:
 
 
 def slow_choice(active: list[Segment], wanted: int, idle: set[int], count_min: int) -> list[int]:
-    """Every run of two or three neighbours with the wanted one in it, judged by itself."""
+    """Judge every run of two or three neighbours with the wanted one in it by itself."""
     candidates = []
     ids = [segment.segment_id for segment in active]
     for size in (3, 2):

@@ -328,7 +328,7 @@ async def test_a_cancelled_request_leaves_the_others_alone(
 
 
 class CountingStream(trio.abc.Stream):
-    """Passes everything on, and counts what is sent."""
+    """A stream that passes everything on, and counts what is sent."""
 
     def __init__(self, inner: trio.abc.Stream, sent: list[int]) -> None:
         self._inner = inner
@@ -558,7 +558,7 @@ async def test_a_store_of_a_cluster_that_does_not_answer_is_not_taken_for_one_th
 
 
 async def test_a_store_that_hung_up_is_not_taken_for_one_that_is_there() -> None:
-    """Not even before the event loop has read that."""
+    """This holds even before the event loop has read the end of the connection."""
     async with trio.open_nursery() as nursery:
         accepted: list[trio.SocketStream] = []
 

@@ -574,7 +574,7 @@ async def uri(
     authority: str,
     **settings: Any,
 ) -> tuple[str, int]:
-    """What getURI answers to a client that dialled this authority."""
+    """Return the answer of getURI to a client that dialled this authority."""
     environment = Environment(random=Random(7), open_stream=memory_store.open_stream)
     stores = (("10.9.9.9", 6000), ("10.9.9.9", 6001))
     config = ControllerConfig(port=0, segment_stores=stores, **settings)

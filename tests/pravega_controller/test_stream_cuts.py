@@ -25,7 +25,7 @@ def append_scale(
 
 
 def small() -> HistoryModel:
-    """0, 1, 2; then 0 -> S3, S4; then S4 and 1 -> S5."""
+    """Return the segments 0, 1, 2; then 0 -> S3, S4; then S4 and 1 -> S5."""
     history = HistoryModel()
     history.append(first_epoch(even_ranges(3), first_number=0, created_ms=1))
     append_scale(history, [0], [(0.0, 0.1), (0.1, THIRD)])
@@ -129,7 +129,7 @@ def random_history_and_cuts(draw: st.DrawFn) -> tuple[HistoryModel, dict, dict]:
         append_scale(history, sealed, ranges)
 
     def cut() -> dict[int, int]:
-        """A cut through random epochs: begin with one epoch, step some segments onward."""
+        """Draw a cut through random epochs: begin with one epoch, step some segments onward."""
         position = {s.segment_id: 0 for s in history.segments_in(0)}
         for epoch in history.epochs[1:]:
             if set(epoch.sealed_ids) <= position.keys() and draw(st.booleans()):
@@ -173,7 +173,10 @@ def test_a_cut_that_could_not_be_stored_is_refused() -> None:
 
 
 def slow_pieces(segments: list[Segment], cut: dict[int, int]) -> list[tuple] | None:
-    """The positions of the keys by looking at every segment for each; None for no valid cut."""
+    """Find the positions of the keys by looking at every segment for each.
+
+    None for no valid cut.
+    """
     named = {segment.segment_id: segment for segment in segments}
     begun = [named[i] for i, offset in cut.items() if offset >= 0]
     future = [named[i] for i, offset in cut.items() if offset < 0]

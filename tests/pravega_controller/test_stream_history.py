@@ -38,7 +38,7 @@ from pravega_controller.testing.memory_segment_store import MemorySegmentStore
 
 
 def random_model(random: Random, epochs: int, segments: int) -> HistoryModel:
-    """A history of splits, merges, and now and then a pair of duplicate epochs."""
+    """Make a history of splits, merges, and now and then a pair of duplicate epochs."""
     model = HistoryModel()
     model.append(first_epoch(even_ranges(segments), first_number=0, created_ms=0))
     latest = model.latest
@@ -77,7 +77,7 @@ def random_scale(
 
 
 def random_cut(random: Random, model: HistoryModel) -> dict[int, int]:
-    """A cut through random epochs: begin with one epoch, step some segments onward."""
+    """Draw a cut through random epochs: begin with one epoch, step some segments onward."""
     position = {s.segment_id: 0 for s in model.segments_in(0)}
     eagerness = random.random()
     for epoch in model.epochs[1:]:
@@ -92,7 +92,10 @@ def random_cut(random: Random, model: HistoryModel) -> dict[int, int]:
 async def stored(
     model: HistoryModel,
 ) -> AsyncIterator[tuple[MemorySegmentStore, Callable[[], StreamHistory]]]:
-    """The model's epochs in a table, and a maker of readers that know nothing."""
+    """Store the model's epochs in a table.
+
+    Yield it and a function that makes readers without memory.
+    """
     memory = MemorySegmentStore()
     async with trio.open_nursery() as nursery:
         await nursery.start(memory.run)
@@ -303,7 +306,7 @@ def test_what_is_at_or_after_the_head_is_answered_as_without_dropping(
 async def check_dropped(
     history: StreamHistory, model: HistoryModel, head: dict, before: int, *, is_warm: bool
 ) -> None:
-    """Each answer about an epoch or a segment is the right one, or that it was dropped.
+    """Check that each answer about an epoch or a segment is right, or says that it was dropped.
 
     What is in memory may be told as long as nothing has shown that it was dropped.
     """

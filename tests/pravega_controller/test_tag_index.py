@@ -42,7 +42,7 @@ async def with_tag(controller: Controller, tag: str, scope: str = "s") -> list[s
 
 
 def index_entries(memory: MemorySegmentStore, scope_id: str) -> set[tuple[str, str]]:
-    """What a scope's index says."""
+    """Return the entries of a scope's index."""
     table = memory.tables[f"_system/_tables/controller/tags-{scope_id}"]
     records = [decode(value, TagRecord) for value, _ in table.entries.values()]
     return {(record.text, record.stream) for record in records if record.stream}

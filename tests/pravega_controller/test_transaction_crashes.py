@@ -33,7 +33,7 @@ COMMITTED, ABORTED = TransactionState.COMMITTED, TransactionState.ABORTED
 
 @dataclass
 class Run:
-    """What a scenario's steps share: the transactions they began, in order."""
+    """The common state of a scenario's steps: the transactions they began, in order."""
 
     memory: MemorySegmentStore
     begun: list[bytes] = field(default_factory=list)
@@ -142,7 +142,7 @@ async def check_begun(c: Controller, run: Run) -> None:
 
 
 def lengths(run: Run) -> dict[str, int]:
-    """How much lies in each number's segments, whatever their epochs."""
+    """Return how many bytes each number's segments have, in all epochs together."""
     found = {"0": 0, "1": 0}
     for name, segment in run.memory.segments.items():
         number = name.removeprefix("s/a/").split(".")[0]
@@ -231,7 +231,7 @@ def short_wait_for_late_requests(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def check_nothing_left(memory: MemorySegmentStore) -> None:
-    """When all leases have ended, only the archive remembers any transaction."""
+    """Check that after the end of all leases only the archive remembers any transaction."""
     await trio.sleep(40)
     assert not [name for name in memory.segments if names.is_transaction_segment(name)]
     assert not memory.tables[INTENTS].entries

@@ -55,7 +55,7 @@ async def until(
 
 
 def parts(memory: MemorySegmentStore) -> list[str]:
-    """The transaction segments that exist."""
+    """Return the transaction segments that exist."""
     return [name for name in memory.segments if names.is_transaction_segment(name)]
 
 
@@ -65,7 +65,7 @@ def write(memory: MemorySegmentStore, identifier: bytes, number: int, length: in
 
 
 def open_records(memory: MemorySegmentStore) -> list[bytes]:
-    """The keys of all records of transactions outside of the archive."""
+    """Return the keys of all records of transactions outside of the archive."""
     return [
         key
         for table, content in memory.tables.items()

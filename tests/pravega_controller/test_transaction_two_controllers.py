@@ -46,7 +46,7 @@ async def make_anew(c: Controller) -> None:
 
 
 def stored(memory: MemorySegmentStore, kind: str) -> list[bytes]:
-    """The keys in the tables of transactions or of outcomes."""
+    """Return the keys in the tables of transactions or of outcomes."""
     return [
         key for name, table in memory.tables.items() if f"/{kind}-" in name for key in table.entries
     ]
@@ -195,7 +195,8 @@ async def test_a_begin_that_is_slower_than_the_seal_of_its_stream_leaves_no_segm
     paused: list[wire.Request] = []
 
     def is_late(request: wire.Request) -> bool:
-        """Whether a request of the begin is held up: creations, or the last look at the stream."""
+        """Return whether a request of the begin is delayed: creations, or the last look at the
+        stream."""
         is_creation = isinstance(request, wire.CreateSegment)
         is_look = isinstance(request, wire.ReadTable) and "/histories-" in request.segment
         if not (is_creation or (is_look and late == "look" and not any(map(_is_look, paused)))):

@@ -140,7 +140,7 @@ def test_what_a_crash_left_half_done_is_the_first_part_of_the_next_batch(
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Epoch]:
-    """Epochs of a stream that is split, merged and rolled at random."""
+    """Draw epochs of a stream that is split, merged and rolled at random."""
     epochs = [first_epoch(even_ranges(draw(st.integers(1, 4))), first_number=0, created_ms=0)]
     for _ in range(draw(st.integers(0, 6))):
         latest = segments_of(epochs, len(epochs) - 1)

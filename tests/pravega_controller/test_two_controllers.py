@@ -225,7 +225,7 @@ async def wait_until_ended(controller: Controller, identifier: bytes) -> None:
 async def test_a_controller_with_old_knowledge_overwrites_no_seal_of_a_large_stream(
     open_on_memory: Any, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """A roll of so many segments that its keys do not fit one update."""
+    """The test rolls a stream of so many segments that its keys do not fit one update."""
     async with open_on_memory(port=1) as first, open_on_memory(port=2) as second:
         await first.scopes.create("s")
         await first.streams.create("s", "a", fixed_configuration(1100))
@@ -293,7 +293,7 @@ async def test_a_large_write_that_another_overtakes_leaves_none_of_its_seals(
 
 
 class DamagedTransactions:
-    """Ends no transaction, as if what is stored of them were damaged."""
+    """A wrapper that ends no transaction, as if the stored records were damaged."""
 
     async def end_all(self, stream: Stream) -> Stream:
         raise CorruptMetadataError("the transactions are damaged")
@@ -334,7 +334,10 @@ async def test_nobody_waits_for_ever_for_work_of_a_living_controller(
 async def test_a_roll_is_finished_with_the_transactions_of_the_controller_that_died(
     open_on_memory: Any, memory_store: MemorySegmentStore, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Killed in the middle of a merge; the survivor has not read its transactions yet."""
+    """The first controller is killed in the middle of a merge.
+
+    The survivor has not read its transactions yet.
+    """
     async with open_on_memory(port=2) as second:
         with trio.CancelScope() as life:
             async with open_on_memory(port=1) as first:

@@ -116,7 +116,8 @@ async def test_the_cut_is_whole_and_behind_all_positions(world: World) -> None:
 
 
 async def test_a_segment_that_is_left_out_throws_out_those_before_it() -> None:
-    """Found at random: the left half stayed in epoch 0, although a writer was in epoch 1 there."""
+    """A random test found this: the left half stayed in epoch 0, although a writer was in epoch
+    1 there."""
     first = [Segment(0, 0.0, 0.5), Segment(1, 0.5, 1.0)]
     whole = Segment(names.segment_id(2, 1), 0.0, 1.0)
     halves = [

@@ -52,7 +52,7 @@ class Scene:
         await self.marks.record_mark("s", "t", writer, time, position)
 
     async def watermarks(self) -> list[Watermark]:
-        """All that were written, after another round."""
+        """Run another round; return all watermarks that were written."""
         await self.marks.run_round()
         segment = "s/_MARKt/0.#epoch.0"
         info = await self.segments.segment_info(segment)

@@ -89,7 +89,7 @@ async def scaled(c: Controller) -> None:
 
 
 async def left_epochs(c: Controller) -> None:
-    """A stream that has left five epochs with snapshots behind."""
+    """Make a stream that has left five epochs with snapshots behind."""
     await stream(c)
     for epoch in range(5):
         (first, *_) = await c.streams.active_segments("s", "a")
@@ -99,7 +99,7 @@ async def left_epochs(c: Controller) -> None:
 
 
 async def drop_epochs(c: Controller, rounds: int = 8) -> None:
-    """Let the epochs expire, and go one by one."""
+    """Let the epochs expire, and drop them one by one."""
     c.old_epochs._expiring_ms = 0
     c.old_epochs._owns = lambda key: True
     for _ in range(rounds):
@@ -107,7 +107,7 @@ async def drop_epochs(c: Controller, rounds: int = 8) -> None:
 
 
 async def left_and_sealed(c: Controller) -> None:
-    """A sealed stream of which some epochs are dropped, but not removed."""
+    """Make a sealed stream of which some epochs are dropped, but not removed."""
     await left_epochs(c)
     await drop_epochs(c, rounds=3)
     record = (await c.store.stream("s", "a")).record
@@ -134,7 +134,7 @@ async def check_deleted_with_left_epochs(c: Controller, memory: MemorySegmentSto
 
 
 def history_keys(memory: MemorySegmentStore, kind: str) -> list[bytes]:
-    """The keys of this kind of the streams that have left epochs behind."""
+    """Return the keys of this kind of the streams that have left epochs behind."""
     return [
         key
         for name, table in memory.tables.items()
@@ -168,7 +168,7 @@ async def scale(c: Controller) -> None:
 
 
 def live(memory: MemorySegmentStore, prefix: str) -> dict[str, bool]:
-    """The segments of a stream that exist, and whether they are sealed."""
+    """Return the segments of a stream that exist, and whether they are sealed."""
     return {
         name.removeprefix(prefix): segment.is_sealed
         for name, segment in memory.segments.items()
@@ -358,7 +358,7 @@ async def taken_over(memory: MemorySegmentStore, successor: Controller) -> None:
 
 
 def check_promises(memory: MemorySegmentStore) -> None:
-    """Whatever is pending has an intent, or nobody would ever look at it again."""
+    """Check that each pending change has an intent: without one nobody would look at it again."""
     intents = {key.split(b"/", 1)[1] for key in memory.tables[INTENTS].entries}
     for key, (value, _) in memory.tables[SCOPES].entries.items():
         if decode(value, ScopeRecord).phase != "active":
@@ -378,7 +378,7 @@ def check_promises(memory: MemorySegmentStore) -> None:
 
 
 def objects_of(memory: MemorySegmentStore) -> list[tuple[str, bytes, bytes]]:
-    """The table, key and value of every stream's and every group's name."""
+    """Return the table, key and value of every stream's and every group's name."""
     return [
         (table, key, value)
         for table, content in memory.tables.items()
@@ -388,14 +388,15 @@ def objects_of(memory: MemorySegmentStore) -> list[tuple[str, bytes, bytes]]:
 
 
 def state_of(memory: MemorySegmentStore, objects: str, name: bytes) -> StreamRecord | None:
-    """The state of the stream that a name's record leads to."""
+    """Return the state of the stream that a name's record leads to."""
     key = f"{decode(name, NameRecord).stream_id}/state".encode()
     found = memory.tables[objects.replace("objects", "histories")].entries.get(key)
     return None if found is None else decode(found[0], StreamRecord)
 
 
 def check_nothing_is_left(memory: MemorySegmentStore) -> None:
-    """Every record of a stream belongs to a stream that a name leads to, but for tombstones."""
+    """Check that every record of a stream, except tombstones, belongs to a stream that has a
+    name."""
     ids = {decode(v, NameRecord).stream_id for _, k, v in objects_of(memory) if k[:2] == b"s/"}
     for table, content in memory.tables.items():
         if "histories" in table:
@@ -404,7 +405,7 @@ def check_nothing_is_left(memory: MemorySegmentStore) -> None:
 
 
 def check_seals(memory: MemorySegmentStore) -> None:
-    """From now on, no segment is sealed before its successors are on record and exist."""
+    """Check from now on that no segment is sealed before its successors are on record and exist."""
 
     def check(segment: str) -> None:
         name = names.parse_segment_name(segment)

@@ -116,7 +116,7 @@ class ModelStream:
 def advance(
     stream: ModelStream, cut: dict[int, int], end: dict[int, int] | None, rng: Random
 ) -> dict[int, int]:
-    """What a batch does, with a limit on each segment drawn at random."""
+    """Do the work of a batch, with a limit on each segment drawn at random."""
     while True:
         states = stream.states(cut)
         completed = find_completed(cut, states, end)

@@ -113,7 +113,7 @@ EVENTS = st.one_of(
 
 
 def wanted(event: bytes) -> dict[str, Any] | None:
-    """What Python makes of an event; None if it is malformed."""
+    """Return what Python makes of an event; None if it is malformed."""
     try:
         value = json.loads(event.decode())
     except ValueError:

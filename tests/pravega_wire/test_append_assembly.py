@@ -33,7 +33,7 @@ REQUEST_ID = 7
 
 
 def connected() -> Connection:
-    """A server's connection on which both writers are set up."""
+    """Return a server's connection on which both writers are set up."""
     connection = Connection(Role.SERVER)
     for writer, segment in ((WRITER, SEGMENT), (OTHER, "other")):
         connection.receive_data(encode(SetupAppend(1, writer, segment, "")))
@@ -56,7 +56,7 @@ def end(
 
 
 def tail(code: int, data: bytes) -> bytes:
-    """What stands behind the whole events of a block."""
+    """Return the bytes behind the whole events of a block."""
     return struct.pack(">ii", code, len(data)) + data
 
 

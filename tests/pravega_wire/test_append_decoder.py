@@ -53,18 +53,18 @@ class AppendAssembler:
         self._block: _Block | None = None
 
     def set_up(self, writer_id: bytes, segment: str) -> None:
-        """Know the writer from now on."""
+        """Register the writer from now on."""
         self._expect_no_block("SetupAppend")
         if len(self._writers) >= WRITERS_MAX and writer_id not in self._writers:
             raise RemoteProtocolError(f"more than {WRITERS_MAX} writers on a connection")
         self._writers[writer_id] = _Writer(segment)
 
     def forget(self, writer_id: bytes) -> None:
-        """Know the writer no more; its next append is an error unless it is set up again."""
+        """Forget the writer; its next append is an error unless it is set up again."""
         self._writers.pop(writer_id, None)
 
     def padding(self) -> None:
-        """Padding outside of a block means nothing."""
+        """Ignore padding outside of a block."""
         self._expect_no_block("Padding")
 
     def detach(self) -> None:
@@ -84,7 +84,7 @@ class AppendAssembler:
         self._block = _Block(writer_id, source, start + _UUID_BYTES, end)
 
     def block_end(self, source: Source, start: int, end: int) -> Append:
-        """The append that the AppendBlockEnd payload ``source[start:end]`` completes."""
+        """Return the append that the AppendBlockEnd payload ``source[start:end]`` completes."""
         data_start = start + _BLOCK_END.size
         if data_start > end:
             raise RemoteProtocolError("AppendBlockEnd ends early")
@@ -109,7 +109,7 @@ class AppendAssembler:
         return Append(writer.segment, writer_id, data, event_count, last_event_number, request_id)
 
     def conditional_append(self, source: Source, start: int, end: int) -> Append:
-        """The append of a ConditionalAppend payload: its event, still framed."""
+        """Return the append of a ConditionalAppend payload: its event, still framed."""
         data_start = start + _CONDITIONAL.size
         if data_start + HEADER_BYTES > end:
             raise RemoteProtocolError("ConditionalAppend ends early")
@@ -121,7 +121,7 @@ class AppendAssembler:
         return self._conditional(source, start, data_start, data_end, request_id)
 
     def conditional_block_end(self, source: Source, start: int, end: int) -> Append:
-        """The append of a ConditionalBlockEnd payload: its bytes as they are."""
+        """Return the append of a ConditionalBlockEnd payload: its bytes as they are."""
         data_start = start + _CONDITIONAL.size + _INT32.size
         if data_start > end:
             raise RemoteProtocolError("ConditionalBlockEnd ends early")
@@ -171,7 +171,8 @@ def _request_id(source: Source, position: int, end: int) -> int:
 
 
 def _block_data(block: _Block, whole_bytes: int, end_data: Source) -> bytes:
-    """A block's whole events and, when the block ends in a partial event, that one completed."""
+    """Return a block's whole events and, when the block ends in a partial event, that one
+    completed."""
     length = block.end - block.start
     if not 0 <= whole_bytes <= length:
         raise RemoteProtocolError(f"{whole_bytes} bytes of whole events in a block of {length}")
@@ -200,7 +201,7 @@ SMALL = st.integers(-2, 40)
 
 
 class Reference:
-    """What ``AppendDecoder`` does, frame by frame in Python."""
+    """A slow ``AppendDecoder``, frame by frame in Python."""
 
     def __init__(self) -> None:
         self.appends = AppendAssembler()
@@ -232,7 +233,7 @@ class Reference:
 
 
 class Compiled:
-    """The real one, called as a connection calls it."""
+    """The real decoder, called as a connection calls it."""
 
     def __init__(self) -> None:
         self.decoder = AppendDecoder(ACCEPTED, COMMAND_BYTES_MAX, WRITERS_MAX)
@@ -249,7 +250,7 @@ class Compiled:
 
 @st.composite
 def payloads(draw: st.DrawFn, code: int) -> bytes:
-    """Mostly well formed payloads, with lengths and numbers that sometimes lie."""
+    """Draw mostly well formed payloads; some of their lengths and numbers are wrong."""
     writer = bytes([draw(st.integers(0, 1))]) * 16
     data = draw(st.binary(max_size=40))
     number = draw(st.integers(-5, 30))
@@ -275,7 +276,7 @@ def payloads(draw: st.DrawFn, code: int) -> bytes:
 
 @st.composite
 def streams(draw: st.DrawFn) -> list[bytes]:
-    """Reads of a connection: whole frames, each read one or more of them."""
+    """Draw the reads of a connection: whole frames, each read one or more of them."""
     setups = [draw(payloads(1)), draw(payloads(1))]
     frames = [HEADER.pack(1, len(payload)) + payload for payload in setups]
     for code in draw(st.lists(CODES, max_size=12)):

@@ -54,7 +54,7 @@ def payload_of(command: Command) -> bytes:
 
 
 def decode_or_refuse(code: int, payload: Buffer) -> Command | None:
-    """Whatever the bytes are, nothing but ``RemoteProtocolError`` may come of them."""
+    """Decode any bytes; the only error that may be raised is ``RemoteProtocolError``."""
     try:
         return decode(code, payload)
     except RemoteProtocolError:
@@ -90,7 +90,8 @@ def test_bytes_behind_the_last_field_are_ignored(
 
 
 def without_tail(command: Command, present: int) -> tuple[Command, bytes]:
-    """The command with defaults for all but the first fields, and its payload without those."""
+    """Return the command with defaults for all but the first fields, and its payload without
+    those."""
     cls, slots = type(command), slots_of(type(command))
     shortened = cls(*[getattr(command, slot.name) for slot in slots[:present]])
     absent = [getattr(shortened, slot.name) for slot in slots[present:]]

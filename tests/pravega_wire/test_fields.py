@@ -11,7 +11,7 @@ TEXTS = st.text(st.characters(codec="utf-8"))
 
 
 def modified_utf8(text: str) -> bytes:
-    """One UTF-16 unit after the other, as the format is defined."""
+    """Encode one UTF-16 unit after the other, as the format is defined."""
     units = text.encode("utf-16-be")
     encoded = bytearray()
     for index in range(0, len(units), 2):

@@ -32,7 +32,7 @@ OUR_OWN = {"PlanScan", "ScanPlanned", "HoldChunks", "ChunksHeld"}
 
 
 def value_of(kind: Any, written: Any) -> Any:
-    """A field's value from the way it is written in the file, by the field's type."""
+    """Return a field's value from the way it is written in the file, by the field's type."""
     match kind, written:
         case _, {"repeat": piece, "times": times}:
             return value_of(kind, piece) * times
@@ -53,7 +53,7 @@ def value_of(kind: Any, written: Any) -> Any:
 
 
 def as_sent(value: Any) -> Any:
-    """What is left of a value on the wire: no version of an empty key, and no prefix filter."""
+    """Return what the wire keeps of a value: no version of an empty key, and no prefix filter."""
     match value:
         case TableKey(b"", _):
             return TableKey(b"")
@@ -108,6 +108,6 @@ def test_streams_of_the_official_client_hold_their_events(case: dict[str, Any], 
 
 
 def test_the_streams_hold_padding_and_partial_events() -> None:
-    """So that the test above tests what it is for."""
+    """This makes sure that the test above tests its subject."""
     for code in (b"\xff\xff\xff\xff", b"\xff\xff\xff\xfe"):
         assert any(code in bytes.fromhex(case["stream"]) for case in GOLDEN["append_streams"])

@@ -77,7 +77,7 @@ def test_other_numbers_have_no_compact_form(value: int) -> None:
 
 @given(st.data())
 def test_damaged_bytes_are_refused_or_mean_something(data: st.DataObject) -> None:
-    """No other error comes out, whatever the bytes."""
+    """Whatever the bytes are, no other error is raised."""
     case = data.draw(st.sampled_from(GOLDEN["auto_scale_events"] + GOLDEN["watermarks"]))
     written = bytearray.fromhex(case["bytes"])
     written[data.draw(st.integers(0, len(written) - 1))] = data.draw(st.integers(0, 255))

@@ -12,14 +12,14 @@ from segstore.testing.local_tiers import LocalTiers
 
 @pytest.fixture
 def still_clock() -> trio.testing.MockClock:
-    """Time stands still: on whatever machine, nothing happens but what the test does."""
+    """A clock that stands still: on any machine, only the test's own actions happen."""
     return trio.testing.MockClock()
 
 
 @pytest.fixture
 def fast_clock() -> trio.testing.MockClock:
-    """Time goes by a hundred times as fast, for containers on real tiers: no jumps while threads
-    work."""
+    """A clock a hundred times as fast, for containers on real tiers: it does not jump while
+    threads work."""
     return trio.testing.MockClock(rate=100)
 
 

@@ -61,13 +61,13 @@ class SlowLogs(MemoryDataLogFactory):
         return log
 
     def finish(self) -> None:
-        """Let the writes under way become durable."""
+        """Finish the writes under way, so that they become durable."""
         waiting, self._waiting = self._waiting, []
         for complete in waiting:
             complete()
 
     def operations(self) -> list[list[Operation]]:
-        """The operations that end in each write."""
+        """Return the operations that end in each write."""
         reader = FrameReader()
         return [
             [decode_operation(record) for _, record in reader.feed(data, 0)] for data in self.writes
@@ -88,7 +88,7 @@ async def opened(logs: SlowLogs, *names: str) -> AsyncIterator[Container]:
 
 
 class Answers:
-    """What was answered, in order."""
+    """The answers, in order."""
 
     def __init__(self) -> None:
         self.all: list[tuple[SegmentStoreError | None, int]] = []

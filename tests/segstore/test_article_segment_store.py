@@ -95,7 +95,7 @@ async def test_guarantee_several_writers_of_one_segment_at_the_same_time(
 
 
 async def write_together(container: Container, name: str) -> None:
-    """Five writers, 40 appends each, of different lengths."""
+    """Append with five writers, 40 appends each, of different lengths."""
 
     async def write(writer: int) -> None:
         for number in range(40):
@@ -301,7 +301,7 @@ async def test_storage_abstractions_any_tier_1_goes_with_any_tier_2(
 
 
 async def live(factory: DurableDataLogFactory, chunks: ChunkStorage, life: int) -> None:
-    """One life of a container on these tiers, that finds what the earlier ones left."""
+    """Run a container once on these tiers; check that it finds what the earlier runs left."""
     logs = EpochRecordingLogs(factory)
     storage = ChunkedSegmentStorage(chunks, epoch=logs.epoch_now)
     manager = CacheManager(StreamingCache(8 * MIB))

@@ -151,7 +151,7 @@ async def test_checkpoints_have_the_whole_metadata_so_that_no_operation_before_i
 
 
 def container_log(tiers: LocalTiers) -> list[object]:
-    """What a recovery found in the log."""
+    """Return the operations that a recovery found in the log."""
     return list(tiers.log.read_operations)
 
 

@@ -26,7 +26,7 @@ WRITER = bytes(range(16))
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[LocalStore]:
-    """Hosts container 0 alone."""
+    """A store that hosts container 0 alone."""
     assert (container_of(HERE, 4), container_of(THERE, 4)) == (0, 1)
     async with local_store(tmp_path, container_ids=(0,)) as store:
         yield store
@@ -41,7 +41,7 @@ async def read(client: WireClient, name: str, offset: int, length: int = 1000) -
 
 
 def appends(operations: list[Operation]) -> list[bytes]:
-    """The data of the appends among them."""
+    """Return the data of the appends among the operations."""
     return [bytes(each.data) for each in operations if isinstance(each, AppendOperation)]
 
 

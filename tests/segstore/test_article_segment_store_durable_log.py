@@ -40,7 +40,7 @@ WRITER = bytes(range(16))
 
 
 def facts(operation: Operation) -> tuple[object, ...]:
-    """What an operation says, besides its sequence number."""
+    """Return the content of an operation, without its sequence number."""
     if isinstance(operation, AppendOperation):
         data, values = bytes(operation.data), dict(operation.attribute_values)
         return ("append", operation.segment_id, operation.offset, data, values)
@@ -407,7 +407,7 @@ def test_in_memory_operation_log_is_a_chain_in_the_order_of_the_durable_one() ->
 
 
 def owed_count(container: Container) -> int:
-    """How many operations tier 2 has not taken."""
+    """Count the operations that tier 2 has not taken."""
     [gauge] = [each for each in container.throttle_snapshot().gauges if "operation" in each.name]
     return gauge.value
 

@@ -141,7 +141,8 @@ async def test_storage_writer_and_recovery_detect_that_tier_2_was_changed_by_oth
 
 @pytest.fixture
 def slower_clock() -> trio.testing.MockClock:
-    """Five times as fast as the real one: what is due after seconds can be told from the rest."""
+    """A clock five times as fast as the real one: what is due after seconds can be told from the
+    rest."""
     return trio.testing.MockClock(rate=5)
 
 

@@ -59,7 +59,7 @@ async def open_durable_container() -> AsyncIterator[SegmentContainer]:
 
 @asynccontextmanager
 async def open_forgetful_container() -> AsyncIterator[SegmentContainer]:
-    """A durable one that keeps no attribute in memory which its index has, and flushes always."""
+    """Open a durable container that keeps no indexed attribute in memory, and flushes always."""
     storage = next_owner(MemoryChunkStorage())
     cache_manager = CacheManager(StreamingCache(64 * 1024 * 1024))
     async with (
@@ -99,7 +99,7 @@ async def container(request: pytest.FixtureRequest) -> AsyncIterator[SegmentCont
 
 
 class Answers:
-    """Collects completions of reads or appends, labelled, in the order in which they come."""
+    """A collector of completions of reads or appends, labelled, in the order in which they come."""
 
     def __init__(self) -> None:
         self.all: list[tuple[str, object]] = []
@@ -370,7 +370,7 @@ async def test_a_refused_append_changes_neither_data_nor_attributes(
 async def test_an_append_that_is_wrong_twice_is_refused_for_its_attributes(
     container: SegmentContainer,
 ) -> None:
-    """The original's order: a writer that sends again learns that it did."""
+    """The order is the original's: a writer that sends again learns that it did."""
     await container.create_segment("s", attributes={WRITER: 7})
     with pytest.raises(BadAttributeUpdateError):
         await container.append(

@@ -194,7 +194,7 @@ async def test_damage_that_a_running_store_meets_in_its_only_journal_ends_it(
 
 
 def damage_first_file(journal: Path) -> None:
-    """Let the disk lose the first half of the journal."""
+    """Damage the disk: it loses the first half of the journal."""
     [file] = sorted(journal.glob("*.journal"))[:1]
     with file.open("r+b") as opened:
         opened.write(bytes(file.stat().st_size // 2))
@@ -335,7 +335,7 @@ async def test_a_recovery_tells_its_stages_and_reads_what_tier_2_does_not_have(
 
 
 async def recovered_after(append_count: int) -> dict[str, object]:
-    """What a recovery says when tier 2 has nothing of so many appends."""
+    """Return the report of a recovery of this many appends of which tier 2 has nothing."""
     logs = MemoryDataLogFactory()
     failing = False
     chunks = FaultyChunkStorage(
@@ -359,7 +359,7 @@ async def recovered_after(append_count: int) -> dict[str, object]:
 
 
 class Openings:
-    """Opens containers that fail as they are told to."""
+    """An opener of containers that fail as they are told to."""
 
     def __init__(self, errors: dict[int, Exception]) -> None:
         self.errors = errors
@@ -415,7 +415,7 @@ async def test_a_store_of_which_no_container_can_be_opened_ends_with_the_reason(
 
 
 def chunks_of_containers(path: Path) -> list[Path]:
-    """All files of tier 2 but for claims of whole stores."""
+    """Return all files of tier 2, without the claims of whole stores."""
     return [each for each in (path / "storage").rglob("*") if "store$claim" not in each.name]
 
 

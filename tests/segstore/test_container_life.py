@@ -28,7 +28,7 @@ MIB = 1024 * 1024
 
 
 class LogsThatCancel(MemoryDataLogFactory):
-    """Cancels whoever has just read an empty log."""
+    """Logs that cancel the task that has just read an empty log."""
 
     def __init__(self, scope: trio.CancelScope) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ async def test_a_full_cache_is_waited_for_without_spinning(
 
 
 class HeldWrites(MemoryChunkStorage):
-    """A write tells that it is ``reached``, and waits until it may ``go_on``."""
+    """Storage whose writes tell that they are ``reached``, and wait until they may ``go_on``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -134,7 +134,7 @@ async def test_a_log_that_fails_while_a_drain_flushes_ends_the_container_with_it
 
 
 class LogsThatRefuseTruncation(MemoryDataLogFactory):
-    """Their truncation fails once there is an ``error``."""
+    """Logs whose truncation fails once there is an ``error``."""
 
     error: Exception | None = None
 

@@ -85,7 +85,7 @@ programs = st.lists(st.lists(steps, min_size=1, max_size=5), max_size=12)
 
 
 class Durable:
-    """Opens the container again and again on the same tiers."""
+    """An opener of the container, again and again, on the same tiers."""
 
     def __init__(self) -> None:
         self.log_factory = MemoryDataLogFactory()
@@ -100,7 +100,7 @@ class Durable:
 
 
 async def perform(container: SegmentContainer, together: list[Step]) -> list[object]:
-    """The outcomes of steps that are started in order."""
+    """Perform steps that are started in order; return their outcomes."""
     outcomes: list[object] = [None] * len(together)
 
     async def run(number: int, made: Step, started: trio.Event) -> None:
@@ -127,7 +127,7 @@ def describe(error: SegmentStoreError) -> tuple[object, ...]:
 
 
 async def state_of(container: SegmentContainer) -> dict[str, object]:
-    """Everything that can be seen of the segments."""
+    """Return everything that can be seen of the segments."""
     state: dict[str, object] = {}
     for name in NAMES:
         try:

@@ -48,7 +48,7 @@ class Workload:
         )
 
     async def step(self, container: Container, model: MemoryContainer) -> None:
-        """One operation; both must answer alike."""
+        """Do one operation; both must give the same answer."""
         kind = self.random.choices(
             ["append", "create", "seal", "truncate", "merge", "delete", "attributes"],
             [20, 4, 1, 3, 2, 1, 3],
@@ -92,7 +92,7 @@ class Workload:
 async def settle(
     container: Container, model: MemoryContainer, in_doubt: dict[str, list[bytes]]
 ) -> None:
-    """What was in flight may be there, in order; tell the model how much of it is."""
+    """Tell the model how much of the data in flight is stored; it may be there, in order."""
     for name, datas in in_doubt.items():
         try:
             length = container.segment_info(name).length
@@ -308,7 +308,7 @@ async def test_a_recovery_does_not_stand_still_for_more_than_the_cache_behind_a_
 
 
 def refuse_writes_of(patch: pytest.MonkeyPatch, segment: str) -> None:
-    """Let tier 2 take nothing of a segment."""
+    """Make tier 2 refuse all writes to a segment."""
     write = FaultyChunkStorage.write
 
     async def refuse(storage: FaultyChunkStorage, name: str, **what: Any) -> None:
@@ -320,8 +320,7 @@ def refuse_writes_of(patch: pytest.MonkeyPatch, segment: str) -> None:
 
 
 async def leave_in_doubt(tiers: CrashingTiers, *, times: int = 1) -> None:
-    """One segment became inactive, and some others went with what was merged into them; then the
-    power went."""
+    """Leave one segment inactive and some others removed by merges, before the power goes."""
     tiers.boot_id = "first"
     async with tiers.open(drain_seconds=0) as container:
         for number in range(6):

@@ -36,7 +36,7 @@ Files = dict[str, bytearray]
 
 
 def table() -> dict[tuple[str, str], str]:
-    """The cells of the page's table, by file and damage."""
+    """Return the cells of the page's table, by file and damage."""
     text = PAGE.read_text()
     lines = text[text.index("| file | bit flip |") :].partition("\n\n")[0].splitlines()
     head, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
@@ -169,7 +169,7 @@ KINDS: Final[dict[str, tuple[Callable[[], Store | Objects], str]]] = {
 
 
 def damaged(kind: str, data: bytes, random: Random, other: bytes) -> bytes | None:
-    """What becomes of a file's content; None when it is gone."""
+    """Return a damaged copy of a file's content; None when the file is gone."""
     place = random.randrange(max(1, len(data)))
     match kind:
         case "bit flip":
@@ -191,7 +191,7 @@ def damaged(kind: str, data: bytes, random: Random, other: bytes) -> bytes | Non
 
 
 async def outcome(file: str, damage: str, seed: int) -> tuple[str, str, str]:
-    """The file that was damaged, its segment, and what a store says that is started on it."""
+    """Return the damaged file, its segment, and the message of a store that is started on it."""
     random = Random(f"{file} {damage} {seed}")
     make, pattern = KINDS[file]
     store, other = make(), make()

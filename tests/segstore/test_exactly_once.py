@@ -32,7 +32,8 @@ def event(writer: int, number: int) -> bytes:
 
 
 class RetryingWriter:
-    """Sends ``EVENTS`` events, and sends again what was not acknowledged, as the clients do."""
+    """A writer of ``EVENTS`` events that sends again what was not acknowledged, as the clients
+    do."""
 
     def __init__(self, store: MemoryStore, number: int, rng: random.Random) -> None:
         self.store = store
@@ -67,7 +68,7 @@ class RetryingWriter:
         self.store.nursery.start_soon(self.haunt, self.client, list(late), seconds)
 
     async def haunt(self, old: WireClient, late: list[int], seconds: float) -> None:
-        """What the network still held of the abandoned connection arrives now."""
+        """Deliver late what the network still held of the abandoned connection."""
         with suppress(trio.BrokenResourceError):
             for number in late:
                 await trio.sleep(seconds)

@@ -43,7 +43,10 @@ CHOICES = [kind for kind, weight in KINDS.items() for _ in range(weight)]
 
 
 class Machine:
-    """Runs a container on files, next to a model; ``watching`` must be entered for every start."""
+    """A machine that runs a container on files, next to a model.
+
+    ``watching`` must be entered for every start.
+    """
 
     def __init__(self, random: Random, path: Path, *, knows_starts: bool = True) -> None:
         self.random = random
@@ -60,7 +63,7 @@ class Machine:
 
     @contextmanager
     def start(self) -> Iterator[None]:
-        """Switch the power on, on what the last power cut has left."""
+        """Start the machine with what the last power cut has left."""
         self.start_count += 1
         self.root = self.path / str(self.start_count)
         self.root.mkdir()
@@ -74,7 +77,7 @@ class Machine:
         self.cuts.cut()
 
     async def run(self, steps: list[str], *, dies_early: bool = False, **options: Any) -> None:
-        """One process; it ends when the power goes, or at a ``kill``, or when there is no step.
+        """Run one process; it ends when the power goes, at a ``kill``, or when no step is left.
 
         One that ``dies_early`` may do so in its recovery.
         """
@@ -129,13 +132,13 @@ class Machine:
 
 
 def at_append(number: int) -> Callable[[str], bool]:
-    """The power goes at one of the appends to segments' chunks."""
+    """Return a test that is true at one of the appends to segments' chunks, when the power goes."""
     numbers = count()
     return lambda path: ".#epoch." in path and "$attributes" not in path and next(numbers) == number
 
 
 def live(seed: int, path: Path, *, knows_starts: bool = True) -> None:
-    """Some starts of a machine, some processes in each, and a last look."""
+    """Run some starts of a machine, some processes in each, and a last check."""
     random = Random(seed)
     machine = Machine(random, path, knows_starts=knows_starts)
     options: dict[str, Any] = {
@@ -169,7 +172,7 @@ async def append_and_flush(container: Container, machine: Machine, length: int) 
 
 
 def cut_during_short_appends(seed: int, path: Path, cut_at: int) -> bool:
-    """The power goes at a step of a second flush; returns whether there was such a step."""
+    """Cut the power at a step of a second flush; return whether there was such a step."""
     machine = Machine(Random(seed), path)
 
     async def first() -> None:

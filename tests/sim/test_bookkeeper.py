@@ -49,7 +49,7 @@ def test_recovery_does_not_trust_what_a_failed_recovery_wrote() -> None:
 
 
 def find_failure() -> str:
-    """What the first seed says that finds anything."""
+    """Find the first seed that fails; return its message."""
     for seed in PLANTED_SEEDS:
         try:
             simulate(seed)
@@ -59,7 +59,7 @@ def find_failure() -> str:
 
 
 def plant_unreachable_as_absent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bookie that does not answer is taken for one that lacks the entry."""
+    """Make clients take a bookie that does not answer for one that lacks the entry."""
     real = LedgerRecovery._process_read
 
     def process(self: LedgerRecovery, index: int, entry: Any, *, is_absent: bool) -> None:
@@ -69,12 +69,12 @@ def plant_unreachable_as_absent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plant_one_absence_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first bookie that lacks an entry ends the ledger."""
+    """Make the first bookie that lacks an entry end the ledger."""
     monkeypatch.setattr(Quorums, "proves_absence", lambda self, count: count > 0)
 
 
 def plant_confirmed_below_quorum(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The writer waits for one bookie less."""
+    """Make the writer wait for one bookie less."""
     real = LedgerWriter.__init__
 
     def begin(self: LedgerWriter, *arguments: Any) -> None:
@@ -86,14 +86,14 @@ def plant_confirmed_below_quorum(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plant_no_fence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A recovery looks without fencing, so that the writer goes on."""
+    """Make a recovery look without fencing, so that the writer goes on."""
     monkeypatch.setattr(
         recovery, "SendRead", lambda bookie, entry_id, is_fencing: SendRead(bookie, entry_id)
     )
 
 
 def plant_no_writing_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A recovery keeps entries where it found them, on one bookie perhaps."""
+    """Make a recovery keep entries where it found them, perhaps on one bookie."""
 
     def add(self: LedgerRecovery, entry: Any) -> None:
         self._last, self._length = entry.entry_id, entry.length
@@ -103,7 +103,7 @@ def plant_no_writing_again(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plant_confirmed_during_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The writer confirms entries at bookies that the metadata are about to lose."""
+    """Make the writer confirm entries at bookies that the metadata are about to lose."""
 
     def confirm(self: LedgerWriter) -> None:
         while (pending := self._pending.get(self.last_confirmed + 1)) is not None:
@@ -118,7 +118,7 @@ def plant_confirmed_during_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plant_ends_without_condition(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each recovery writes its own end over whatever there is."""
+    """Make each recovery write its own end over whatever there is."""
     monkeypatch.setattr(
         recovery,
         "StoreMetadata",
@@ -127,7 +127,7 @@ def plant_ends_without_condition(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plant_reads_from_new_bookies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bookie that got a place from the recovery is asked for later entries."""
+    """Make clients ask a bookie that got a place from the recovery for later entries."""
     monkeypatch.setattr(
         LedgerRecovery,
         "_found",

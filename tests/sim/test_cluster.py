@@ -72,7 +72,7 @@ def test_bookies_that_have_forgotten_a_fence_acknowledge_nothing() -> None:
 
 
 def plant_unreachable_as_absent(patch: pytest.MonkeyPatch) -> None:
-    """A bookie that does not answer is taken for one that lacks the entry."""
+    """Make clients take a bookie that does not answer for one that lacks the entry."""
     real = LedgerRecovery._process_read
 
     def process(self: LedgerRecovery, index: int, entry: Any, *, is_absent: bool) -> None:
@@ -87,7 +87,7 @@ def plant_unreachable_as_absent(patch: pytest.MonkeyPatch) -> None:
 
 
 def plant_acknowledged_below_quorum(patch: pytest.MonkeyPatch) -> None:
-    """The writer waits for one bookie less."""
+    """Make the writer wait for one bookie less."""
     real = LedgerWriter.__init__
 
     def begin(self: LedgerWriter, *arguments: Any) -> None:
@@ -99,7 +99,7 @@ def plant_acknowledged_below_quorum(patch: pytest.MonkeyPatch) -> None:
 
 
 def plant_fence_too_late(patch: pytest.MonkeyPatch) -> None:
-    """A ledger gets its end first, and is fenced a moment later."""
+    """Give a ledger its end first, and fence it a moment later."""
     real = bookkeeper_client.BookKeeper.recover_ledger
 
     async def recover(self: Any, ledger_id: int, *, password: bytes, **options: Any) -> Any:
@@ -119,7 +119,7 @@ def plant_fence_too_late(patch: pytest.MonkeyPatch) -> None:
 
 
 def plant_two_leaders(patch: pytest.MonkeyPatch) -> None:
-    """Each controller believes to lead."""
+    """Make each controller believe that it leads."""
 
     async def wait(self: LeaderLatch) -> None:
         await trio.lowlevel.checkpoint()
@@ -133,7 +133,7 @@ def plant_two_leaders(patch: pytest.MonkeyPatch) -> None:
 
 
 def plant_registered_before_it_has_looked(patch: pytest.MonkeyPatch) -> None:
-    """A session registers the host without regard to what becomes of its look at the map."""
+    """Register the host without regard to the result of the session's look at the map."""
     real = Membership._live
 
     async def live(self: Membership, session: ZooKeeper) -> None:
@@ -148,7 +148,8 @@ def plant_registered_before_it_has_looked(patch: pytest.MonkeyPatch) -> None:
 
 
 def plant_serves_after_its_session(patch: pytest.MonkeyPatch) -> None:
-    """A store stays with what it had in its first session, whatever the map says in the next."""
+    """Make a store stay with the containers of its first session, whatever the map says in the
+    next."""
     real = Membership._live
 
     async def live(self: Membership, session: ZooKeeper) -> None:
@@ -161,7 +162,7 @@ def plant_serves_after_its_session(patch: pytest.MonkeyPatch) -> None:
 
 
 def plant_acknowledges_when_fenced(patch: pytest.MonkeyPatch) -> None:
-    """A store tells its clients that all is well although its log is another's."""
+    """Make a store tell its clients that all is well although its log is another's."""
     real = BookKeeperDataLog._complete
 
     def complete(self: BookKeeperDataLog, on_durable: Callable[[Any], None]) -> None:
@@ -171,7 +172,7 @@ def plant_acknowledges_when_fenced(patch: pytest.MonkeyPatch) -> None:
 
 
 def plant_map_from_a_stale_read(patch: pytest.MonkeyPatch) -> None:
-    """The leader goes by the first map that it has ever seen."""
+    """Make the leader use the first map that it has ever seen."""
     seen: dict[int, VersionedMap] = {}
 
     async def read(zookeeper: ZooKeeper, *arguments: Any) -> VersionedMap | None:
@@ -185,7 +186,8 @@ def plant_map_from_a_stale_read(patch: pytest.MonkeyPatch) -> None:
 
 
 def plant_containers_that_nobody_releases(patch: pytest.MonkeyPatch) -> None:
-    """A store goes on with what the map gave to others, and opens it again when it is fenced."""
+    """Make a store continue with containers that the map gave to others, and open them again
+    when it is fenced."""
 
     def release(self: ContainerRegistry, container_id: int) -> None:
         return None
@@ -198,7 +200,7 @@ def plant_containers_that_nobody_releases(patch: pytest.MonkeyPatch) -> None:
 
 
 def plant_deletes_what_is_needed(patch: pytest.MonkeyPatch) -> None:
-    """With the garbage a chunk goes that a segment has."""
+    """Delete, together with the garbage, a chunk that a segment has."""
     real = garbage._collect
 
     async def collect(chunks: Any, journal: Any, *arguments: Any) -> None:

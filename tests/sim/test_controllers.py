@@ -38,7 +38,7 @@ def test_a_seed_is_replayed_step_by_step() -> None:
 
 
 def find_failure() -> str:
-    """What the first of some seeds finds that finds anything."""
+    """Find the first seed that fails, of some seeds; return its message."""
     for seed in PLANTED_SEEDS:
         try:
             simulate(seed)
@@ -48,7 +48,8 @@ def find_failure() -> str:
 
 
 def plant_line_from_the_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The leader begins with what came last into the line, and merges slowly: so that some wait."""
+    """Make the leader begin with the last commit in the line, and merge slowly, so that some
+    wait."""
     real, real_merge = KnownLine.commits, TransactionWorkflows._merge
 
     def commits(self: KnownLine) -> list[Commit]:
@@ -63,7 +64,7 @@ def plant_line_from_the_back(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plant_lines_without_condition(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The line is written over whatever another controller wrote."""
+    """Write the line over whatever another controller wrote."""
     real = TransactionStore.write_line
 
     async def write_line(
@@ -80,12 +81,12 @@ def plant_lines_without_condition(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plant_memory_that_always_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A controller answers from memory although another may be at work."""
+    """Make a controller answer from memory although another may be at work."""
     monkeypatch.setattr(TransactionWorkflows, "is_certain", lambda self, transaction: True)
 
 
 def plant_leaders_that_nobody_replaces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a dead leader was to commit is left to it."""
+    """Leave to a dead leader what it was to commit."""
 
     async def is_free(self: CommitLines, line: CommitLineRecord) -> bool:
         return not line.leader
@@ -94,7 +95,7 @@ def plant_leaders_that_nobody_replaces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plant_aborts_that_leave_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An abort is recorded as carried out without it."""
+    """Record an abort as carried out without carrying it out."""
 
     async def delete(self: TransactionWorkflows, *arguments: object) -> None:
         return None
@@ -103,7 +104,7 @@ def plant_aborts_that_leave_segments(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plant_intents_that_are_not_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a dead controller had begun stays as it is."""
+    """Leave what a dead controller had begun as it is."""
 
     async def take_over(self: Intents, is_dead: object) -> list[object]:
         return []

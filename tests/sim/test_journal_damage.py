@@ -24,7 +24,7 @@ SETTINGS = JournalSettings(
 
 
 async def disk_with_files() -> SimulatedDisk:
-    """A disk on which three containers have filled several files."""
+    """Make a disk on which three containers have filled several files."""
     disk, random = SimulatedDisk(), Random(3)
     async with open_simulated_journal(disk, SETTINGS, random=random) as journal:
         logs = [await journal.open_log(number) for number in range(3)]

@@ -82,7 +82,7 @@ def make_what_is_missing(patch: pytest.MonkeyPatch) -> None:
 
 
 def trust_older_tiers(patch: pytest.MonkeyPatch) -> None:
-    """Of the same life of a killed store: only what is in them tells."""
+    """Trust older tiers: those of the same life of a killed store differ only in their content."""
 
     async def trust(self: ChunkedSegmentStorage) -> None:
         self._needed = {}

@@ -49,7 +49,7 @@ SEEDS = range(2, 14)
 
 
 def first_failure(planted: Callable[[], Faults], *, seeds: range = SEEDS, **changes: object) -> str:
-    """What the first of some seeds finds that finds anything."""
+    """Return the message of the first seed, of some seeds, that fails."""
     for seed in seeds:
         drawn = Plan.draw(Random(seed))
         changes = {"disk_fault_rate": 0, "with_objects": False} | changes
@@ -62,7 +62,7 @@ def first_failure(planted: Callable[[], Faults], *, seeds: range = SEEDS, **chan
 
 
 class Behind:
-    """Passes everything on."""
+    """A container that passes everything on to the one behind it."""
 
     def __init__(self, real: Any) -> None:
         self._real = real
@@ -72,7 +72,7 @@ class Behind:
         return getattr(self._real, name)
 
     def is_turn(self, every: int) -> bool:
-        """True once in so many calls."""
+        """Return True once in this many calls."""
         self._count += 1
         return self._count % every == 0
 
@@ -208,7 +208,7 @@ def test_a_container_that_tier_2_ends_while_it_serves_is_found(
 
 
 class EagerLog(Behind):
-    """Truncates at its end, whatever it is asked for."""
+    """A log that truncates at its end, whatever it is asked for."""
 
     def append_nowait(self, parts: Sequence[Buffer], on_durable: Any) -> LogAddress:
         self.last: LogAddress = self._real.append_nowait(parts, on_durable)
@@ -233,7 +233,7 @@ def test_a_log_that_is_truncated_past_what_tier_2_has_is_found() -> None:
 
 
 class StaleCache(Behind):
-    """Answers a read with the bytes of another one now and then."""
+    """A container that answers a read with the bytes of another one now and then."""
 
     stale = b""
 
@@ -270,7 +270,7 @@ class LostAttributes(Behind):
 
 
 class EarlySeals(Behind):
-    """Says that a segment is sealed, and forgets to seal it."""
+    """A container that says that a segment is sealed, and forgets to seal it."""
 
     async def seal_segment(self, name: str) -> int:
         length: int = self._real.segment_info(name).length
@@ -278,7 +278,7 @@ class EarlySeals(Behind):
 
 
 class Silence(Behind):
-    """Does not answer."""
+    """A container that does not answer."""
 
     async def seal_segment(self, name: str) -> int:
         await trio.sleep_forever()

@@ -60,23 +60,23 @@ class PageFile:
         self.start = update.truncate_offset
 
     def read(self, offset: int, length: int) -> bytes:
-        """Bytes that were written."""
+        """Read bytes that were written."""
         self.read_count += 1
         return os.pread(self.file.fileno(), length, offset)
 
 
 def new_tree(cache_bytes: int = CACHE_BYTES_MAX) -> Tree:
-    """A tree with the pages that it has unless told otherwise."""
+    """Make a tree with the pages that it has unless told otherwise."""
     return Tree(PageCache(cache_bytes), key_length=KEY_LENGTH)
 
 
 def key(number: int) -> bytes:
-    """The number as a key."""
+    """Return the number as a key."""
     return number.to_bytes(KEY_LENGTH, "big")
 
 
 def batches(numbers: Sequence[int], batch_size: int, more: int) -> list[Pairs]:
-    """Pairs of a key and its number and ``more``, as many in a list."""
+    """Yield lists of this length, of pairs of a key and its number and ``more``."""
     return [
         [(key(number), number + more) for number in numbers[start : start + batch_size]]
         for start in range(0, len(numbers), batch_size)
@@ -134,7 +134,7 @@ def measure(workload: str, keys: int, batch_size: int) -> dict[str, float]:
 
 
 def packed(first: int, count: int) -> bytes:
-    """Packed changes for ascending keys whose values are their numbers."""
+    """Pack changes for ascending keys whose values are their numbers."""
     return b"".join(
         number.to_bytes(KEY_LENGTH, "big") + number.to_bytes(8, "big")
         for number in range(first, first + count)

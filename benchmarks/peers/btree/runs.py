@@ -33,7 +33,7 @@ class Workload:
     batch_size: int = 1
 
     def arguments(self) -> list[str]:
-        """For the command line of either side."""
+        """Return the arguments for the command line of either side."""
         return [self.kind, str(self.keys), str(self.batch_size)]
 
 

@@ -88,7 +88,7 @@ class RocksStore:
 
 @contextmanager
 def opened(name: str, capacity: int) -> Iterator[Store]:
-    """An empty store."""
+    """Open an empty store."""
     if name == "ours":
         from _fast.cache.streaming_cache import StreamingCache
 
@@ -108,7 +108,7 @@ def opened(name: str, capacity: int) -> Iterator[Store]:
 
 
 class Runner:
-    """Does the passes of a workload and sums up what was done."""
+    """A runner that does the passes of a workload and adds up their results."""
 
     def __init__(self, workload: Workload) -> None:
         self.workload = workload
@@ -179,7 +179,7 @@ def measured(what: Callable[[], T], count: int) -> tuple[dict[str, int], T]:
 
 
 def main(name: str, workload: Workload) -> None:
-    """One run; see the module."""
+    """Do one run; see the module."""
     runner = Runner(workload)
     warmup = draw(workload, workload.warmup_count) if workload.random else None
     work = draw(workload, workload.count) if workload.random else None

@@ -38,22 +38,23 @@ class RunFailedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What was measured: for each pass and each part of it, nanoseconds of wall and CPU."""
+    """The measurements of a run: for each pass and each part of it, nanoseconds of wall and CPU."""
 
     digest: int
     passes: tuple[dict[str, dict[str, int]], ...]
 
     def fresh(self, part: str, clock: str = "wall_ns") -> float:
-        """Nanoseconds per operation in the first pass, whose memory was never used before."""
+        """Return nanoseconds per operation in the first pass, whose memory was never used
+        before."""
         return self.passes[0][part][clock] / self.passes[0][part]["count"]
 
     def reused(self, part: str, clock: str = "wall_ns") -> float:
-        """Nanoseconds per operation in the best of the other passes, if there are others."""
+        """Return nanoseconds per operation in the best of the other passes, if there are others."""
         return min(one[part][clock] / one[part]["count"] for one in self.passes[1:] or self.passes)
 
 
 def is_missing(store: str) -> str | None:
-    """Why a store cannot be measured here, if it cannot."""
+    """Return the reason why a store cannot be measured here, or None if it can."""
     if store == "rocksdb" and find_spec("rocksdict") is None:
         return "the package rocksdict is not installed"
     return None

@@ -38,7 +38,7 @@ class Workload:
     seed: int = 42
 
     def arguments(self) -> list[str]:
-        """As both sides take them."""
+        """Return the arguments that both sides take."""
         pairs = ((field.name, getattr(self, field.name)) for field in fields(self))
         return [f"--{name.replace('_', '-')}={int(value)}" for name, value in pairs]
 
@@ -53,12 +53,12 @@ class Workload:
 
     @property
     def warmup_capacity(self) -> int:
-        """Room for what the warm-up inserts."""
+        """Return the capacity for the entries that the warm-up inserts."""
         return self.warmup_count * (self.size + 8192) + 4 * 1024**2
 
 
 class SplitMix:
-    """SplitMix64."""
+    """The random number generator SplitMix64."""
 
     def __init__(self, seed: int) -> None:
         self.state = seed & MASK
@@ -89,14 +89,14 @@ class Work:
     reads: list[int]
 
     def summed(self, value: int) -> int:
-        """The CRC32 of all operations behind what has this one."""
+        """Continue this CRC32 over all operations and return it."""
         for line in zip(self.deletes, self.lengths, self.reads, strict=True):
             value = zlib.crc32(struct.pack("<iii", *line), value)
         return value
 
 
 def draw(workload: Workload, count: int) -> Work:
-    """The operations of a random run."""
+    """Draw the operations of a random run."""
     random = SplitMix(workload.seed)
     work = Work([], [], [])
     live = 0

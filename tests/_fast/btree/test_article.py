@@ -13,7 +13,7 @@ K = {number: key_of(number + 10) for number in range(-1, 4)}
 
 
 def name_of(level: int, keys: list[bytes]) -> str:
-    """The node of Figure 4 that a page is a version of."""
+    """Return the node of Figure 4 that a page is a version of."""
     if level == 2:
         return "1"
     if level == 1:
@@ -24,7 +24,7 @@ def name_of(level: int, keys: list[bytes]) -> str:
 
 
 def figure_four(*, compaction: bool) -> tuple[list[str], int]:
-    """The file's pages, and at which of them it may be truncated."""
+    """Return the file's pages, and the pages at which it may be truncated."""
     tree = stored_tree(
         leaf_bytes_max=PAGE_HEADER_BYTES + 2 * 24,
         index_bytes_max=PAGE_HEADER_BYTES + 3 * 34,
@@ -166,7 +166,7 @@ def test_a_warm_lookup_reads_one_page_at_most() -> None:
 
 
 def lowest(tree: StoredTree, offset: int, length: int, level: int) -> int:
-    """The lowest offset in a subtree, having checked what every index page says of it."""
+    """Return the lowest offset in a subtree; check what every index page says about it."""
     found, records = unpack_page(tree.store.read(offset, length), offset=offset)
     assert found == level
     if level == 0:

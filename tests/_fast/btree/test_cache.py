@@ -13,7 +13,7 @@ REGION_BYTES = 2 << 20
 
 
 def filled(tree: StoredTree, count: int, value: int, *, seed: int = 1) -> dict[bytes, int]:
-    """Random keys with values, put into the tree in batches."""
+    """Fill the tree with random keys and values, in batches, and return them."""
     drawn = random.Random(seed)
     entries = {key_of(drawn.randrange(1 << 62), tree.tree.key_length): value for _ in range(count)}
     items = list(entries.items())

@@ -13,7 +13,7 @@ DELTA_LEVEL = 64
 
 
 def small_tree() -> StoredTree:
-    """With deltas on top of an index of three levels."""
+    """Make a tree with deltas on top of an index of three levels."""
     tree = stored_tree(leaf_bytes_max=150, index_bytes_max=300)
     tree.update([(key_of(number), number) for number in range(400)])
     for number in range(3):
@@ -23,7 +23,7 @@ def small_tree() -> StoredTree:
 
 
 def missing_pages(tree: StoredTree) -> list[tuple[int, int, int]]:
-    """One page of each kind, from the deltas down to a leaf."""
+    """Return one page of each kind, from the deltas down to a leaf."""
     tree.restart()
     found = []
     while isinstance(missing := tree.tree.find(key_of(200)), tuple):
@@ -78,7 +78,7 @@ def test_every_changed_byte_of_a_footer_is_refused() -> None:
 
 
 def with_right_sums(delta: bytearray) -> bytes:
-    """A delta whose sums do not give away what was done to it."""
+    """Return a changed delta with checksums that match the change."""
     delta[4:8] = crc32c(delta[24:]).to_bytes(4, "big")
     delta[:4] = crc32c(delta[4:24]).to_bytes(4, "big")
     return bytes(delta)

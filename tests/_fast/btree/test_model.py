@@ -40,7 +40,7 @@ class TreeModel(RuleBasedStateMachine):
         )
 
     def key(self, number: int) -> bytes:
-        """Keys that share beginnings, and keys that do not."""
+        """Return a key; some keys share beginnings, and some do not."""
         number %= 256**self.key_length
         data = number.to_bytes(max(2, self.key_length), "big")[-self.key_length :]
         return data[::-1] if number % 3 == 0 else data
@@ -90,7 +90,8 @@ class TreeModel(RuleBasedStateMachine):
 
     @rule(changes=st.lists(st.tuples(numbers, values), min_size=1, max_size=30))
     def prepare_in_vain(self, changes: list[tuple[int, int | None]]) -> None:
-        """Nothing has happened before the commit; the same batch leads to the same update."""
+        """Prepare a batch twice without a commit: nothing happens, and both updates are the
+        same."""
         given = [(self.key(number), value) for number, value in changes]
         first, second = self.tree.prepare(given), self.tree.prepare(given)
         if first is not None and second is not None:
@@ -100,7 +101,7 @@ class TreeModel(RuleBasedStateMachine):
 
     @rule(garbage=st.binary(max_size=50))
     def restart(self, garbage: bytes) -> None:
-        """Also behind bytes that nobody has finished."""
+        """Restart the tree, also behind bytes of an unfinished update."""
         self.tree.store.data += garbage
         self.tree.restart()
 

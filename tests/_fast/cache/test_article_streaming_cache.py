@@ -25,7 +25,7 @@ def cache() -> StreamingCache:
 def test_using_4_kb_blocks_and_2_mb_buffers_lets_us_use_511_of_the_512_blocks_per_buffer(
     cache: StreamingCache,
 ) -> None:
-    """A constant 0.2% overhead: 8 MB for a cache of 4 GB."""
+    """The overhead is a constant 0.2%: 8 MB for a cache of 4 GB."""
     cache.insert(bytes(511 * BLOCK_LENGTH))
     assert cache.used_bytes == 512 * BLOCK_LENGTH == BUFFER_LENGTH
     assert 4 * 1024**3 // BUFFER_LENGTH * BLOCK_LENGTH == 8 * 1024**2
@@ -43,7 +43,7 @@ def test_each_block_is_uniquely_addressable_using_a_32_bit_pointer() -> None:
 def test_pointing_to_the_last_block_enables_us_to_immediately_locate_that_and_perform_appends(
     cache: StreamingCache,
 ) -> None:
-    """However long the entry is: one block is written to, and then one is added."""
+    """However long the entry is, one block is written to, and then one is added."""
     entry = cache.insert(bytes(700 * BLOCK_LENGTH + 100))
     before = cache.views(entry, 0, 700 * BLOCK_LENGTH)
     kept = [bytes(view) for view in before]

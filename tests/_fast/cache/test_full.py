@@ -18,7 +18,8 @@ CALLS_MAX = 5
 
 
 class Entries:
-    """A cache of two buffers that is full of entries of one block, and what its callback does."""
+    """A cache of two buffers that is full of entries of one block, and the actions of its
+    callback."""
 
     def __init__(self) -> None:
         self.cache = StreamingCache(2 * BUFFER_LENGTH)

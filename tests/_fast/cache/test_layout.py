@@ -66,7 +66,7 @@ class Memory:
         return self.start + buffer * BUFFER_LENGTH + 8 * number
 
     def block(self, buffer: int, number: int) -> tuple[int, int, int]:
-        """The block's `previous`, `length` and `state`."""
+        """Return the block's `previous`, `length` and `state`."""
         previous, length, state = struct.unpack(
             "<IHH", ctypes.string_at(self.place(buffer, number), 8)
         )
@@ -87,7 +87,8 @@ class Memory:
         return numbers
 
     def chain(self, entry: int) -> list[str]:
-        """The entry's blocks as the article writes them, buffer-block, from first to last."""
+        """Return the entry's blocks as the article writes them, buffer-block, from first to
+        last."""
         blocks = []
         while True:
             blocks.append(f"{entry >> 10}-{entry & 1023}")
@@ -148,7 +149,7 @@ def test_figure_4_an_empty_entry_takes_one_block(memory: Memory) -> None:
 
 
 def test_metadata_takes_one_512th(memory: Memory) -> None:
-    """Two tenths of a percent: 8 MB of a cache of 4 GB."""
+    """That is two tenths of a percent: 8 MB of a cache of 4 GB."""
     for _ in range(4 * BLOCKS):
         memory.fill(blocks=1)
     assert memory.cache.used_bytes == memory.cache.capacity_bytes
@@ -178,7 +179,7 @@ def test_figure_2_an_entry_is_chained_back_and_known_by_its_last_block(memory: M
 
 
 def test_figure_2_a_new_entry_goes_where_the_free_list_leads(memory: Memory) -> None:
-    """The figure's entry E3 of five blocks, in the blocks 1, 4, 6, 7 and 14."""
+    """The figure's entry E3 has five blocks: 1, 4, 6, 7 and 14."""
     entries = [memory.fill(blocks=1) for _ in range(15)]
     for number in (6, 14, 1, 7, 4):
         memory.cache.delete(entries[number - 1])
@@ -234,7 +235,7 @@ def test_free_lists_ascend_whatever_was_deleted_first(memory: Memory) -> None:
 
 
 def test_entries_that_come_and_go_in_turn_stay_in_one_piece(memory: Memory) -> None:
-    """As in a cache that evicts what is oldest: what is free lies together."""
+    """As in a cache that evicts the oldest entries, the free blocks lie together."""
     entries = [memory.fill(blocks=3) for _ in range(600)]
     for _ in range(2000):
         memory.cache.delete(entries.pop(0))
@@ -247,7 +248,7 @@ def test_entries_that_come_and_go_in_turn_stay_in_one_piece(memory: Memory) -> N
 
 
 def test_figure_4_entries_span_buffers_and_leave_others_their_blocks(memory: Memory) -> None:
-    """The figure's layout. E1 fills buffer 0 but for one block, E2 crosses from 1 to 2."""
+    """The layout is the figure's. E1 fills buffer 0 but for one block, E2 crosses from 1 to 2."""
     e1 = memory.fill(blocks=BLOCKS - 1)
     hole = memory.fill(blocks=1)
     other = memory.fill(blocks=3)
@@ -399,7 +400,7 @@ FREE_LIST_DAMAGE = {
 
 @pytest.mark.parametrize("damage", FREE_LIST_DAMAGE.values(), ids=FREE_LIST_DAMAGE.keys())
 def test_a_corrupted_free_list_is_an_error_that_changes_nothing(damage: tuple[int, ...]) -> None:
-    """And what was in the cache before is as it was."""
+    """The content of the cache before the error stays as it is."""
     memory = Memory()
     memory.cache.insert(bytes(2 * BLOCK_LENGTH + 5))
     memory.poke(*damage)
@@ -446,7 +447,7 @@ def test_damage_found_when_a_view_goes_away_is_reported_by_the_next_call(memory:
 
 
 def test_any_damage_ends_in_an_answer_or_an_error() -> None:
-    """Random bytes all over the metadata: nothing hangs, nothing leaves the mapping."""
+    """With random bytes all over the metadata nothing hangs, and nothing leaves the mapping."""
     for seed in range(300):
         chance = random.Random(seed)
         memory = Memory(2)

@@ -316,7 +316,10 @@ def test_entries_do_not_move_to_another_cache() -> None:
 
 @pytest.mark.parametrize("order", ["ascending", "descending", "random"])
 def test_a_hundred_thousand_entries_cost_a_logarithm_each(order: str) -> None:
-    """Counted, not timed: nodes looked at and slots moved. A list would move 50,000."""
+    """The test counts, without a clock, the nodes looked at and the slots moved.
+
+    A list would move 50,000.
+    """
     count = 100_000
     numbers = list(range(count))
     if order == "descending":

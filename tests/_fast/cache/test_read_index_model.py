@@ -144,7 +144,7 @@ class Oracle:
         self.segments[source] = {}
 
     def victims(self, generation_end: int, history_bytes_min: int) -> list[tuple[int, Entry]]:
-        """The entries that may be evicted now, in the order in which they would be."""
+        """Return the entries that may be evicted now, in the order of their eviction."""
         listed = [
             (segment, entry)
             for segment, entries in self.segments.items()

@@ -75,7 +75,7 @@ def plain_records(frames: list[bytes]) -> list[tuple[int, bytes]]:
 
 
 def write(records: list[Record], limit: int = LIMIT, frame: DataFrame | None = None) -> list[bytes]:
-    """Frames as the operation processor makes them, all of them in the same memory."""
+    """Write frames as the operation processor makes them, all of them in the same memory."""
     frame = frame or DataFrame(limit)
     frames = []
     for head, body in records:

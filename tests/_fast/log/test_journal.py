@@ -26,7 +26,7 @@ class Record:
 
 
 def encode_batch(number: int, records: list[Record], *, salt: int = SALT) -> bytes:
-    """A batch, filled up to where the next one starts."""
+    """Encode a batch, filled up to the place where the next one starts."""
     body = b""
     for record in records:
         fields = struct.pack(

@@ -26,7 +26,7 @@ LIMIT = 20_000
 
 
 def attribute_values(number: int, count: int) -> dict[bytes, int]:
-    """The usual ids, and now and then one that is as long as ids may be."""
+    """Return values for the usual ids, and sometimes for an id of the maximum length."""
     return {
         place.to_bytes(2) * (128 if place % 7 == 1 else 8): number * (-1) ** place
         for place in range(count)
@@ -54,7 +54,7 @@ def frames_of(records: list[bytes]) -> list[bytes]:
 
 @dataclass
 class Replayed:
-    """What a replay leads to: the bytes and attributes of segments, and other records in order."""
+    """The result of a replay: the bytes and attributes of segments, and other records in order."""
 
     segments: dict[int, dict[int, bytes]] = field(default_factory=dict)
     attributes: dict[int, dict[bytes, int]] = field(default_factory=dict)
@@ -102,7 +102,7 @@ def replay(frames: list[bytes], *, whole: bool = False) -> Replayed:
 
 
 def read_pieces(frames: list[bytes], pieces: list[Piece]) -> dict[int, bytes]:
-    """The bytes of pieces that follow each other, by offset."""
+    """Return the bytes of pieces that follow each other, by offset."""
     found = {}
     end = pieces[0][0]
     for offset, length, entry, start, sum_ in pieces:

@@ -26,7 +26,10 @@ Request = tuple[bytes, bytes | None, int, list[bytes]]
 
 @pytest.fixture
 def length_max() -> Iterator[int]:
-    """No file may become longer, though the one that has what the tests print may well be long."""
+    """The maximum length of a file, which is enforced.
+
+    The file for the output of the tests may well be long.
+    """
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 30, before[1]))

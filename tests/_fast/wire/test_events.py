@@ -29,7 +29,8 @@ BYTES = st.lists(PIECES, max_size=12).map(b"".join)
 
 
 def plain_reading(data: bytes, position: int) -> tuple[list[tuple[int, int]], int, int | None]:
-    """The events' (position, length), the position behind them, and where something else stands."""
+    """Return the events' (position, length), the position behind them, and where something else
+    stands."""
     spans = []
     try:
         for start, end in iterate_event_spans(data, position):

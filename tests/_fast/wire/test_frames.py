@@ -20,7 +20,7 @@ frame = st.builds(
 
 
 def scan_slowly(data: bytes, position: int) -> tuple[list[tuple[int, int, int]], int] | None:
-    """None stands for a refusal."""
+    """Return the frames that a slow scan finds, and its end; None stands for a refusal."""
     frames = []
     while len(data) - position >= 4:
         (code,) = struct.unpack_from(">i", data, position)

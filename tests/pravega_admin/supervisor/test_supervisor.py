@@ -62,7 +62,7 @@ def eventually(condition: Callable[[], bool]) -> None:
 
 @contextlib.contextmanager
 def running(supervisor: Supervisor) -> Iterator[None]:
-    """All children are ready inside the block; in the end they are stopped.
+    """Run the supervisor: all children are ready inside the block, and are stopped at its end.
 
     They die with the thread that started them: it is the one that stops them, too.
     """
@@ -90,7 +90,7 @@ def pid_of(directory: RunDirectory, name: str) -> int | None:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether the process runs: a zombie that nobody has waited for does not."""
+    """Return whether the process runs: a zombie that nobody has waited for does not."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
     except FileNotFoundError:

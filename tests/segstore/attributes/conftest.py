@@ -11,10 +11,10 @@ from segstore.testing.crashing_tiers import CrashingTiers
 
 
 class Tiers(CrashingTiers):
-    """Looks into the container that was opened last."""
+    """A view into the container that was opened last."""
 
     def memory(self, name: str) -> SegmentAttributes:
-        """What is in memory of a segment's attributes."""
+        """Return the attributes of a segment that are in memory."""
         return self.container.parts.metadata.by_name[name].attribute_memory
 
     def forget_clean(self, name: str) -> None:
@@ -25,7 +25,7 @@ class Tiers(CrashingTiers):
         self.attribute_cache._segments.clear()
 
     async def index_bytes(self, name: str) -> int:
-        """How much tier 2 has of a segment's attributes."""
+        """Return how many bytes tier 2 has of a segment's attributes."""
         segment = self.container.parts.metadata.by_name[name]
         chunks = await self.chunks.list_chunks(attribute_segment_name(segment.storage_name))
         return sum(chunk.length for chunk in chunks)

@@ -26,7 +26,8 @@ VERB = AttributeUpdateType
 
 
 def event(writer: bytes, last: int, number: int, count: int = 1) -> tuple[AttributeUpdate, ...]:
-    """What the article's example does: compare the writer's number, and count the events."""
+    """Return the updates of the article's example: compare the writer's number, and count the
+    events."""
     return (
         AttributeUpdate(writer, VERB.REPLACE_IF_EQUALS, number, last),
         AttributeUpdate(EVENT_COUNT, VERB.ACCUMULATE, count),

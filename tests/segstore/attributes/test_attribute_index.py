@@ -38,7 +38,7 @@ class Store:
         self.storage = next_owner(self.faulty)
 
     def open(self, root_pointer: int | None = None, *, by_new_owner: bool = True) -> AttributeIndex:
-        """The index as a process finds it that knows this root pointer."""
+        """Open the index as a process finds it that knows this root pointer."""
         if by_new_owner:
             self.storage = next_owner(self.faulty)
         return AttributeIndex(
@@ -50,7 +50,7 @@ class Store:
         )
 
     async def own_chunks(self) -> list[ChunkInfo]:
-        """The segment's chunks."""
+        """Return the segment's chunks."""
         return await self.chunks.list_chunks(NAME)
 
     async def append_garbage(self, data: bytes) -> None:
@@ -224,7 +224,7 @@ async def test_a_read_that_is_overtaken_by_a_truncation_starts_again(
 
 
 class SlowlyRead(ChunkedSegmentStorage):
-    """Gives less than what is asked, as at the border of two chunks."""
+    """Storage whose reads give less than they are asked for, as at the border of two chunks."""
 
     async def read(self, segment: str, *, offset: int, length: int) -> bytes:
         return await super().read(segment, offset=offset, length=min(length, 1000))

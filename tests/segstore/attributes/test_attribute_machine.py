@@ -70,7 +70,7 @@ steps = st.one_of(
 
 
 class World:
-    """What survives, and the container that has it now."""
+    """The parts that survive, and the container that has them now."""
 
     def __init__(self, seed: int, cached_max: int) -> None:
         self.random = Random(seed)
@@ -107,7 +107,7 @@ class World:
         await faulty.settle(self.random)
 
     async def equal(self, container: Container) -> None:
-        """The container says what the model says, by every way of asking."""
+        """Check that the container and the model give the same answers, by every way of asking."""
         self.faults.clear()
         for name in NAMES:
             try:
@@ -130,7 +130,7 @@ class World:
     async def both(
         self, container: Container, method: str, *arguments: Any, **keywords: Any
     ) -> None:
-        """One call on both; what tier 2 refuses has no effect."""
+        """Call both the container and the model; a call that tier 2 refuses has no effect."""
         outcomes: list[object] = []
         for target in (container, self.model):
             try:
@@ -142,7 +142,7 @@ class World:
         assert outcomes[0] == outcomes[1]
 
     async def burst(self, container: Container, name: str, all_updates: list[Any]) -> None:
-        """Appends that are queued at once; what has to wait holds up what follows."""
+        """Queue appends at once; one that has to wait delays those behind it."""
         answers: list[tuple[SegmentStoreError | None, int]] = []
         expected: list[tuple[SegmentStoreError | None, int]] = []
         for each in all_updates:
@@ -167,14 +167,14 @@ class World:
             assert (type(error), length) == (type(expected[-1][0]), expected[-1][1])
 
     async def race(self, container: Container, name: str, all_updates: list[Any]) -> None:
-        """Appends while a flush is under way."""
+        """Append while a flush is under way."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(flush, container)
             for each in all_updates:
                 await self.both(container, "append", name, b"x", attribute_updates=each)
 
     async def crash(self, container: Container, turns: int) -> None:
-        """Die in the middle of a flush."""
+        """Crash in the middle of a flush."""
         with trio.CancelScope(shield=True):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(flush, container)
@@ -202,7 +202,7 @@ class World:
             await self.equal(container)
 
     async def step(self, container: Container, kind: str, *arguments: Any) -> bool:
-        """One step; whether the container goes on."""
+        """Do one step; return whether the container goes on."""
         if kind == "restart":
             return False
         if kind == "crash":
@@ -250,7 +250,7 @@ def test_attributes_equal_the_model_whatever_happens(
 
 
 def random_updates(choose: Random, model: MemoryContainer, name: str) -> list[AttributeUpdate]:
-    """Updates that often hold."""
+    """Draw updates whose conditions are often true."""
     present = model._segments[name].attributes if name in model._segments else {}
     made = []
     for each in choose.sample([*IDS, EVENT_COUNT], choose.choice([0, 1, 1, 2, 3])):

@@ -465,7 +465,7 @@ def test_attributes_of_a_segment_that_is_gone_do_not_count(gone: str) -> None:
 
 
 async def change_more_than_one_update_takes(container: Any) -> dict[bytes, int]:
-    """Attributes for which the index of a new segment is written three times; returns them."""
+    """Change attributes so that a new segment's index is written three times; return them."""
     model: dict[bytes, int] = {}
     await container.create_segment("s")
     for batch in range(3):
@@ -478,7 +478,8 @@ async def change_more_than_one_update_takes(container: Any) -> dict[bytes, int]:
 async def test_a_later_tree_is_not_forgotten_for_an_earlier_one_of_the_same_flush(
     tiers: Any,
 ) -> None:
-    """More changes than one update of the index takes, while the log is busy with a checkpoint."""
+    """There are more changes than one update of the index takes, while the log is busy with a
+    checkpoint."""
     async with tiers.open(page_bytes_max=0) as container, trio.open_nursery() as nursery:
         model = await change_more_than_one_update_takes(container)
         tiers.logs._flush_scheduled = True  # the log stands still

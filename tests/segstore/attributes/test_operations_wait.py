@@ -218,8 +218,11 @@ async def test_operations_keep_their_order_whatever_they_wait_for(
 async def test_a_refusal_is_answered_before_a_later_append_that_needs_no_room(
     tiers: Any, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who appends counts on the order: it comes back behind something that waits for room, which
-    the system's next append on the same segment does not."""
+    """A writer counts on the order.
+
+    Its append comes back behind one that waits for room, which the system's next append on the same
+    segment does not.
+    """
     is_full = False
     async with tiers.open(page_bytes_max=0) as container:
         manager = container.parts.cache_manager

@@ -12,7 +12,10 @@ CAPACITY_BYTES = 20 * MIB
 
 
 def filled(entry_count: int, stored: int) -> tuple[CacheManager, SegmentEntries]:
-    """A cache of 20 MiB with that many entries of 1 MiB; the first ``stored`` are in tier 2."""
+    """Make a cache of 20 MiB with this many entries of 1 MiB.
+
+    The first ``stored`` are in tier 2.
+    """
     manager = CacheManager(StreamingCache(CAPACITY_BYTES))
     entries = SegmentEntries(manager.generations)
     manager.advance(0)

@@ -18,7 +18,7 @@ NAMES = [f"s{number}" for number in range(20)]
 
 
 class SlowJournals(MemoryChunkStorage):
-    """Counts the writes of journals, which take time, and fails some of them."""
+    """Journals whose writes take time; it counts them, and fails some of them."""
 
     def __init__(self) -> None:
         super().__init__()

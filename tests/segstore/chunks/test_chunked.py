@@ -292,7 +292,7 @@ async def test_a_write_that_failed_is_not_appended_to() -> None:
 
 
 class SlowChunks(MemoryChunkStorage):
-    """Writes of users' chunks wait for ``gate``, once there is one."""
+    """Chunk storage in which writes of users' chunks wait for ``gate``, once there is one."""
 
     gate: trio.Event | None = None
 

@@ -31,7 +31,8 @@ ATTEMPTS_MAX = 3000
 
 @dataclass(slots=True)
 class Segment:
-    """What must be stored: names are never used again, as those that the container gives."""
+    """The expected content of a segment: names are never used again, as those that the container
+    gives."""
 
     name: str
     content: bytes
@@ -39,7 +40,7 @@ class Segment:
 
 
 class ChunkedMachine(RuleBasedStateMachine):
-    """Repeats every call until it succeeds, as a storage writer does."""
+    """A machine that repeats every call until it succeeds, as a storage writer does."""
 
     @initialize(seed=st.integers(0, 2**32), fault_percent=st.sampled_from([0, 5, 15]))
     def start(self, seed: int, fault_percent: int) -> None:
@@ -166,7 +167,8 @@ class ChunkedMachine(RuleBasedStateMachine):
         trio.run(self.act_late)
 
     async def act_late(self) -> None:
-        """An owner that was replaced does what its container would: things that have happened."""
+        """Let a replaced owner repeat what its container would do late: things that have
+        happened."""
         if not self.late:
             return
         owner = self.random.choice(self.late)
@@ -213,7 +215,7 @@ class ChunkedMachine(RuleBasedStateMachine):
             assert await self.storage.stored_length(segment.name) == 0
 
     async def check_checksums(self, segment: Segment) -> None:
-        """Whatever was noted by whom, checksums are of bytes that are there."""
+        """Check that all noted checksums, of any owner, are of bytes that are there."""
         for chunk in await self.storage.chunks_of(segment.name):
             known = chunk.checksums
             if chunk.is_open:
@@ -224,7 +226,7 @@ class ChunkedMachine(RuleBasedStateMachine):
                 assert known.phase == int(chunk.name.rpartition("$")[2][:20])
 
     def teardown(self) -> None:
-        """Whatever happened, the next owner leaves nothing that nobody needs."""
+        """Check at the end that the next owner leaves no chunk that nobody needs."""
         if not hasattr(self, "segments"):
             return
         self.fault_percent = 0

@@ -198,7 +198,7 @@ async def test_what_recovery_reads_is_bounded() -> None:
 
 
 async def grown_in_two_lives(chunks: MemoryChunkStorage) -> None:
-    """A chunk of 8 bytes, of which the log knows that the first 4 are stored."""
+    """Write a chunk of 8 bytes, of which the log knows that the first 4 are stored."""
     storage = owner(chunks, 1, boot_id="a")
     await storage.write("s", offset=0, data=[b"data"], rollover_bytes=0)
     await storage.recovered()
@@ -326,7 +326,8 @@ async def test_a_damaged_last_frame_after_a_gentle_end_is_damage(place: int) -> 
 
 
 class ListsEarly(MemoryChunkStorage):
-    """Lists a chunk with the lengths that it had earlier, one after the other, then as it is.
+    """Storage that lists a chunk with the lengths that it had earlier, one after the other, then
+    as it is.
 
     So does a directory whose files are looked at one by one while somebody writes.
     """

@@ -109,7 +109,7 @@ class Container:
         return self.read_index.cached(segment, offset=0, length=segment.length)
 
     def ranges(self) -> dict[int, list[tuple[int, int]]]:
-        """What is new in each segment, ends to beginnings put together."""
+        """Return the new ranges of each segment, with adjacent ranges joined."""
         ranges: dict[int, list[tuple[int, int]]] = {}
         for entry in self.memory_log.remove_all():
             assert isinstance(entry, AppendedRange)
@@ -122,7 +122,7 @@ class Container:
 
 
 class FastContainer(Container):
-    """The same, appends going the fast way where they can."""
+    """The same parts; appends take the fast way where they can."""
 
     fast_count = 0
 

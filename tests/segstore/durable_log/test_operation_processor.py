@@ -101,7 +101,7 @@ class HandLog:
         await trio.lowlevel.checkpoint()
 
     def complete(self, error: DataLogError | None = None) -> None:
-        """Let the first waiting entry become durable, with the bytes that it came with."""
+        """Complete the first waiting entry: it becomes durable with the bytes that it came with."""
         part, data, on_durable = self.waiting.popleft()
         assert part == data
         if error is None:
@@ -109,7 +109,7 @@ class HandLog:
         on_durable(error)
 
     def records(self) -> list[AppendOperation]:
-        """The appends in what is durable."""
+        """Return the appends in the durable entries."""
         reader = FrameReader()
         operations = [
             decode_operation(record) for data in self.durable for _, record in reader.feed(data, 0)

@@ -78,7 +78,7 @@ def test_nothing_overtakes_on_its_own_segments(
 def test_a_queue_that_is_taken_from_need_not_be_looked_through_again(
     turns: list[tuple[list[Operation], int]], lowest: Priority
 ) -> None:
-    """The same passes as if all of it were looked at anew each time."""
+    """The passes are the same as if all of it were looked at anew each time."""
     queue: deque[Operation] = deque()
     overtakers = Overtakers(queue)
     for arrived, taken in turns:

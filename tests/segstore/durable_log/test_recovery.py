@@ -52,7 +52,7 @@ class HeldStorage(MemoryChunkStorage):
 
 
 class Machine:
-    """What survives a kill."""
+    """The parts that survive a kill."""
 
     def __init__(self) -> None:
         self.disk, self.notes = SimulatedDisk(), SimulatedDisk()
@@ -63,7 +63,7 @@ class Machine:
     async def run(
         self, cache_bytes: int = 8 * MIB, *, with_notes: bool = False
     ) -> AsyncIterator[Container]:
-        """A container until the process is killed, at the end of the block.
+        """Run a container until the process is killed, at the end of the block.
 
         ``with_notes`` lets the journal note what is in all its complete files but the newest.
         """

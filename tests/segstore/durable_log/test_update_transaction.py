@@ -57,7 +57,7 @@ VERB = AttributeUpdateType
 
 
 class Pipeline:
-    """Accepts operations, and commits them when told to."""
+    """A pipeline that accepts operations, and commits them when told to."""
 
     def __init__(self) -> None:
         self.metadata = ContainerMetadata(1)
@@ -352,7 +352,7 @@ def test_a_name_that_tier_2_could_not_take_is_refused(name: str) -> None:
 
 
 def longest_key(name: str) -> str:
-    """Of all objects that S3 may have for a segment, the longest key."""
+    """Return the longest of all keys that objects of a segment may have in S3."""
     chunk = new_chunk_name(
         attribute_segment_name(storage_name(name, 2**63 - 1)), start=0, epoch=2**31, number=2**31
     )

@@ -26,7 +26,10 @@ def compaction_of(container: Container, bytes_min: int = 0) -> RecordCompaction:
 
 
 async def leave_often(container: Container, *, count: int, times: int) -> None:
-    """Let as many segments leave, and all but the first ten come back and leave again."""
+    """Make this many segments leave.
+
+    All but the first ten come back and leave again, repeatedly.
+    """
     for number in range(count):
         await container.create_segment(name_of(number))
     for _ in range(times):

@@ -32,7 +32,7 @@ WRITER = bytes([1]) * 16
 
 
 def count_activations(container: Container) -> list[str]:
-    """The names of the segments that become active, from now on."""
+    """Return a list that receives the names of the segments that become active from now on."""
     activated: list[str] = []
     apply = container.parts.state.apply
 

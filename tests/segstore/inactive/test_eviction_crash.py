@@ -28,7 +28,7 @@ async def leave_and_checkpoint(container: Container) -> None:
 
 
 async def leave_and_checkpoint_without_tier_2(container: Container) -> None:
-    """The checkpoint has the records' places, since their index has not."""
+    """Write a checkpoint with the places of the records, because their index does not have them."""
     await leave(container)
     await container.checkpoint()
     await container.parts.writer._flush(everything=True, all_attributes=False)
@@ -212,7 +212,7 @@ async def test_a_deleted_segment_that_was_inactive_once_stays_deleted(
 
 
 async def made(container: Container) -> str:
-    """A segment that was inactive, to be merged."""
+    """Make a segment that was inactive, to be merged."""
     await container.create_segment("source")
     await container.append("source", b"x")
     await leave(container)

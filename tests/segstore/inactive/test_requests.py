@@ -29,7 +29,7 @@ class Served:
         self.container = container
 
     async def ask(self, request: wire.Request) -> wire.Reply:
-        """What the request's handler answers."""
+        """Return the answer of the request's handler."""
         return await SEGMENT_HANDLERS[type(request)].handle(self.context, request)
 
 

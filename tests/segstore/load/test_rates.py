@@ -33,7 +33,7 @@ class Segment:
     def run(
         self, seconds: float, *, rate: float, event_bytes: int = 100
     ) -> list[tuple[float, Advice]]:
-        """Let events come for a while; returns what was advised, and told at once."""
+        """Let events come for a while; return the advice, which is acknowledged at once."""
         advised = []
         for _ in range(int(seconds / 5)):
             self.now += 5
@@ -60,7 +60,8 @@ def test_a_busy_segment_is_split_by_its_rate(rate: float, splits: int) -> None:
 
 
 def test_a_rush_is_seen_in_the_shortest_window() -> None:
-    """Six times the target: the longer windows take minutes to see it, the first one does at 5."""
+    """At six times the target, the longer windows take minutes to see it, the first one does at
+    5."""
     segment = Segment()
     assert segment.run(1000, rate=8) == []
     [(when, advice)] = segment.run(120, rate=200)

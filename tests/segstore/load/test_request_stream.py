@@ -38,7 +38,7 @@ def due(stream: str) -> DueEvent:
 
 
 class Wanted:
-    """Stands for the monitor: what is due, until it was told."""
+    """A substitute for the monitor: it has the due events until they were told."""
 
     def __init__(self, streams: Sequence[str]) -> None:
         self.left = [due(stream) for stream in streams]
@@ -111,7 +111,7 @@ async def test_events_lie_where_their_routing_key_belongs(
 async def test_what_fails_is_tried_again(
     tmp_path: Path, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No controller, nobody at the address, no such segment: then all is well."""
+    """There is no controller, nobody at the address, no such segment: then all is well."""
     monkeypatch.setattr("segstore.load.request_stream.PAUSE_SECONDS_MIN", 0.01)
     port = await nursery.start(serve_store, tmp_path)
     attempts = 0

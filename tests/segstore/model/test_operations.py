@@ -38,7 +38,8 @@ def encoded(operation: Operation) -> bytes:
 
 
 def state(operation: Operation) -> dict[str, object]:
-    """What must survive: everything but callbacks and what only the queue needs."""
+    """Return what must survive: everything but callbacks and the fields that only the queue
+    needs."""
     names = {"segment_id", "sequence_number"}
     if isinstance(operation, AppendOperation):
         names |= {"data", "length", "offset", "attribute_values"}

@@ -18,7 +18,7 @@ SHORT = b"\x80"
 
 
 def started(values: AttributeValues) -> SegmentAttributes:
-    """A segment's attributes as it begins with them."""
+    """Return a segment's attributes that start with these values."""
     attributes = SegmentAttributes()
     attributes.start_with(values, 7)
     return attributes

@@ -34,7 +34,7 @@ async def store() -> AsyncIterator[MemoryStore]:
 
 
 def hold(store: MemoryStore) -> None:
-    """From now on nothing becomes durable but by ``store.container.commit``."""
+    """Hold appends from now on: only ``store.container.commit`` makes them durable."""
     store.container.auto_commit = False
 
 

@@ -36,7 +36,7 @@ WRITER = bytes(range(16))
 
 
 def half_command(length: int, received: int) -> bytes:
-    """The beginning of a ReadTable."""
+    """Return the beginning of a ReadTable."""
     return struct.pack(">ii", READ_TABLE, length) + bytes(received)
 
 
@@ -52,7 +52,8 @@ def test_replies_become_shorter_before_their_total_is_reached(lengths: list[int]
 
 @given(st.data())
 def test_reservations_keep_to_their_bound_and_nobody_waits_for_ever(data: st.DataObject) -> None:
-    """Commands of any lengths, in any order, each with the rest of an append block or without."""
+    """The commands have any lengths and any order, each with the rest of an append block or
+    without."""
     count_max = 48 * MIB
     lengths = data.draw(st.lists(st.integers(1, 16 * MIB), min_size=1, max_size=20))
     ends = [data.draw(st.integers(0, 16 * MIB)) for _ in lengths]

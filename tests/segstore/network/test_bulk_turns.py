@@ -24,7 +24,7 @@ SEGMENT = "scope/stream/0.#epoch.0"
 
 
 class LoopTurns(trio.abc.Instrument):
-    """Counts the turns of the event loop."""
+    """A counter of the turns of the event loop."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -170,7 +170,7 @@ async def test_what_sends_much_is_left_to_its_own_task_while_readers_are_behind(
 
 
 async def receive_much_at_once(transport: SocketTransport, peer: trio.SocketStream) -> None:
-    """Let a peer send so much that one receive has more than a bulk."""
+    """Receive from a peer that sends so much that one receive has more than a bulk."""
     largest = 0
     while largest < BULK_BYTES_MIN:
         await peer.send_all(bytes(2 * BULK_BYTES_MIN))

@@ -109,11 +109,11 @@ class Cluster:
         return store
 
     async def assign(self, store: Store) -> None:
-        """Give all containers to a store."""
+        """Assign all containers to a store."""
         await self.assign_each({store: set(range(CONTAINERS))})
 
     async def assign_each(self, numbers: dict[Store, set[int]]) -> None:
-        """Give each store its containers."""
+        """Assign each store its containers."""
         data = encode_map({store.host: frozenset(numbers[store]) for store in numbers})
         await ensure_path(self.session, PATHS.cluster)
         try:

@@ -39,7 +39,7 @@ async def test_a_container_is_not_opened_on_a_tier_2_that_was_emptied(
 
 
 async def test_all_is_there_when_tier_2_is_put_back(cluster: Cluster) -> None:
-    """As by a copy of the bucket, or of the directory, over what is there."""
+    """It is put back by a copy of the bucket, or of the directory, over what is there."""
     one, two = await cluster.start(), await cluster.start()
     await cluster.assign(one)
     async with writing(one) as writer:

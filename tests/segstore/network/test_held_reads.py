@@ -53,7 +53,7 @@ async def test_a_held_read_is_held_once(
 async def test_held_is_answered_at_the_peers_end_without_room(
     autojump_clock: MockClock, age: float
 ) -> None:
-    """Whether a read is held or not."""
+    """This holds whether a read is held or not."""
     async with memory_store(ConnectionSettings(reply_age_seconds_min=age)) as store:
         store.nursery.start_soon(store.server.held_reads.run, SleepingAlarm())
         await store.container.create_segment(SEGMENT)

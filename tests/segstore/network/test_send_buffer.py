@@ -21,7 +21,7 @@ def send_buffer(*, pause_bytes: int, send_now: SendNow | None = None) -> SendBuf
 
 
 class RecordingStream:
-    """Remembers what each send carried; ``gate`` holds sends up."""
+    """A stream that remembers what each send carried; ``gate`` holds sends up."""
 
     def __init__(self) -> None:
         self.sent: list[bytes | memoryview] = []
@@ -49,7 +49,7 @@ async def test_what_is_put_in_one_turn_leaves_in_one_send() -> None:
 
 
 class RecordingSocket:
-    """Takes at most ``room`` bytes."""
+    """A socket that takes at most ``room`` bytes."""
 
     def __init__(self, room: int) -> None:
         self.room = room
@@ -194,7 +194,7 @@ async def test_discarding_ends_without_sending() -> None:
 
 
 class CountingReply:
-    """A late reply that tells a number as of the moment when it is sent."""
+    """A late reply whose number is read at the moment when it is sent."""
 
     def __init__(self) -> None:
         self.number = 0

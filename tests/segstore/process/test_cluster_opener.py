@@ -21,8 +21,10 @@ class Map:
 
 
 async def test_the_map_is_looked_at_right_before_an_opening() -> None:
-    """Container 1 waits for its place among the openings; meanwhile the map gives it away, which a
-    store that is cut off is not told."""
+    """Container 1 waits for its place among the openings; meanwhile the map gives it away.
+
+    A store that is cut off is not told.
+    """
     assignments, opened, goes_on = Map(), [], trio.Event()
 
     class Opening:

@@ -97,7 +97,7 @@ class Place:
         assert everything_in(self.data, self.storage) == before
 
     async def refused_when_new(self, sentence: str) -> None:
-        """The same for a store that has nothing yet: it makes its version file."""
+        """Check the same for a store that has nothing yet: it makes its version file."""
         before = everything_in(self.storage)
         for _ in range(2):
             with pytest.raises(IdentityError, match=re.escape(sentence)) as caught:
@@ -108,7 +108,7 @@ class Place:
 
 
 def everything_in(*paths: Path) -> dict[Path, bytes | None]:
-    """All files, but for locks."""
+    """Return all files, without locks."""
     return {
         each: each.read_bytes() if each.is_file() else None
         for path in paths
@@ -131,7 +131,8 @@ def replace_tree(source: Path, target: Path) -> None:
 
 @pytest.fixture
 def killed(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """From now on stores end like a killed process: nobody gives a claim back."""
+    """A patch that makes stores end like a killed process from now on: nobody gives a claim
+    back."""
 
     async def do_nothing(_: object) -> None:
         await trio.lowlevel.checkpoint()
@@ -444,7 +445,7 @@ async def test_a_killed_store_that_is_moved_has_to_end_where_it_was(
 
 
 async def renew(place: Place) -> None:
-    """What a recovery does when it knows that the journal is the one to go on with."""
+    """Renew the journal's identity, as a recovery does that knows it is the right journal."""
     config = SegmentStoreConfig(data_dir=place.data, storage_dir=place.storage, container_count=1)
     directory = DataDirectory.open(place.data, container_count=1)
     with directory.lock_journal(0) as path:
@@ -479,7 +480,7 @@ async def test_a_recovery_renews_the_identity_of_a_journal(
 
 
 class MeetingStorage:
-    """Lets the first ``count`` writes of claims or identities wait for each other."""
+    """Storage that lets the first ``count`` writes of claims or identities wait for each other."""
 
     def __init__(self, chunks: ChunkStorage, kind: str, count: int) -> None:
         self._chunks = chunks
@@ -521,7 +522,7 @@ class MeetingStorage:
 
 
 async def start_together(places: list[Place], chunks: Callable[[], ChunkStorage]) -> list[Place]:
-    """Those that served, of starts at the same time."""
+    """Start stores at the same time; return those that served."""
     served: list[Place] = []
 
     async def start(place: Place) -> None:
@@ -692,11 +693,14 @@ fsync = os.fsync
 
 
 class Killed(BaseException):
-    """Nothing of the process happens after this."""
+    """The process is dead: none of its later actions happen."""
 
 
 class Killer:
-    """Counts what changes files and chunks, and ends the process before one such step."""
+    """A counter of the steps that change files and chunks.
+
+    It ends the process before one of them.
+    """
 
     STEPS = ("mkdir", "link", "replace", "unlink", "fsync", "write")
 
@@ -715,7 +719,7 @@ class Killer:
         return counted
 
     def step(self) -> None:
-        """Something is about to be changed."""
+        """Count a step that is about to change something; die if this is the chosen one."""
         self.count += 1
         if self.dies_at is not None and self.count >= self.dies_at:
             raise Killed
@@ -745,7 +749,7 @@ class KillableStorage(MeetingStorage):
 
 
 async def begin(place: Place, killer: Killer) -> None:
-    """A start up to where containers could be opened, and a clean stop."""
+    """Begin a start up to where containers could be opened, and stop cleanly."""
     config = SegmentStoreConfig(data_dir=place.data, container_count=1, cache_bytes_max=8 * MIB)
     directory = DataDirectory.open(place.data, container_count=1)
     files = FilesystemChunkStorage(place.storage)

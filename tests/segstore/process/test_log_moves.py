@@ -42,7 +42,7 @@ CONTAINERS = 4
 
 
 def segments_of_containers(count: int) -> list[str]:
-    """A segment in each container, by the containers' numbers."""
+    """Return a segment in each container, by the containers' numbers."""
     found: dict[int, str] = {}
     for number in range(1000):
         name = f"scope/stream-{number}/0.#epoch.0"
@@ -81,7 +81,7 @@ class Store:
 
     @asynccontextmanager
     async def run(self, store_count: int) -> AsyncIterator[list[SegmentContainer]]:
-        """So many stores, each with its share; yields the containers by number."""
+        """Run this many stores, each with its share; yield the containers by number."""
         shares = await share_out_logs(self.config(), store_count)
         async with AsyncExitStack() as stack:
             containers: dict[int, SegmentContainer] = {}
@@ -97,11 +97,11 @@ class Store:
             await check_and_append(containers, text, expected=expected)
 
     async def live_until_killed(self, store_count: int, text: bytes, *, expected: bytes) -> None:
-        """The same in a process of its own, up to a kill -9."""
+        """Do the same in a process of its own, up to a kill -9."""
         await run_until_killed(live_and_die, self.path, store_count, text, expected)
 
     def copy(self, to: Path) -> Store:
-        """The store with all its files, as a kill at this moment would leave them."""
+        """Copy the store with all its files, as a kill at this moment would leave them."""
         shutil.copytree(self.path, to, copy_function=copy_in_place)
         return Store(to)
 
@@ -168,7 +168,7 @@ async def test_containers_move_between_counts_of_stores(store: Store, tmp_path: 
 
 @pytest.mark.processes
 async def test_killed_stores_go_on_in_other_numbers(store: Store) -> None:
-    """What tier 2 does not have moves with the logs."""
+    """The bytes that tier 2 does not have move with the logs."""
     expected = b""
     for store_count in [1, 2, 3, 1, 2, 4, 3, 1]:
         text = b"%d, " % store_count * 1000
@@ -253,7 +253,10 @@ def journals_of(store: Store) -> list[Path]:
 
 
 class Deadly:
-    """Ends the process, at once, before one of the steps that change files."""
+    """A counter of the steps that change files.
+
+    It ends the process, at once, before one of them.
+    """
 
     STEPS = ("mkdir", "rename", "replace", "unlink", "rmdir", "link", "write", "pwrite", "fsync")
 
@@ -285,7 +288,7 @@ class Deadly:
 
 
 def move_and_die(path: Path, store_count: int, dies_at: int) -> None:
-    """In a process of its own: move logs, and die before a step."""
+    """Move logs in a process of its own, and die before a step."""
     Deadly(dies_at)
     trio.run(share_out_logs, Store(path).config(), store_count)
     os._exit(0)

@@ -98,7 +98,7 @@ async def give(session: MemorySession, here: set[int], there: set[int]) -> None:
 
 
 async def add_neighbours(session: MemorySession) -> None:
-    """Another host, and a controller that leads."""
+    """Add another host, and a controller that leads."""
     await session.create(f"{PATHS.hosts}/{THERE.node_name}", b"", is_ephemeral=True)
     await ensure_path(session, f"{PATHS.leader}/_c_1-lock-0000000000")
 

@@ -59,7 +59,7 @@ def copy_of(chunks: MemoryChunkStorage) -> MemoryChunkStorage:
 async def live(
     disk: SimulatedDisk, chunks: MemoryChunkStorage, random: Random, copies: list[SimulatedDisk]
 ) -> None:
-    """One life, in which the journal is copied now and then."""
+    """Run the container once, and copy the journal now and then."""
     async with living(disk, chunks, random, gently=random.random() < 0.5) as container:
         for _ in range(random.randrange(1, 8)):
             name = random.choice(NAMES)
@@ -106,7 +106,7 @@ async def stored_bytes(chunks: MemoryChunkStorage) -> dict[str, int]:
 
 
 async def run_lives(seed: int) -> int:
-    """How many older journals were refused."""
+    """Count the older journals that were refused."""
     random = Random(seed)
     disk, chunks = SimulatedDisk(), MemoryChunkStorage()
     copies: list[SimulatedDisk] = []

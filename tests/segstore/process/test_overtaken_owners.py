@@ -37,7 +37,7 @@ GARBAGE_SECONDS = 3.0
 
 
 class LateChunks:
-    """The chunks as one owner reaches them, see the module."""
+    """The chunks as one owner reaches them; see the module."""
 
     def __init__(self, chunks: MemoryChunkStorage, random: Random) -> None:
         self._chunks = chunks

@@ -26,7 +26,7 @@ IN_CONTAINER_3 = "scope/stream/0"
 
 
 class Host:
-    """Opens containers as told: ``before`` may fail or wait, ``fail`` ends an open one."""
+    """An opener of containers: ``before`` may fail or wait, ``fail`` ends an open one."""
 
     def __init__(self) -> None:
         self.opened: list[int] = []

@@ -19,7 +19,7 @@ def one_journal(container_count: int) -> DataDirectory:
 
 
 def share_out(directory: DataDirectory, store_count: int) -> tuple[DataDirectory, Shares]:
-    """The shares, and the directory after a start with so many stores."""
+    """Return the shares, and the directory after a start with this many stores."""
     shares = plan_shares(directory, store_count)
     if shares.journal_count == directory.journal_count:
         assert shares.journals == directory.journals_of_containers()

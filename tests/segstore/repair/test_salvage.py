@@ -88,7 +88,7 @@ EVENTS = [frame_event(b"event %d" % number * 20) for number in range(50)]
 
 
 async def fill(container: SegmentContainer) -> None:
-    """A stream's segment, one that is sealed and truncated, an empty one, and a table."""
+    """Make a stream's segment, one that is sealed and truncated, an empty one, and a table."""
     for name in (NAME, OTHER, "scope/empty/0.#epoch.0"):
         await container.create_segment(name)
     await container.append(
@@ -110,7 +110,7 @@ async def fill(container: SegmentContainer) -> None:
 
 
 async def check(container: SegmentContainer, *, attribute: int | None = 50) -> None:
-    """All that ``fill`` made is there, and can be changed."""
+    """Check that all that ``fill`` made is there, and can be changed."""
     assert await content(container, NAME) == b"".join(EVENTS)
     assert await content(container, OTHER) == EVENTS[1]
     info = container.segment_info(OTHER)
@@ -186,7 +186,7 @@ async def test_an_older_journal_of_the_same_life_keeps_all_that_tier_2_has(tmp_p
 async def kill(
     path: Path, fill_more: Callable[[SegmentContainer], Awaitable[None]], **changes: object
 ) -> None:
-    """A life that ends without bringing anything more to tier 2."""
+    """Run a container and end it without bringing anything more to tier 2."""
     with trio.CancelScope() as scope:
         async with living(path, **{"drain_seconds": 0, **changes}) as container:
             await fill_more(container)
@@ -303,7 +303,7 @@ async def test_after_a_wrong_start_on_an_older_tier_2_the_right_one_is_recovered
     storage, older, right = tmp_path / "data" / "storage", tmp_path / "older", tmp_path / "right"
 
     async def release(self: identity._Ownership) -> None:
-        """A process that is killed gives nothing back."""
+        """Give nothing back, like a killed process."""
 
     async def write(container: Container) -> None:
         await fill(container)
@@ -431,12 +431,12 @@ async def test_of_several_journals_only_the_damaged_one_is_replaced(tmp_path: Pa
 
 
 def newest_file(path: Path) -> Path:
-    """The file that the journal goes on in."""
+    """Return the file that the journal continues in."""
     return max(path.glob("*.journal"), key=written_end)
 
 
 def used_files(path: Path) -> list[Path]:
-    """The files in which the journal has anything, in order."""
+    """Return the files in which the journal has anything, in order."""
     return [each for each in sorted(journal(path).glob("*.journal")) if written_end(each) > 4096]
 
 

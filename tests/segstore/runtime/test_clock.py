@@ -10,7 +10,7 @@ from segstore.runtime.clock import next_look
 
 
 def look_at(now: float, seconds: float) -> float:
-    """When who looks every so many seconds does so next, if it is ``now``."""
+    """Return the time of the next look, at this interval, if it is ``now``."""
     clock = trio.testing.MockClock()
 
     async def look() -> float:

@@ -21,7 +21,7 @@ from segstore.runtime.reactor import DeferredWork, Reactor, current_reactor
 
 
 class Rounds(trio.abc.Instrument):
-    """Counts the rounds of trio and the steps of tasks."""
+    """A counter of the rounds of trio and the steps of tasks."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -208,7 +208,7 @@ async def test_who_waits_goes_on_when_more_is_there_than_fits(pair: Pair) -> Non
 
 @asynccontextmanager
 async def taking_until_the_end(pair: Pair) -> AsyncIterator[list[bytes]]:
-    """Let the transport hand over what comes, until the end, during a block that sends it."""
+    """Let the transport deliver what it receives, until the end, during a block that sends it."""
     taken: list[bytes] = []
 
     def take(data: bytes) -> bool:

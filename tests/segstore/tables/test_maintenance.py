@@ -21,7 +21,7 @@ SETTINGS = TableSettings(index_count=4, index_seconds=5.0)
 
 
 class TroubledContainer(MemoryContainer):
-    """Index steps of some tables wait for ever, those of others fail."""
+    """A container in which index steps of some tables wait for ever, and those of others fail."""
 
     def __init__(self) -> None:
         super().__init__()

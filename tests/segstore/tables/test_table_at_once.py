@@ -22,7 +22,7 @@ settle = trio.testing.wait_all_tasks_blocked
 
 
 class GatedContainer(MemoryContainer):
-    """Looks at attributes wait at the gate that there was when they began."""
+    """A container whose attribute reads wait at the gate that there was when they began."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ async def test_an_update_of_many_keys_gives_others_their_turn_and_none_overtakes
 
 
 async def namesake_with(container: MemoryContainer, *keys: bytes) -> None:
-    """Another process's view: the table is deleted and made again, and nobody here is told."""
+    """Delete the table and make it again, as another process; nobody here is told."""
     others = TableSegments(container, TableSettings())
     await others.delete("t")
     await others.create("t")
@@ -180,7 +180,7 @@ async def test_a_deletion_that_is_told_of_late_leaves_the_namesake_known() -> No
 
 
 class SlowContainer(GatedContainer):
-    """What was read waits at the gate too."""
+    """A container whose other reads wait at the gate too."""
 
     async def read(self, name: str, *, offset: int, length_max: int) -> ReadResult:
         gate = self.gate

@@ -47,7 +47,7 @@ def one_bucket(key: bytes) -> bytes:
 
 
 class WatchedContainer(MemoryContainer):
-    """Counts what is read; lets looks at attributes fail or wait."""
+    """A container that counts reads, and lets attribute reads fail or wait."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -407,7 +407,7 @@ async def test_a_step_in_the_background_lets_the_queue_go_on() -> None:
 async def make_watched(
     container: WatchedContainer | None = None,
 ) -> tuple[Table, WatchedContainer]:
-    """A table whose keys are in its attributes, and nowhere in memory."""
+    """Make a table whose keys are in its attributes, and nowhere in memory."""
     container = container or WatchedContainer()
     table = Table(container)
     await fill(table, 10)
@@ -450,7 +450,7 @@ async def test_a_cancelled_update_that_waits_for_its_keys_keeps_nobody_back() ->
 
 
 class HandyContainer(WatchedContainer):
-    """Everything is in memory."""
+    """A container that has everything in memory."""
 
     def attribute_now(self, name: str, attribute_id: AttributeId) -> int | None:
         return self._find(name).attributes.get(attribute_id, NULL_ATTRIBUTE_VALUE)
@@ -460,7 +460,7 @@ class HandyContainer(WatchedContainer):
 
 
 async def test_what_is_in_memory_is_found_without_a_look_at_tier_2() -> None:
-    """Reads, conditions and removals, of keys that there are and of others."""
+    """The test reads, checks conditions and removes, with keys that exist and others."""
     table, container = await make_watched(HandyContainer())
     container.fails = True
     container.read_bytes = 0

@@ -52,7 +52,7 @@ changes = st.lists(st.tuples(keys, values, conditions), min_size=1, max_size=4)
 
 
 def two_buckets(key: bytes) -> bytes:
-    """A hash that many keys share; the second bucket lies behind the backpointers."""
+    """Return a hash that many keys share; the second bucket lies behind the backpointers."""
     return bytes(16) if key[-1] % 2 else b"\xff" * 16
 
 
@@ -61,7 +61,8 @@ def no_collisions(key: bytes) -> bytes:
 
 
 class GatedContainer(MemoryContainer):
-    """Looks at attributes wait at a gate, except what is at hand: all, nothing, or every other."""
+    """A container whose attribute reads wait at a gate, except those in memory: all, none, or
+    every other."""
 
     gate: trio.Event | None = None
     at_hand: Literal["all", "nothing", "some"] = "nothing"
@@ -176,7 +177,7 @@ class TableMachine(RuleBasedStateMachine):
 
     @rule(made=st.lists(changes, min_size=2, max_size=6))
     def update_together(self, made: list[list[tuple[bytes, bytes, str]]]) -> None:
-        """What one needs to know of its keys comes late: updates of other keys overtake it."""
+        """Update together: one update waits for its keys, so updates of other keys overtake it."""
         batches = [
             [
                 TableEntry(TableKey(key, self.version(key, condition)), value)
@@ -269,7 +270,8 @@ class TableMachine(RuleBasedStateMachine):
     def iterate_meanwhile(
         self, count_max: int, meanwhile: list[list[tuple[bytes, bytes, str]]]
     ) -> None:
-        """The table changes, follows, is compacted and opened again between the pages."""
+        """Iterate while the table changes, follows, is compacted and opened again between the
+        pages."""
         before = dict(self.model)
         found: list[TableEntry] = []
         token, from_key = b"", b""
@@ -328,7 +330,7 @@ class TableMachine(RuleBasedStateMachine):
 
     @rule()
     def step(self) -> None:
-        """The attributes take over the tail."""
+        """Move the tail into the attributes."""
         assert self.attempt(self.tables._table("t").follow) is None
 
     @rule()
@@ -343,7 +345,7 @@ class TableMachine(RuleBasedStateMachine):
 
     @rule(made=st.lists(changes, min_size=1, max_size=5), durable_count=st.integers(0, 3))
     def crash(self, made: list[list[tuple[bytes, bytes, str]]], durable_count: int) -> None:
-        """Unconditional updates in flight when the container dies: a prefix may have happened."""
+        """Crash with unconditional updates in flight: a prefix of them may have happened."""
         states = [dict(self.model)]
         trio.run(self._crash, made, durable_count)
         self.container = self.container.reopen()

@@ -349,7 +349,7 @@ async def test_fixed_key_tables_take_keys_of_one_length(fixed_table: Table) -> N
 
 
 async def make_manual(*, key_length: int = 0) -> Table:
-    """A table whose container commits only when told; its index is built."""
+    """Make a table whose container commits only when told; its index is built."""
     container = MemoryContainer()
     table = await Table(key_length=key_length, container=container).create()
     await table.put(b"k0", b"0")
@@ -906,7 +906,8 @@ async def test_tables_are_compacted_in_the_background(
 
 
 class BusyContainer(MemoryContainer):
-    """Lets something happen whenever a segment is truncated, so many times."""
+    """A container that lets something happen whenever a segment is truncated, a limited number
+    of times."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -28,7 +28,7 @@ SETTINGS = TableSettings(
 
 
 class Tiers:
-    """What survives a restart."""
+    """The tiers that survive a restart."""
 
     def __init__(self) -> None:
         self._log_factory = MemoryDataLogFactory()

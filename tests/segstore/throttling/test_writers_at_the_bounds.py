@@ -38,7 +38,7 @@ settle = trio.testing.wait_all_tasks_blocked
 
 
 class Tier2:
-    """Takes nothing while it is ``away``; else each call takes some time."""
+    """A tier 2 that takes nothing while it is ``away``; otherwise each call takes some time."""
 
     def __init__(self) -> None:
         self.away = True
@@ -69,7 +69,7 @@ async def opened(
 
 
 class Done:
-    """Counts the completions of what was called without waiting."""
+    """A counter of the completions of calls that were made without waiting."""
 
     def __init__(self) -> None:
         self.answers: list[SegmentStoreError | None] = []

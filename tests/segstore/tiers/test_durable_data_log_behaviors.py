@@ -95,7 +95,7 @@ async def open_factory(
 
 
 class Completion:
-    """Waits for one append."""
+    """The completion of one append, for which a test can wait."""
 
     def __init__(self) -> None:
         self._done = trio.Event()

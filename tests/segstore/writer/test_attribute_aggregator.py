@@ -16,7 +16,7 @@ from segstore.writer.flush_policy import DEFAULT_FLUSH_POLICY as POLICY
 
 
 class Memory:
-    """Of a segment with many changed attributes."""
+    """The memory of a segment with many changed attributes."""
 
     def __init__(self) -> None:
         self.values = {

@@ -28,7 +28,7 @@ NAMES = [f"scope/stream/{number}.#epoch.0" for number in range(MANY)]
 
 
 class NotingChunkStorage(MemoryChunkStorage):
-    """Notes when each segment was written, and fails the writes of some."""
+    """Storage that notes when each segment was written, and fails the writes of some."""
 
     def __init__(self, *refused: str) -> None:
         super().__init__()

@@ -22,7 +22,7 @@ MIB = 1024 * 1024
 
 
 class CountedChunkStorage(MemoryChunkStorage):
-    """Notes how long each write was that is about one of our segments."""
+    """Storage that notes how long each write to one of our segments was."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ async def test_appends_that_took_turns_with_those_of_other_segments_are_one_writ
 
 
 class SlowChunkStorage(CountedChunkStorage):
-    """Takes a second for each write, and notes how many were under way at once."""
+    """Storage that takes a second for each write, and notes how many were under way at once."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -24,7 +24,7 @@ NAMES = [f"scope/stream/{number}.#epoch.0" for number in range(20)]
 
 
 class RefusingChunkStorage(MemoryChunkStorage):
-    """Fails writes to the chunks of some segments, and counts the attempts."""
+    """Storage that fails writes to the chunks of some segments, and counts the attempts."""
 
     def __init__(self, *refused: str) -> None:
         super().__init__()
@@ -165,7 +165,7 @@ async def test_a_source_whose_target_is_gone_is_owed_until_it_is_deleted(
 
 
 class FullDataLogFactory(MemoryDataLogFactory):
-    """While it is full, what is appended waits until a log is truncated."""
+    """Logs that can be full: appends then wait until a log is truncated."""
 
     is_full = False
 

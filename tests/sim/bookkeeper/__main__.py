@@ -13,7 +13,7 @@ from bookkeeper.run import FailedSeedError, Report, simulate
 
 
 def run_seed(seed: int) -> Report | str:
-    """A report, or what went wrong."""
+    """Run a seed; return a report, or the failure."""
     try:
         return simulate(seed)
     except FailedSeedError as error:
@@ -41,7 +41,7 @@ def run_many(seeds: range, processes: int) -> int:
 
 
 def main() -> int:
-    """The command."""
+    """Run the command."""
     arguments = parse_arguments("bookkeeper")
     if arguments.seed is not None:
         return run_many(range(arguments.seed, arguments.seed + 1), 1)

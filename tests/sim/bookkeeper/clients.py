@@ -30,7 +30,7 @@ LOOK_SECONDS = 0.3
 
 
 class Client:
-    """Carries out the effects of one machine."""
+    """A client that carries out the effects of one machine."""
 
     machine: LedgerWriter | LedgerRecovery
 
@@ -52,11 +52,11 @@ class Client:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the machine has a result."""
+        """Return whether the machine has a result."""
         return self.closed is not None or self.error is not None
 
     def stop(self) -> None:
-        """Stand still, as a process that is stopped."""
+        """Stop, as a process does at SIGSTOP."""
         self.is_stopped = True
 
     def go_on(self) -> None:
@@ -143,7 +143,7 @@ class Client:
 
 
 class WriterClient(Client):
-    """Adds entries."""
+    """A client that adds entries."""
 
     machine: LedgerWriter
 
@@ -163,13 +163,13 @@ class WriterClient(Client):
 
 
 class RecoveryClient(Client):
-    """Recovers the ledger once."""
+    """A client that recovers the ledger once."""
 
     machine: LedgerRecovery
 
     @property
     def is_length_certain(self) -> bool:
-        """Whether nothing was estimated."""
+        """Return whether nothing was estimated."""
         return not hasattr(self, "machine") or self.machine.is_length_certain
 
     def begin(self, entries: EntryFormat) -> None:

@@ -25,11 +25,11 @@ OnAnswer = Callable[[Code | None, bytes], None]
 
 
 class BrokenPromiseError(Exception):
-    """The checker has seen what must not be."""
+    """The checker has seen a broken promise."""
 
 
 class Schedule:
-    """What happens when: the next thing moves the clock."""
+    """The queue of events by time: the next event moves the clock."""
 
     def __init__(self, random: Random) -> None:
         self.now = 0.0
@@ -43,7 +43,7 @@ class Schedule:
         heapq.heappush(self._queue, (self.now + seconds, next(self._numbers), act))
 
     def run(self, until: Callable[[], bool], *, seconds_max: float) -> bool:
-        """Go on until something is so; tells whether it came to that."""
+        """Run until the condition is true; return whether it became true in time."""
         end = self.now + seconds_max
         while not until():
             if not self._queue or self._queue[0][0] > end:
@@ -56,7 +56,7 @@ class Schedule:
 
 
 class FakeBookie:
-    """What one bookie keeps of one ledger. Fences are kept at once, entries when synced."""
+    """The state of one ledger on one bookie. Fences are kept at once, entries when synced."""
 
     def __init__(self, name: str, schedule: Schedule) -> None:
         self.name = name
@@ -181,7 +181,7 @@ class FakeMetadataStore:
 
 
 class Network:
-    """What is between clients and bookies."""
+    """The network between clients and bookies."""
 
     def __init__(self, schedule: Schedule, bookies: dict[str, FakeBookie]) -> None:
         self.lost_share = 0.0

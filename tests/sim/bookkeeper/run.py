@@ -31,12 +31,12 @@ LEDGER_ID = 7
 
 
 class FailedSeedError(Exception):
-    """What a seed has found; ``__cause__`` has the details."""
+    """The failure of a seed; ``__cause__`` has the details."""
 
 
 @dataclass(slots=True)
 class Report:
-    """What happened in a seed that kept all promises."""
+    """The events of a seed that kept all promises."""
 
     seed: int
     step_count: int = 0
@@ -89,7 +89,7 @@ class _Run:
         self.writer.begin(self.entries)
 
     def go(self) -> None:
-        """The whole run."""
+        """Do the whole run."""
         random, schedule = self.random, self.schedule
         self.network.lost_share = random.choice([0, 0, 0.01, 0.05])
         self.store.lost_share = random.choice([0, 0.2, 0.5])
@@ -112,7 +112,7 @@ class _Run:
         return client
 
     def _available(self) -> list[str]:
-        """The bookies as their nodes tell it: one that has just gone is still there at times."""
+        """Return the bookies by their nodes, sometimes with one that has just gone."""
         bookies = [b.name for b in self.bookies.values() if b.is_up or self.random.random() < 0.3]
         self.random.shuffle(bookies)
         return bookies
@@ -131,7 +131,7 @@ class _Run:
         self.schedule.after(self.random.random() * 0.05, self._write)
 
     def _trouble(self) -> None:
-        """Something fails, or comes back, every now and then."""
+        """Make something fail, or come back, every now and then."""
         if not self.is_troubled:
             return
         random = self.random
@@ -172,7 +172,7 @@ class _Run:
         self.writer.go_on()
 
     def _end(self) -> None:
-        """Everything works again: a recovery must succeed, and what it finds is what was told."""
+        """End the run without faults: a recovery must succeed and find all confirmed entries."""
         for number in range(100, 110):
             self._recover(number)
             client = self.recoveries[-1]
@@ -208,7 +208,7 @@ class _Run:
         self.confirmed = max(self.confirmed, last)
 
     def _check_kept(self, metadata: LedgerMetadata, entry_id: int) -> None:
-        """The entry is on an ack quorum, unchanged."""
+        """Check that the entry is on an ack quorum, unchanged."""
         bookies = metadata.segment_of(entry_id).bookies
         kept = 0
         for index in self.quorums.write_set(entry_id):

@@ -13,7 +13,7 @@ from cluster.run import FailedSeedError, Report, simulate
 
 
 def run_seed(seed: int) -> Report | str:
-    """A report, or what went wrong."""
+    """Run a seed; return a report, or the failure."""
     try:
         report = simulate(seed)
     except FailedSeedError as error:
@@ -61,7 +61,7 @@ def run_many(first: int, count: int, processes: int) -> int:
 
 
 def main() -> int:
-    """The command."""
+    """Run the command."""
     arguments = parse_arguments("cluster")
     if arguments.seed is not None:
         return run_one(arguments.seed)

@@ -76,11 +76,11 @@ class SimulatedBookie:
 
     @property
     def name(self) -> str:
-        """Its id."""
+        """Return its id."""
         return f"{self.host}:{PORT}"
 
     def entry(self, ledger_id: int, entry_id: int) -> bytes | None:
-        """What it has synced of an entry."""
+        """Return the bytes of an entry that it has synced."""
         ledger = self.ledgers.get(ledger_id)
         return None if ledger is None else ledger.entries.get(entry_id)
 
@@ -110,7 +110,7 @@ class SimulatedBookie:
             self._schedule.after(session_seconds, lambda: end(session))
 
     def stop(self) -> None:
-        """Stand still, as after SIGSTOP."""
+        """Stop, as after SIGSTOP."""
         self.is_stopped = True
 
     def resume(self) -> None:
@@ -132,7 +132,7 @@ class SimulatedBookie:
                     del self.ledgers[ledger_id]
 
     def _keep(self, data: bytes) -> bytes | None:
-        """What a crash leaves of an entry that was not acknowledged."""
+        """Return what a crash leaves of an entry that was not acknowledged."""
         fate = self._random.randrange(3)
         if fate == 0:
             return None

@@ -36,11 +36,11 @@ LOCK = "lock-"
 
 
 class ViolationError(Exception):
-    """Something that must hold does not."""
+    """A rule that must always be true is broken."""
 
 
 class Checks:
-    """See the module."""
+    """The checks of a run; see the module."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Checks:
     # ---- Logs ------------------------------------------------------------------------------------
 
     def note_opened(self, container: int, log: BookKeeperDataLog) -> None:
-        """A log was opened: it has all that was acknowledged."""
+        """Check a log that was opened: it has all that was acknowledged."""
         self._counts["log opened"] += 1
         self._note(f"log {container} is opened in epoch {log.epoch}")
         first = log._first_position
@@ -92,7 +92,7 @@ class Checks:
     def note_acknowledged(
         self, container: int, log: BookKeeperDataLog, ledger_id: int, position: int, data: bytes
     ) -> None:
-        """An entry is durable, as its writer is told."""
+        """Check an entry that was acknowledged to its writer: it must be durable."""
         self._counts["entry acknowledged"] += 1
         self._check_quorum(ledger_id, position % ENTRIES_MAX, data)
         self._acknowledged.setdefault(container, set()).add(position)
@@ -102,11 +102,11 @@ class Checks:
             self._check_has(container, latest, position)
 
     def note_truncated(self) -> None:
-        """A log was truncated."""
+        """Count a log that was truncated."""
         self._counts["log truncated"] += 1
 
     def _check_has(self, container: int, log: BookKeeperDataLog, position: int) -> None:
-        """What the log found when it was opened has an entry of an earlier owner."""
+        """Check that the log found an entry of an earlier owner when it was opened."""
         sequence, entry_id = position >> ENTRY_BITS, position % ENTRIES_MAX
         if position < log._first_position or sequence >= log.opened_sequence:
             return
@@ -130,7 +130,7 @@ class Checks:
             self.violate(f"entry {entry_id} of ledger {ledger_id} is on {count} bookies only")
 
     def narrow_logs(self, bookie_count: int) -> list[int]:
-        """The containers whose ledger of now has too few bookies."""
+        """Return the containers whose current ledger has too few bookies."""
         return [
             container
             for container, log in sorted(self._latest.items())
@@ -140,13 +140,13 @@ class Checks:
     # ---- Tier 2 ----------------------------------------------------------------------------------
 
     def note_segments(self, container: int, segments: ChunkedSegmentStorage) -> None:
-        """The segments of a container are used, under the epoch of its log."""
+        """Note that the segments of a container are used, under the epoch of its log."""
         latest = self._segments.get(container)
         if latest is None or latest.owner_epoch() <= segments.owner_epoch():
             self._segments[container] = segments
 
     def note_deleted(self, chunk: str) -> None:
-        """A chunk is gone."""
+        """Check that a deleted chunk is not needed."""
         self._counts["chunk deleted"] += 1
         segment = chunk.rpartition("$")[0]
         for container, segments in self._segments.items():
@@ -158,7 +158,7 @@ class Checks:
     # ---- ZooKeeper -------------------------------------------------------------------------------
 
     def note_write(self, session: Session, request: Request) -> None:
-        """A node was changed."""
+        """Check a change of a node."""
         if request.path == self._paths.container_map and request.kind in ("create", "set"):
             self._check_leads(session)
             self._check_map(decode_map(request.data))
@@ -195,7 +195,7 @@ class Checks:
 
 
 class WatchedLogs(BookKeeperLogFactory):
-    """Opens logs, and tells of them and of their entries."""
+    """An opener of logs that reports logs and their entries to the checks."""
 
     def __init__(self, checks: Checks, *arguments: Any) -> None:
         super().__init__(*arguments)

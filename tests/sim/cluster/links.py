@@ -22,7 +22,7 @@ CALM_SECONDS_MEAN = 0.001
 
 
 class Weather:
-    """How bad everything is, until it is calm."""
+    """The strength of all faults, until it is calm."""
 
     def __init__(self, random: Random) -> None:
         self.random = random
@@ -33,7 +33,7 @@ class Weather:
         self.reset_bytes_mean = random.choice([0, 0, 20_000, 100_000])
 
     def delay(self) -> float:
-        """How long a message takes."""
+        """Return how long a message takes."""
         if self.is_calm:
             return self.random.expovariate(1 / CALM_SECONDS_MEAN)
         if self.random.random() < self.late_rate:
@@ -42,7 +42,7 @@ class Weather:
 
 
 class Link:
-    """The way between two hosts."""
+    """The connection between two hosts."""
 
     def __init__(self, weather: Weather) -> None:
         self.weather = weather
@@ -50,7 +50,7 @@ class Link:
 
     @property
     def is_cut(self) -> bool:
-        """Whether nothing is delivered now."""
+        """Return whether nothing is delivered now."""
         return trio.current_time() < self._whole_at
 
     def cut(self, seconds: float) -> None:
@@ -62,7 +62,7 @@ class Link:
         self._whole_at = 0.0
 
     def delay(self) -> float:
-        """How long what is sent now takes."""
+        """Return how long a message that is sent now takes."""
         return max(0.0, self._whole_at - trio.current_time()) + self.weather.delay()
 
     async def wait_whole(self) -> None:
@@ -72,7 +72,7 @@ class Link:
 
 
 class _Plan:
-    """What ``Network`` reads of a plan."""
+    """The part of a plan that ``Network`` reads."""
 
     network_seconds = 0.0
 
@@ -92,7 +92,7 @@ class _LinkNetwork(Network):
         return self._link.delay()
 
     def reset_all(self) -> None:
-        """Break all connections; what is under way may still arrive."""
+        """Reset all connections; messages under way may still arrive."""
         for connection in list(self._connections):
             connection.reset()
 
@@ -112,30 +112,30 @@ class Wires:
         self._listening: dict[str, Accept] = {}
 
     def link(self, one: str, other: str) -> Link:
-        """The way between two hosts, in both directions."""
+        """Return the link between two hosts, in both directions."""
         ends = (one, other) if one < other else (other, one)
         if ends not in self._links:
             self._links[ends] = Link(self._weather)
         return self._links[ends]
 
     def mend(self) -> None:
-        """No link is cut any more."""
+        """Repair all links that are cut."""
         for link in self._links.values():
             link.mend()
 
     def listen(self, host: str, accept: Accept) -> None:
-        """Let connections to a host come to ``accept``."""
+        """Listen on a host: ``accept`` gets its connections."""
         self._listening[host] = accept
 
     def break_off(self, host: str) -> None:
-        """The host is gone: it accepts nothing, and its connections are broken."""
+        """Remove the host: it accepts nothing, and its connections are broken."""
         self._listening.pop(host, None)
         for ends, network in self._networks.items():
             if host in ends:
                 network.reset_all()
 
     def reset(self, one: str, other: str) -> None:
-        """Break the connections between two hosts."""
+        """Reset the connections between two hosts."""
         for ends in ((one, other), (other, one)):
             if ends in self._networks:
                 self._networks[ends].reset_all()

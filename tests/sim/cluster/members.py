@@ -64,7 +64,7 @@ BOOKKEEPER = BookKeeperSettings(
 
 @dataclass
 class World:
-    """What all processes of a run share."""
+    """The common parts of all processes of a run."""
 
     random: Random
     weather: Weather
@@ -79,7 +79,7 @@ class World:
     note: Callable[[str], None]
 
     def now_ms(self) -> int:
-        """Milliseconds since some year."""
+        """Return milliseconds since some year."""
         return 1_000_000 + int(trio.current_time() * 1000)
 
 
@@ -95,17 +95,17 @@ class Place:
 
     @property
     def is_up(self) -> bool:
-        """Whether there is a process, be it stopped."""
+        """Return whether there is a process; it may be stopped."""
         return self.process is not None and not self.process.ended.is_set()
 
     @property
     def is_alive(self) -> bool:
-        """Whether there is a process that was not killed."""
+        """Return whether there is a process that was not killed."""
         return self.process is not None and self.is_up and not self.process.is_dead
 
     @property
     def has_not_begun(self) -> bool:
-        """Whether it is still looking at what there is."""
+        """Return whether it is still reading the current state."""
         return False
 
     async def run(self, main: Callable[[Process], Awaitable[None]]) -> None:
@@ -144,7 +144,7 @@ class StorePlace(Place):
 
     @property
     def is_leaving(self) -> bool:
-        """Whether the store was told to end."""
+        """Return whether the store was told to end."""
         return self.shutdown.is_set()
 
     async def live(self) -> None:
@@ -208,7 +208,7 @@ class StorePlace(Place):
         open_container: OpenContainer,
         membership: Membership,
     ) -> None:
-        """What ``segstore.network.server.serve`` does, without sockets."""
+        """Serve like ``segstore.network.server.serve``, without sockets."""
         world = self.world
         registry = self.registry = ContainerRegistry(
             open_container,
@@ -299,7 +299,7 @@ class ControllerPlace(Place):
 
 
 class _NoSegmentClient:
-    """The simulation has no requests to controllers."""
+    """A segment client that is never used: the simulation has no requests to controllers."""
 
     def forget_other_stores(self, addresses: set[tuple[str, int]]) -> None:
-        """Nothing is known of any."""
+        """Do nothing: no other store is known."""

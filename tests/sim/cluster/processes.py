@@ -53,7 +53,7 @@ class Process:
         queue.hold()
 
     def resume(self) -> None:
-        """Go on."""
+        """Resume the process."""
         self.is_stopped = False
         held, self.held = self.held, []
         _run.GLOBAL_RUN_CONTEXT.runner.runq.extend(held)
@@ -68,7 +68,7 @@ class Process:
 
 
 def current_process() -> Process | None:
-    """The process whose task calls."""
+    """Return the process whose task calls."""
     return _PROCESS.get()
 
 
@@ -92,7 +92,7 @@ class _RunQueue(deque[trio.lowlevel.Task]):
 
 @contextmanager
 def stoppable_processes() -> Iterator[None]:
-    """Inside the block processes of this run can be stopped."""
+    """Make processes of this run stoppable inside the block."""
     runner = _run.GLOBAL_RUN_CONTEXT.runner
     runner.runq = _RunQueue(runner.runq)
     try:

@@ -66,12 +66,12 @@ DEFECTS = frozenset({"connection failed"})
 
 
 class FailedSeedError(Exception):
-    """A seed that found something. The message tells all."""
+    """The failure of a seed. The message tells all."""
 
 
 @dataclass
 class Report:
-    """What one run did."""
+    """The events of one run."""
 
     seed: int
     trace_hash: int
@@ -102,7 +102,7 @@ class Simulation:
         self.trace(what)
 
     def on_step(self) -> None:
-        """Before every step of every task."""
+        """Check the number of steps; called before every step of every task."""
         if self.trace.step_count > STEPS_MAX:
             self.violated(ViolationError(f"no end after {STEPS_MAX} steps"))
 
@@ -115,7 +115,7 @@ class Simulation:
             self._scope.cancel()
 
     async def main(self) -> None:
-        """The whole run."""
+        """Do the whole run."""
         with trio.CancelScope() as self._scope, stoppable_processes():
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._watch)
@@ -129,7 +129,7 @@ class Simulation:
         self.seconds = trio.current_time()
 
     def _resume_all(self) -> None:
-        """Let the processes that are stopped go on, as they cannot end otherwise."""
+        """Resume the processes that are stopped, because they cannot end otherwise."""
         for place in self._places:
             if place.process is not None and place.process.is_stopped:
                 place.process.resume()
@@ -500,7 +500,7 @@ class Simulation:
         self.settle_seconds = max(self.settle_seconds, seconds)
 
     def _unsettled(self) -> str:
-        """What is not yet as it has to be; empty if all is."""
+        """Return what is not yet in its final state; empty if everything is."""
         alive = {place.host for place in self._stores if place.is_alive and not place.is_leaving}
         if left := [place.name for place in self._stores if place.is_up and place.is_leaving]:
             return f"{left} have not left"
@@ -527,7 +527,7 @@ class Simulation:
                 raise ViolationError(f"the writer of {writer.segment} does not go on")
 
     async def _wait_wide(self, writers: list[RovingWriter]) -> None:
-        """Logs that are written are soon on as many bookies as they shall have."""
+        """Wait until logs that are written are on as many bookies as they shall have."""
         world = self._world
         written = {container_of(each.segment, world.container_count) for each in writers}
         narrow: set[int] = set()
@@ -541,14 +541,14 @@ class Simulation:
 
 
 def _first(error: BaseException) -> BaseException:
-    """The first error in a group."""
+    """Return the first error in a group."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
 
 
 class _OlderLogs(logging.Handler):
-    """What is logged in the older way, of which nothing is a defect."""
+    """A filter for messages of the older logging, of which none is a defect."""
 
     def __init__(self, trace: Trace) -> None:
         super().__init__()
@@ -570,7 +570,7 @@ def _older_logs_kept(trace: Trace) -> Iterator[None]:
 
 
 class _Logs:
-    """Keeps what is logged; a defect that the processes go on after is a violation."""
+    """A collector of log messages; a defect that the processes survive is a violation."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation

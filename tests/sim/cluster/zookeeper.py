@@ -46,7 +46,7 @@ _ERRORS: dict[type[api.ZooKeeperError], type[Exception]] = {
 
 
 class Stat(NamedTuple):
-    """What is read of a node's data."""
+    """The two facts about a node that its reader uses."""
 
     version: int
     ephemeralOwner: int
@@ -68,18 +68,18 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """Tells that the other side lives."""
+    """The message that the other side lives."""
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """What was watched has changed."""
+    """The message that a watched node has changed."""
 
     watch: int
 
 
 class _Messages:
-    """One direction of a connection: late, in order."""
+    """One direction of a connection: its messages come late, but in order."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -104,11 +104,11 @@ class _Messages:
 
     @property
     def count(self) -> int:
-        """How many are under way."""
+        """Return the number of messages under way."""
         return len(self._waiting)
 
     async def receive(self) -> Any:
-        """The next message; None at the end."""
+        """Return the next message; None at the end."""
         await trio.lowlevel.checkpoint()
         while True:
             now = trio.current_time()
@@ -125,7 +125,7 @@ class _Messages:
 
 
 class Connection:
-    """Between one client and the server."""
+    """A connection between one client and the server."""
 
     def __init__(self, session: Session, link: Link, random: Random) -> None:
         self.session = session
@@ -134,7 +134,8 @@ class Connection:
         self._random = random
 
     def break_off(self) -> None:
-        """Let a prefix of what is under way arrive at the server, and nothing at the client."""
+        """Break the connection: a prefix of the messages under way arrives at the server, none
+        at the client."""
         kept = self._random.randint(0, self.to_server.count)
         self.to_server.end(
             kept, self._random.choice([0.0, LATE_SECONDS_MAX]) * self._random.random()
@@ -144,7 +145,7 @@ class Connection:
 
 @dataclass(slots=True)
 class Session:
-    """What the server knows of a session."""
+    """The server's state of a session."""
 
     number: int
     owner: str
@@ -199,7 +200,7 @@ class SimulatedZooKeeper:
                 session.connection.break_off()
 
     def come_up(self) -> None:
-        """Go on, with all sessions that there were."""
+        """Start again, with all sessions that there were."""
         self.is_up = True
         for session in self.sessions.values():
             session.heard_at = trio.current_time()
@@ -241,7 +242,7 @@ class SimulatedZooKeeper:
                 connection.to_client.put((number, await self._carry_out(connection, request)))
 
     async def _carry_out(self, connection: Connection, request: Request) -> object:
-        """The answer, or kazoo's error."""
+        """Return the answer, or kazoo's error."""
         session, memory, path = connection.session, connection.session.memory, request.path
         watch = request.watch
 
@@ -282,7 +283,7 @@ class SimulatedZooKeeper:
 
 
 class _Result:
-    """What kazoo gives at once for an answer that comes later."""
+    """The object that kazoo returns at once for an answer that comes later."""
 
     def __init__(self) -> None:
         self._answer: object = None
@@ -290,7 +291,7 @@ class _Result:
         self._links: list[Callable[[_Result], None]] = []
 
     def set(self, answer: object) -> None:
-        """It is there."""
+        """Set the answer, unless there is one, and call the waiting links."""
         if not self._is_ready:
             self._answer, self._is_ready = answer, True
             for link in self._links:
@@ -312,7 +313,10 @@ class _Result:
 
 
 class SimulatedKazoo:
-    """What ``KazooSession`` uses of a ``KazooClient``; its tasks are of the client's process."""
+    """The part of a ``KazooClient`` that ``KazooSession`` uses.
+
+    Its tasks are of the client's process.
+    """
 
     def __init__(
         self, server: SimulatedZooKeeper, link: Link, process: Process, session_seconds: float
@@ -334,7 +338,7 @@ class SimulatedKazoo:
 
     @property
     def client_id(self) -> tuple[int, bytes] | None:
-        """The session while there is a connection."""
+        """Return the session while there is a connection."""
         return None if self._connection is None or self._number is None else (self._number, b"")
 
     # ---- The connection --------------------------------------------------------------------------
@@ -366,7 +370,7 @@ class SimulatedKazoo:
                 await trio.sleep(RETRY_SECONDS_MAX * random.random())
 
     async def _connect(self) -> Connection | None:
-        """``TooSlowError`` when nobody answers."""
+        """Connect to the server. Raises ``TooSlowError`` when it does not answer."""
         with trio.fail_after(self._seconds / 3):
             await trio.sleep(self._link.delay())
             await self._link.wait_whole()
@@ -403,7 +407,7 @@ class SimulatedKazoo:
             connection.to_server.put(Ping())
 
     def _lose(self) -> None:
-        """The server says that the session has ended."""
+        """Lose the session: the server says that it has ended."""
         self._has_ended = True
         self._forget_all(kazoo.exceptions.SessionExpiredError())
         self.listener(KazooState.LOST)
@@ -477,7 +481,7 @@ async def open_simulated_session(
     *,
     session_seconds: float,
 ) -> AsyncIterator[KazooSession]:
-    """A session as ``open_zookeeper`` opens one."""
+    """Open a session as ``open_zookeeper`` does."""
     client = SimulatedKazoo(server, link, process, session_seconds)
     session = KazooSession(client, session_seconds, nursery)
     client.listener = session.on_state_in_thread

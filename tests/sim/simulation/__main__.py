@@ -16,7 +16,7 @@ from simulation.run import FailedSeedError, Report, simulate
 
 
 def run_seed(seed: int) -> Report | str:
-    """A report, or what went wrong."""
+    """Run a seed; return a report, or the failure."""
     try:
         report = simulate_all(seed)
     except (FailedSeedError, OwnersError) as error:
@@ -27,7 +27,7 @@ def run_seed(seed: int) -> Report | str:
 
 
 def simulate_all(seed: int) -> Report:
-    """One store on its tiers, and several on each other's."""
+    """Simulate one store on its tiers, and several on each other's."""
     report = simulate(seed)
     with TemporaryDirectory() as folder:
         counts, _ = simulate_owners(seed, Path(folder))
@@ -78,7 +78,7 @@ def run_many(first: int, count: int, processes: int) -> int:
 
 
 def main() -> int:
-    """The command."""
+    """Run the command."""
     arguments = parse_arguments("simulation", lines_max=200)
     if arguments.seed is not None:
         return run_one(arguments.seed, lines_max=arguments.lines)

@@ -16,7 +16,7 @@ received or made in one step."""
 
 
 def check_buffers(server: ConnectionServer) -> str:
-    """What is wrong with what a server has in buffers; empty when nothing is."""
+    """Return what is wrong with a server's buffers; empty when nothing is."""
     commands = replies = 0
     for connection in server._connections:
         commands += connection._protocol.pending_bytes

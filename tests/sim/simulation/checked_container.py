@@ -66,7 +66,7 @@ Pages = AsyncGenerator[list[tuple[AttributeId, int]], None]
 
 @dataclass(eq=False, slots=True)
 class Waiting:
-    """Somebody who waits for the container. ``give_up`` tells that no answer will come."""
+    """A caller that waits for the container. ``give_up`` tells it that no answer will come."""
 
     what: str
     since: float
@@ -94,7 +94,7 @@ class CheckedRead:
 
 
 class CheckedContainer:
-    """See the module."""
+    """A container whose answers are checked; see the module."""
 
     def __init__(
         self, container: SegmentContainer, model: Model, trace: Callable[[str], None]
@@ -114,14 +114,14 @@ class CheckedContainer:
         self.accepting = False
 
     def disconnect(self) -> None:
-        """The connection is lost, or the store is dead."""
+        """Disconnect: the connection is lost, or the store is dead."""
         self.connected = self.accepting = False
         waiting, self._waiting = list(self._waiting), {}
         for entry in waiting:
             entry.give_up()
 
     def overdue(self, *, seconds: float) -> list[str]:
-        """What has been waiting for so long; reads at the tail may."""
+        """Return the calls that have waited this long; reads at the tail may."""
         now = trio.current_time()
         return [
             f"{entry.what}, {now - entry.since:.1f} s"
@@ -142,7 +142,7 @@ class CheckedContainer:
         return waiting
 
     def _done(self, waiting: Waiting) -> bool:
-        """Whether somebody still waits for the answer that came."""
+        """Return whether a caller still waits for the answer that came."""
         return self._waiting.pop(waiting, waiting) is None
 
     def _forget(self, waiting: Waiting) -> None:
@@ -204,12 +204,13 @@ class CheckedContainer:
         return answer
 
     def violated(self, what: str) -> Exception:
-        """What to raise when the store has broken a promise that is not about one call."""
+        """Return the error to raise when the store has broken a promise that is not about one
+        call."""
         return self._model.violated(what)
 
     @property
     def container_id(self) -> int:
-        """The container's number."""
+        """Return the container's number."""
         return self._container.container_id
 
     async def create_segment(
@@ -291,7 +292,7 @@ class CheckedContainer:
         apply: Callable[[], int],
         on_complete: OnAppended,
     ) -> OnAppended:
-        """What checks the answer to a change that is called back, and passes it on."""
+        """Return a callback that checks the answer to a change and passes it on."""
         call = self._model.call(what, names, apply)
         lost = ContainerOfflineError(f"the connection was lost: {what}")
         waiting = self._wait(what, partial(on_complete, lost, -1))
@@ -395,7 +396,10 @@ class CheckedContainer:
         await self._ask(f"activate {name}", partial(self._container.activate, name))
 
     async def info(self, name: str) -> SegmentInfo:
-        """A segment's state, in memory or not, else ``NoSuchSegmentError``: then there is none."""
+        """Return a segment's state, in memory or not.
+
+        Raises ``NoSuchSegmentError`` if there is none.
+        """
         await self.activate(name)
         try:
             return self.segment_info(name)
@@ -620,7 +624,7 @@ class CheckedContainer:
         return False
 
     def _explains_data(self, read: CheckedRead, result: ReadResult) -> bool:
-        """Whether the segment, as it was at the call or is now, has these bytes there."""
+        """Return whether the segment, as it was at the call or is now, has these bytes there."""
         segment = self._model.segments.by_name.get(read.name)
         end = read.offset + len(result.data)
         for candidate in (read.at_call, segment):
@@ -639,7 +643,7 @@ class CheckedContainer:
 
 
 def short(value: object) -> str:
-    """Attributes and their updates, told in few characters."""
+    """Return a short text of attributes and their updates."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{short(key)}: {value[key]}" for key in value) + "}"
     if isinstance(value, AttributeUpdate):

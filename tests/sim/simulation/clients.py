@@ -63,7 +63,7 @@ class Budget:
 
 @dataclass
 class World:
-    """What the clients of one container share."""
+    """The common state of the clients of one container."""
 
     host: Host
     model: Model
@@ -77,7 +77,7 @@ class World:
 
     @property
     def scope(self) -> str:
-        """Where the container's segments are."""
+        """Return the scope of the container's segments."""
         return self.host.scope
 
     def spend(self) -> bool:
@@ -89,13 +89,14 @@ class World:
         return True
 
     def some_bytes(self, random: Random) -> bytes:
-        """Data of any length; most are short."""
+        """Return data of any length; most are short."""
         bytes_max = random.choice([0, 1, 20, 200, 200, 1000, self.plan.bytes_max])
         return random.randbytes(random.randint(0, min(bytes_max, self.plan.bytes_max)))
 
 
 class Client:
-    """Makes steps until the run has no operations left, through every end of the store."""
+    """A client that makes steps until the run has no operations left, through every end of the
+    store."""
 
     def __init__(self, world: World, number: int) -> None:
         self.world = world
@@ -111,7 +112,7 @@ class Client:
         await self.finish()
 
     async def attempt(self) -> None:
-        """One step; a store that goes away or that cannot reach tier 2 is asked again later."""
+        """Do one step; try again later if the store goes away or cannot reach tier 2."""
         session = await self.world.host.connect()
         try:
             await self.step(session)
@@ -121,7 +122,7 @@ class Client:
             await trio.sleep(RETRY_SECONDS)
 
     async def pause(self) -> None:
-        """Let others go on, and time go by."""
+        """Pause, so that others run and time passes."""
         seconds = self.world.plan.pause_seconds
         if seconds and self.random.random() < 0.7:
             await trio.sleep(self.random.expovariate(1 / seconds))
@@ -129,14 +130,14 @@ class Client:
             await trio.lowlevel.checkpoint()
 
     async def step(self, session: Session) -> None:
-        """One operation."""
+        """Do one operation."""
         raise NotImplementedError
 
     async def finish(self) -> None:
-        """What is left to do at the end."""
+        """Do what is left at the end."""
 
     def segment_name(self, what: str) -> str:
-        """A name of this client's own."""
+        """Return a name of this client's own."""
         return f"{self.world.scope}/{what}-{self.number}/0.#epoch.0"
 
 
@@ -144,7 +145,7 @@ class Client:
 
 
 class Stream:
-    """Segments that take each other's place, as a stream that is scaled."""
+    """A stream of segments that replace each other, as when a stream is scaled."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -154,7 +155,7 @@ class Stream:
         self.transactions: dict[tuple[int, int], bool | None] = {}
 
     def segment(self, number: int) -> str:
-        """The name of a segment."""
+        """Return the name of a segment."""
         return f"{self._world.scope}/stream/{number}.#epoch.{number}"
 
     async def create(self, session: Session, number: int) -> None:
@@ -168,7 +169,10 @@ class Stream:
             return
 
     def check(self) -> None:
-        """Every writer's events are in the stream once and in order; transactions whole or not."""
+        """Check that each writer's events are in the stream once and in order.
+
+        Transactions whole or not.
+        """
         found: dict[int, int] = {}
         transactions: dict[tuple[int, int], int] = {}
         for number in range(self.number + 1):
@@ -194,12 +198,12 @@ class Stream:
 
 
 def make_event(writer: int, event: int, count: int, filler: bytes) -> bytes:
-    """An event's bytes. ``count`` is how many events a transaction has."""
+    """Make an event's bytes. ``count`` is how many events a transaction has."""
     return _EVENT.pack(_MAGIC, writer, event, len(filler) << 8 | count) + filler
 
 
 def parse_events(data: bytes) -> list[tuple[int, int, int]]:
-    """Writer, number and count of every event."""
+    """Return writer, number and count of every event."""
     events = []
     position = 0
     while position < len(data):
@@ -212,7 +216,7 @@ def parse_events(data: bytes) -> list[tuple[int, int, int]]:
 
 
 class EventWriter(Client):
-    """Writes events exactly once, several in flight."""
+    """A writer that writes events exactly once, several in flight."""
 
     def __init__(self, world: World, number: int) -> None:
         super().__init__(world, number)
@@ -250,7 +254,7 @@ class EventWriter(Client):
             await self.idle.wait()
 
     async def reconnect(self, session: Session) -> None:
-        """Learn what is stored, and send the rest again."""
+        """Read what is stored, and send the rest again."""
         await self.wait_idle()
         self.session = None
         name = self.world.stream.segment(self.segment_number)
@@ -309,7 +313,7 @@ class EventWriter(Client):
         )
 
     async def move_on(self, session: Session) -> None:
-        """The segment is sealed: go on in its successor."""
+        """Move on to the successor of a sealed segment."""
         await self.wait_idle()
         if not self.sealed:
             return
@@ -326,7 +330,7 @@ class EventWriter(Client):
         await self.reconnect(session)
 
     async def finish(self) -> None:
-        """Get everything acknowledged."""
+        """Wait until everything is acknowledged."""
         while self.unacknowledged:
             # A container that has just failed refuses at once, until its end gets about.
             await trio.lowlevel.checkpoint()
@@ -342,7 +346,8 @@ class EventWriter(Client):
 
 
 class Scaler(Client):
-    """Seals the stream's newest segment now and then; truncates and deletes old ones."""
+    """A client that seals the stream's newest segment now and then, and truncates and deletes
+    old ones."""
 
     async def step(self, session: Session) -> None:
         stream = self.world.stream
@@ -368,7 +373,7 @@ class Scaler(Client):
 
 
 class TransactionClient(Client):
-    """Writes segments that become part of the stream whole, or vanish."""
+    """A client that writes segments that become part of the stream whole, or vanish."""
 
     def __init__(self, world: World, number: int) -> None:
         super().__init__(world, number)
@@ -428,7 +433,7 @@ class TransactionClient(Client):
 
 
 class ConditionalWriter(Client):
-    """Appends at the offset where it believes the segment's end."""
+    """A client that appends at the offset where it believes the segment's end."""
 
     def __init__(self, world: World, number: int) -> None:
         super().__init__(world, number)
@@ -453,7 +458,7 @@ class ConditionalWriter(Client):
 
 
 class AttributeClient(Client):
-    """Changes attributes by every verb, with and without data."""
+    """A client that changes attributes by every verb, with and without data."""
 
     def __init__(self, world: World, number: int) -> None:
         super().__init__(world, number)
@@ -483,7 +488,7 @@ class AttributeClient(Client):
                 return
 
     async def iterate(self, session: Session, name: str) -> None:
-        """Go through a range of the attributes."""
+        """Iterate over a range of the attributes."""
         numbers = sorted(self.random.sample(range(self.id_count + 1), 2))
         first, last = (struct.pack(">QQ", 5, number) for number in numbers)
         pages = session.container.attribute_iterator(name, first=first, last=last)
@@ -492,7 +497,7 @@ class AttributeClient(Client):
                 await self.pause()
 
     def updates(self) -> list[AttributeUpdate]:
-        """Several changes; mostly such as can be accepted."""
+        """Draw several changes; most of them can be accepted."""
         choose = self.random
         count = choose.choice([1, 1, 2, min(50, self.id_count)])
         numbers = choose.sample(range(self.id_count), min(count, self.id_count))
@@ -513,7 +518,7 @@ class AttributeClient(Client):
 
 
 class LifecycleClient(Client):
-    """Segments that come and go, under few names."""
+    """A client that makes and deletes segments under few names."""
 
     async def step(self, session: Session) -> None:
         container, choose = session.container, self.random
@@ -561,7 +566,10 @@ class LifecycleClient(Client):
 
 
 class TailReader(Client):
-    """Follows the stream's segments; the container in between checks what it reads."""
+    """A client that follows the stream's segments.
+
+    The container in between checks what it reads.
+    """
 
     def __init__(self, world: World, number: int) -> None:
         super().__init__(world, number)
@@ -590,7 +598,7 @@ class TailReader(Client):
 
 
 class HistoricalReader(Client):
-    """Reads anything anywhere."""
+    """A client that reads anything anywhere."""
 
     async def step(self, session: Session) -> None:
         names = list(self.world.model.attribute_ids)

@@ -23,7 +23,7 @@ _told: ContextVar[Note | None] = ContextVar("told", default=None)
 
 
 class NotingWaiter(Waiter):
-    """A waiter that tells whoever the task that made it wants to be told."""
+    """A waiter that reports its completion to a function that its task may set."""
 
     __slots__ = ("_note",)
 
@@ -32,14 +32,14 @@ class NotingWaiter(Waiter):
         self._note = _told.get()
 
     def complete(self, error: SegmentStoreError | None, number: int) -> None:
-        """The operation is durable, or refused."""
+        """Complete the operation: it is durable, or refused."""
         if self._note is not None:
             self._note(error)
         super().complete(error, number)
 
 
 def completions_noted() -> AbstractContextManager[object]:
-    """Let containers use waiters that tell."""
+    """Make containers use waiters that tell about their completions."""
     return patch.object(container, "Waiter", NotingWaiter)
 
 

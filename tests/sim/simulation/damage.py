@@ -78,8 +78,7 @@ def _scan(disk: SimulatedDisk, name: str) -> FileScan | None:
 
 
 class DamagedReads:
-    """Chunks of an owner, some of which have a wrong bit while they are read a few times, or are
-    shorter or missing.
+    """An owner's chunks, some of which have a wrong bit at a few reads, or are shorter or missing.
 
     The metadata tell what has a checksum; everything but reads is passed on.
     """
@@ -130,7 +129,7 @@ class DamagedReads:
         return read
 
     def _is_bad(self, name: str) -> bool:
-        """Every look at the same bytes has to meet a wrong bit for a while."""
+        """Return whether the bit is wrong at this read; it is wrong for several reads in a row."""
         if self._is_calm():
             return False
         if name not in self._reads_left:

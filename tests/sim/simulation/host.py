@@ -98,14 +98,14 @@ TABLE_SETTINGS = TableSettings(
 
 
 class Mishap(Enum):
-    """What ends one container of the store."""
+    """The event that ends one container of the store."""
 
     FENCED = "another owner opens its log"
     ENDED = "its owner ends it"
 
 
 class EndedError(Exception):
-    """The owner of a container has had enough of it."""
+    """The owner of a container ends it."""
 
 
 class Session:
@@ -137,11 +137,14 @@ class Session:
 
     @property
     def is_serving(self) -> bool:
-        """Whether this life takes new clients."""
+        """Return whether this life takes new clients."""
         return self._listener is not None and self.container.accepting
 
     def dial(self) -> WireClient:
-        """A connection over the network; ``ContainerOfflineError`` when nobody listens."""
+        """Open a connection over the network.
+
+        Raises ``ContainerOfflineError`` when nobody listens.
+        """
         if self._listener is None:
             raise ContainerOfflineError("nobody listens")
         client, server = self._network.connect()
@@ -183,7 +186,7 @@ def _opened_elsewhere(container_id: int) -> NoReturn:
 
 @dataclass(slots=True)
 class Life:
-    """What the containers of one life share."""
+    """The common state of the containers of one life."""
 
     journal: Journal
     manager: CacheManager
@@ -193,7 +196,7 @@ class Life:
 
 
 class Host:
-    """See the module. ``number`` is the container's."""
+    """A host of one container; see the module. ``number`` is the container's."""
 
     def __init__(self, number: int, store: Store, plan: Plan, random: Random, model: Model) -> None:
         self.number = number
@@ -231,22 +234,22 @@ class Host:
             self.session.check_buffers()
 
     def calm_down(self) -> None:
-        """No more faults from now on."""
+        """Stop all faults from now on."""
         self._store.calm_down()
 
     def overdue(self, *, seconds: float) -> list[str]:
-        """Calls that have waited too long for their answers."""
+        """Return calls that have waited too long for their answers."""
         return [] if self._container is None else self._container.overdue(seconds=seconds)
 
     # ---- Openings --------------------------------------------------------------------------------
 
     def begin_life(self) -> None:
-        """Another life of the store begins."""
+        """Begin another life of the store."""
         self.tried = trio.Event()
         self.damaged = False
 
     def disconnect(self) -> None:
-        """Nobody hears the container any more."""
+        """Disconnect the clients from the container."""
         if self._container is not None:
             self._container.disconnect()
 
@@ -284,8 +287,8 @@ class Host:
                     await life.ending.wait()
 
     def _check_refusal(self, group: BaseExceptionGroup) -> None:
-        """Tier 2 may refuse an opening. One that serves goes on, unless its chunks are not what it
-        left there."""
+        """Check a refusal by tier 2: it may refuse an opening, but ends no serving container
+        with intact chunks."""
         if self._container is None:
             self._store.fault_counts["opening refused by tier 2"] += 1
         elif not self._store.dead and group.split(is_strange)[1] is not None:
@@ -378,7 +381,7 @@ class Host:
         )
 
     def segments(self, chunks: object, epoch: Callable[[], int]) -> ChunkedSegmentStorage:
-        """The container's segments in tier 2."""
+        """Return the container's segments in tier 2."""
         return ChunkedSegmentStorage(
             chunks,
             epoch=epoch,
@@ -389,7 +392,7 @@ class Host:
         )
 
     def owns(self, storage_name: str) -> bool:
-        """Whether a segment, by the name that tier 2 knows, is the container's."""
+        """Return whether a segment, by its name in tier 2, is the container's."""
         return storage_name.startswith(f"{self.scope}/")
 
     @asynccontextmanager

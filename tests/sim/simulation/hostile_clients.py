@@ -30,12 +30,12 @@ _HEADER = struct.Struct(">ii")
 
 
 class HostileClient(WireUser):
-    """Opens a connection for each of its attacks, and leaves it at the end."""
+    """A client that opens a connection for each of its attacks, and leaves it at the end."""
 
     what = ""
 
     async def use(self, client: WireClient) -> None:
-        """Attack, and go away."""
+        """Attack, and leave."""
         self.world.host.note(self.what)
         try:
             await self.attack(client)
@@ -58,7 +58,7 @@ class HostileClient(WireUser):
 
 
 class HalfFrameClient(HostileClient):
-    """Sends a part of a long command and stays."""
+    """A client that sends a part of a long command and stays."""
 
     what = "half a frame is sent"
 
@@ -76,7 +76,7 @@ class HalfFrameClient(HostileClient):
 
 
 class DeafReader(HostileClient):
-    """Asks for a lot, reads none of it, and stays for a while."""
+    """A client that asks for a lot, reads none of it, and stays for a while."""
 
     what = "replies are not read"
 
@@ -90,7 +90,7 @@ class DeafReader(HostileClient):
 
 
 class LongRequestClient(HostileClient):
-    """Sends a request about more than any client asks for."""
+    """A client that sends a request about more than any client asks for."""
 
     what = "a request of 100,000 items is sent"
 

@@ -31,7 +31,7 @@ class JournalDamageError(AssertionError):
 
 
 async def try_damage(disk: SimulatedDisk, settings: JournalSettings, random: Random) -> str:
-    """Damage a file of a copy, and open the journal: what was done and what came of it.
+    """Damage a file of a copy, and open the journal; return the damage and its effect.
 
     Empty where no file can be damaged, or where the journal is damaged already. Raises
     ``JournalDamageError``.
@@ -62,7 +62,7 @@ async def try_damage(disk: SimulatedDisk, settings: JournalSettings, random: Ran
 
 
 def _complete_files(disk: SimulatedDisk) -> list[str]:
-    """The files that are in use, in order."""
+    """Return the files that are in use, in order."""
     used = []
     for name in disk.list_files():
         parsed = parse_name(name)
@@ -90,7 +90,7 @@ def _flip_bit(disk: SimulatedDisk, name: str, random: Random) -> None:
 
 
 def _flip_early_bit(disk: SimulatedDisk, name: str, random: Random) -> None:
-    """Where headers are, and most files have something."""
+    """Flip a bit in the first sectors, where headers are, and most files have something."""
     disk.flip_bit(name, random.randrange(2 * SECTOR_BYTES), random.randrange(8))
 
 

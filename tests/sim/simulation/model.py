@@ -27,11 +27,11 @@ Outcome = int | tuple[object, ...]
 
 
 class ViolationError(AssertionError):
-    """The container did what it must never do."""
+    """The container did something that it must never do."""
 
 
 def outcome_of(error: SegmentStoreError) -> Outcome:
-    """The facts of an error."""
+    """Return the facts of an error."""
     names = ("segment", "start_offset", "expected", "actual", "attribute_id")
     return (type(error).__name__, *(getattr(error, name, None) for name in names))
 
@@ -49,7 +49,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """A segment as somebody found it; ``data`` begins at the start offset."""
+    """A segment as a client found it; ``data`` begins at the start offset."""
 
     segment_type: int
     start_offset: int
@@ -59,7 +59,7 @@ class Observed:
     data: bytes
 
     def difference(self, segment: MemorySegment | None) -> str | None:
-        """What distinguishes it from the model's segment, cheap things first."""
+        """Return the difference between it and the model's segment, cheap comparisons first."""
         if segment is None:
             return "should not exist"
         facts = (self.start_offset, self.length, self.sealed, self.segment_type)
@@ -75,7 +75,8 @@ class Observed:
 
 
 def first_difference(data: bytes, segment: MemorySegment, offset: int) -> int:
-    """The first offset of the segment at which ``data``, which lies at ``offset``, is wrong."""
+    """Return the first offset of the segment at which ``data``, which lies at ``offset``, is
+    wrong."""
     for position, byte in enumerate(data):
         if byte != segment.data[offset + position]:
             return offset + position
@@ -83,7 +84,10 @@ def first_difference(data: bytes, segment: MemorySegment, offset: int) -> int:
 
 
 class Model:
-    """See the module. ``segments`` is the state that is proved to be durable."""
+    """The model of a container; see the module.
+
+    ``segments`` is the state that is proved to be durable.
+    """
 
     def __init__(
         self, trace: Callable[[str], None], on_violation: Callable[[ViolationError], None]
@@ -98,7 +102,7 @@ class Model:
         self.on_commit: list[Callable[[], None]] = []
 
     def violated(self, message: str) -> ViolationError:
-        """The error to raise; the run ends with it whoever may catch it."""
+        """Return the error to raise; the run ends with it even if it is caught."""
         error = ViolationError(message)
         self._on_violation(error)
         return error
@@ -126,7 +130,7 @@ class Model:
         self._trace(f"answer {call.number}: {outcome}")
 
     def took_effect(self, call: Call) -> None:
-        """Note that a call is durable; what it answers comes later."""
+        """Note that a call is durable; its answer comes later."""
         self._commit(call)
 
     def create(self, name: str, attributes: dict[bytes, int]) -> int:
@@ -144,7 +148,7 @@ class Model:
         self._trace(f"withdrawn {call.number}")
 
     def _commit(self, call: Call) -> None:
-        """Let a call take effect, after all calls before it on its segments."""
+        """Commit a call, after all calls before it on its segments."""
         while call.expected is None:
             earlier = next(
                 (lane[0] for name in call.names if (lane := self._lanes[name])[0] is not call), None
@@ -167,7 +171,8 @@ class Model:
     # ---- Sights ----------------------------------------------------------------------------------
 
     def prove(self, name: str, holds: Callable[[], bool], what: str) -> None:
-        """Somebody saw what ``holds`` of a segment: the calls that bring it about are durable."""
+        """Commit the calls that explain ``holds``, which somebody saw of a segment: they are
+        durable."""
         while not holds():
             lane = self._lanes.get(name)
             if not lane:
@@ -175,7 +180,8 @@ class Model:
             self._commit(lane[0])
 
     def recovered(self, observed: dict[str, Observed]) -> Call:
-        """The container came back with this state; what it does not show is lost for ever.
+        """Take the state with which the container came back; what it does not show is lost for
+        ever.
 
         Transient segments go at every start, so they may be there or not; returns the container's
         own call that deletes them.

@@ -61,7 +61,7 @@ class _Pipe:
         return [data[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(data)], strict=True)]
 
     def finish(self) -> None:
-        """Nothing more will be sent."""
+        """Finish: nothing more will be sent."""
         self.ended = True
         self._notify()
 
@@ -85,7 +85,7 @@ class _Pipe:
         self._changed = trio.Event()
 
     async def receive(self, bytes_max: int) -> bytes:
-        """Some bytes; none at the end. ``BrokenResourceError`` after a reset."""
+        """Return some bytes; none at the end. Raises ``BrokenResourceError`` after a reset."""
         await trio.lowlevel.checkpoint()
         while True:
             now = trio.current_time()
@@ -149,13 +149,13 @@ class NetworkStream(trio.abc.HalfCloseableStream):
         await self._sends.wait_for_room()
 
     async def send_eof(self) -> None:
-        """Nothing more will be sent."""
+        """Send the end: nothing more will be sent."""
         await trio.lowlevel.checkpoint()
         self._check_open()
         self._sends.finish()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """Some bytes; none at the end."""
+        """Return some bytes; none at the end."""
         if self._closed:
             raise trio.ClosedResourceError
         return await self._receives.receive(max_bytes or WINDOW_BYTES)
@@ -194,7 +194,10 @@ class _Connection:
 
 
 class SimulatedListener(trio.abc.Listener[trio.abc.HalfCloseableStream]):
-    """Where a server accepts connections. Now and then there is no descriptor for one."""
+    """A listener that accepts connections for a server.
+
+    Now and then there is no descriptor for one.
+    """
 
     def __init__(self, next_error: Callable[[], int]) -> None:
         self._next_error = next_error
@@ -203,13 +206,13 @@ class SimulatedListener(trio.abc.Listener[trio.abc.HalfCloseableStream]):
         self._closed = False
 
     def put(self, stream: trio.abc.HalfCloseableStream) -> None:
-        """Let a connection wait to be accepted."""
+        """Put a connection into the queue of those to accept."""
         self._waiting.append(stream)
         self._came.set()
         self._came = trio.Event()
 
     async def accept(self) -> trio.abc.HalfCloseableStream:
-        """The next connection."""
+        """Return the next connection."""
         await trio.lowlevel.checkpoint()
         while not self._waiting:
             await self._came.wait()
@@ -242,7 +245,7 @@ class Network:
         self._connections: dict[_Connection, None] = {}
 
     def connect(self) -> tuple[NetworkStream, NetworkStream]:
-        """A new connection: the client's end and the server's."""
+        """Make a new connection; return the client's end and the server's."""
         bytes_mean = self._plan.network_reset_bytes
         bytes_left = float("inf")
         if bytes_mean and not self._is_calm():
@@ -256,7 +259,8 @@ class Network:
         )
 
     def listener(self) -> SimulatedListener:
-        """Where connections are accepted, in spite of a lack of descriptors or memory."""
+        """Return a listener that accepts connections, in spite of a lack of descriptors or
+        memory."""
         return SimulatedListener(self._next_accept_error)
 
     def _next_accept_error(self) -> int:
@@ -267,12 +271,12 @@ class Network:
         return code
 
     def forget(self, connection: _Connection) -> None:
-        """It was reset."""
+        """Forget a connection that was reset."""
         self._fault_counts["connection reset"] += 1
         self._connections.pop(connection, None)
 
     def server_dies(self) -> None:
-        """Whatever the store does from now on reaches nobody."""
+        """Cut all connections of the dead server: nothing that it still does reaches a client."""
         connections, self._connections = self._connections, {}
         for connection in connections:
             connection.server_dies()

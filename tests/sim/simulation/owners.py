@@ -85,7 +85,7 @@ class OwnersError(AssertionError):
 
 @dataclass
 class Journal:
-    """A journal: its disk, and what the processes that used it have promised."""
+    """A journal: its disk, and the promises of the processes that used it."""
 
     disk: SimulatedDisk = field(default_factory=SimulatedDisk)
     acknowledged: list[int] = field(default_factory=list)
@@ -94,7 +94,7 @@ class Journal:
     """How many processes have served with it."""
 
     def copied(self) -> Journal:
-        """A copy of it, as it is now."""
+        """Return a copy of its current state."""
         return Journal(self.disk.after_kill(), list(self.acknowledged), self.life_count)
 
 
@@ -108,14 +108,14 @@ class TierTwoDisk:
         """How many processes have served on it."""
 
     def copied(self) -> TierTwoDisk:
-        """A backup of it."""
+        """Return a backup of it."""
         other = TierTwoDisk()
         other.chunks = copy.deepcopy(self.chunks)
         other.life_count = self.life_count
         return other
 
     async def foreign_chunk(self, content: bytes) -> str | None:
-        """A chunk of the history that has other bytes than ``content``."""
+        """Return a chunk of the history that has other bytes than ``content``."""
         for chunk in await self.chunks.list_chunks(""):
             name, start = parse_chunk_name(chunk.name)
             if name == HISTORY and start is not None and chunk.length:
@@ -148,7 +148,7 @@ class Process:
         )
 
     def kill(self) -> None:
-        """Nothing that it does has an effect from now on."""
+        """Kill the process: nothing that it does has an effect from now on."""
         self.is_dead = True
         self.chunks.abandon()
         if self.journal is not None:
@@ -178,7 +178,7 @@ class Process:
 
     @asynccontextmanager
     async def owning(self) -> AsyncIterator[None]:
-        """Be the owner of tier 2, alone."""
+        """Own tier 2, alone."""
         if self.tier.owner is not None:
             raise OwnersError(f"{self.path} was let in beside {self.tier.owner.path}")
         self.tier.owner = self
@@ -240,7 +240,7 @@ class Process:
             world.acknowledged.append(number)
 
     async def read(self, container: SegmentContainer) -> bytes | None:
-        """All lines; None when it is to stop before it has them."""
+        """Read all lines; return None when it is to stop before it has them."""
         content = bytearray()
         began = trio.current_time()
         while not self.stopping.is_set():
@@ -377,7 +377,8 @@ class World:
         await trio.sleep(2)  # nothing is under way any more
 
     async def copy_one(self, nursery: trio.Nursery) -> None:
-        """``cp -r`` of a data directory, a journal and tier 2, whether they are in use or not."""
+        """Copy a data directory, a journal and tier 2 like ``cp -r``, whether they are in use or
+        not."""
         source = self.random.choice(self.paths)
         if source.exists() and len(self.paths) < COPIES_MAX:
             self.paths.append(self.new_path())
@@ -399,7 +400,7 @@ class World:
                 raise OwnersError("a new store was let in to a tier 2 that has data")
 
     async def try_other_tier(self, nursery: trio.Nursery) -> None:
-        """For a while tier 2 is an empty one, an older one, or that of another store."""
+        """Try another tier 2 for a while: an empty one, an older one, or that of another store."""
         if not self.acknowledged:
             return
         await self.end_all()
@@ -426,7 +427,7 @@ class World:
                     raise OwnersError(f"{path} was let in to another store's tier 2")
 
     async def try_other_journal(self, nursery: trio.Nursery) -> None:
-        """For a while the journal of a data directory is gone, empty, an older one, or that of
+        """Try another journal for a while: none, an empty one, an older one, or a foreign one of
         another data directory or store."""
         await self.end_all()
         path = self.random.choice(self.paths)
@@ -479,7 +480,7 @@ class World:
     # ---- Data directories ------------------------------------------------------------------------
 
     def journal_in(self, path: Path) -> Journal:
-        """The journal that lies in a directory."""
+        """Return the journal that lies in a directory."""
         file = path / DISK_FILE
         if not file.exists():
             self._put_journal(path, Journal())
@@ -491,7 +492,7 @@ class World:
         (path / DISK_FILE).write_text(f"{self.journal_count}")
 
     def replace_journal(self, old: Journal, new: Journal) -> None:
-        """Let another one be found where that one was."""
+        """Replace a journal wherever it is found."""
         for number, journal in self.journals.items():
             if journal is old:
                 self.journals[number] = new
@@ -499,14 +500,14 @@ class World:
     def copy_directory(
         self, source: Path, target: Path, copy_file: Callable[[str, str], object] = shutil.copy2
     ) -> None:
-        """``cp -r``: a journal in it is another one from then on."""
+        """Copy a directory like ``cp -r``: its journals are separate ones from then on."""
         shutil.copytree(source, target, copy_function=copy_file)
         for file in target.rglob(DISK_FILE):
             self._put_journal(file.parent, self.journals[int(file.read_text())].copied())
 
     @asynccontextmanager
     async def in_a_copy(self) -> AsyncIterator[None]:
-        """What happens meanwhile happens to copies, and does not count."""
+        """Run the block on copies; nothing that happens in it counts."""
         tier, acknowledged = self.tier, list(self.acknowledged)
         self.tier = tier.copied()
         with self.paths_restored():
@@ -529,7 +530,8 @@ class World:
         aside.rmdir()
 
     async def finish(self) -> None:
-        """With everything in its place and no faults, one data directory has all and starts."""
+        """Check that with everything in its place and no faults one data directory has all and
+        starts."""
         self.is_calm = True
         let_in = 0
         async with trio.open_nursery() as nursery:

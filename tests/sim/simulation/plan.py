@@ -16,7 +16,7 @@ SEEDS_PER_SHARED = 5
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Drawn from a seed. Times in simulated seconds."""
+    """A plan drawn from a seed. Times are in simulated seconds."""
 
     lives: int
     """Lives of the store before the calm one in which everything is checked."""
@@ -84,15 +84,18 @@ class Plan:
 
     @classmethod
     def of_seed(cls, seed: int, random: Random) -> Plan:
-        """The plan of a seed, whose numbers come from ``random``: some have several containers."""
+        """Return the plan of a seed, whose numbers come from ``random``: some have several
+        containers."""
         plan = cls.draw(random)
         if seed % SEEDS_PER_SHARED == SEEDS_PER_SHARED - 1:
             plan = plan.shared(random)
         return replace(plan, damages_chunks=seed % 2 == 0 and not plan.with_objects)
 
     def shared(self, random: Random) -> Plan:
-        """The same with several containers. In some of them damage is looked for: then lives leave
-        several files that are needed."""
+        """Return this plan with several containers.
+
+        In some of them damage is looked for: then lives leave several files that are needed.
+        """
         operations = min(self.operations, 400)
         containers = random.choice([2, 3, 4])
         plan = replace(
@@ -129,7 +132,7 @@ class Plan:
 
     @classmethod
     def draw(cls, random: Random) -> Plan:
-        """The plan of a run whose numbers come from ``random``."""
+        """Draw the plan of a run whose numbers come from ``random``."""
 
         def sometimes(count: int) -> int:
             return random.choice([0, 1, count])

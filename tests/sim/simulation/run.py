@@ -39,12 +39,12 @@ DEFECTS: Final = frozenset({"request failed", "connection failed"})
 
 
 class FailedSeedError(Exception):
-    """A seed that found something. The message tells all."""
+    """The failure of a seed. The message tells all."""
 
 
 @dataclass(slots=True)
 class Report:
-    """What one run did."""
+    """The events of one run."""
 
     seed: int
     trace_hash: int
@@ -76,7 +76,7 @@ class Simulation:
 
     @property
     def store(self) -> Store:
-        """The store; there while the run runs."""
+        """Return the store; it exists while the run runs."""
         assert self._store is not None
         return self._store
 
@@ -90,7 +90,7 @@ class Simulation:
             self._scope.cancel()
 
     def on_step(self) -> None:
-        """Before every step of every task."""
+        """Check the limits; called before every step of every task."""
         if self.trace.step_count > STEPS_MAX:
             if self.violation is None:
                 self.violated(ViolationError(f"no end after {STEPS_MAX} steps"))
@@ -100,11 +100,11 @@ class Simulation:
             self._store.on_step()
 
     def on_long_step(self, what: str) -> None:
-        """After a step that took long."""
+        """Report a violation after a step that took long."""
         self.violated(ViolationError(what))
 
     async def main(self) -> None:
-        """The whole run."""
+        """Do the whole run."""
         began = trio.current_time()
         self._store = Store(self.plan, self._random, self.trace, self._planted)
         for _ in range(self.plan.containers):
@@ -143,13 +143,13 @@ class Simulation:
         self._give_up()
 
     def _give_up(self) -> NoReturn:
-        """Not even a cancellation ends the run: nothing else gets out of it."""
+        """End the process, because not even a cancellation ends the run."""
         sys.stderr.write(f"seed {self.seed}: {self.violation}\nTasks:\n{waiting_tasks()}\n")
         sys.stderr.flush()
         os._exit(3)
 
     async def _guarded(self, run: Callable[[], Awaitable[None]]) -> None:
-        """Let what went wrong first be what is told: more goes wrong when the run falls apart."""
+        """Run, and note the first error: more errors follow when the run falls apart."""
         try:
             await run()
         except Exception as error:
@@ -157,7 +157,7 @@ class Simulation:
             raise
 
     async def _watch(self) -> None:
-        """Nothing waits for ever: if it seems so, tell who does."""
+        """Watch that nothing waits for ever; if something seems to, report what waits."""
         for _ in range(int(RUN_SECONDS_MAX / WATCH_SECONDS)):
             await trio.sleep(WATCH_SECONDS)
             overdue = self.store.overdue(seconds=ANSWER_SECONDS_MAX)
@@ -172,7 +172,7 @@ class Simulation:
 
 
 def make_clients(world: World) -> Iterator[Client]:
-    """The clients that the plan wants."""
+    """Make the clients that the plan wants."""
     plan = world.plan
     counts: list[tuple[type[Client], int]] = [
         (EventWriter, plan.writers),
@@ -196,7 +196,7 @@ def make_clients(world: World) -> Iterator[Client]:
 
 
 class _Logs:
-    """Keeps log lines; what the server logs and goes on after, but is a defect, is a violation."""
+    """A collector of log lines; a logged defect that the server survives is a violation."""
 
     def __init__(self, violated: Callable[[BaseException], None]) -> None:
         self._violated = violated

@@ -32,7 +32,7 @@ STEP_SECONDS = 20e-6
 
 
 class Trace:
-    """What happened, as a hash and as the last lines."""
+    """The events of a run, as a hash and as the last lines."""
 
     def __init__(self) -> None:
         self.hash = 0
@@ -46,7 +46,8 @@ class Trace:
 
 
 class StepCounter(trio.abc.Instrument):
-    """Counts the steps of tasks, lets them take time, and calls ``on_step`` before each.
+    """An instrument that counts the steps of tasks, lets them take time, and calls ``on_step``
+    before each.
 
     ``on_long_step`` is told of those that keep the processor.
     """
@@ -65,7 +66,7 @@ class StepCounter(trio.abc.Instrument):
         self._on_step = on_step
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        """Called by trio."""
+        """Count a step; called by trio before it."""
         trace = self._trace
         trace.step_count += 1
         trace.hash = zlib.crc32(task.name.encode(), trace.hash)
@@ -74,7 +75,7 @@ class StepCounter(trio.abc.Instrument):
         self._began = time.thread_time()
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
-        """Called by trio."""
+        """Measure a step; called by trio after it."""
         # Not of the first step, which began before anybody looked.
         if self._began and time.thread_time() - self._began > STEP_CPU_SECONDS_MAX:
             self._on_long_step(f"{task.name} kept the processor for seconds in one step")
@@ -105,7 +106,8 @@ def _no_garbage_collection() -> Iterator[None]:
 
 @contextmanager
 def _seeded_scheduler(seed: int) -> Iterator[None]:
-    """Trio's own switch for property tests: tasks of a batch in an order drawn from ``seed``."""
+    """Use Trio's own switch for property tests: tasks of a batch in an order drawn from
+    ``seed``."""
     allowed, random = _run._ALLOW_DETERMINISTIC_SCHEDULING, _run._r
     _run._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]
     _run._r = Random(seed)
@@ -117,7 +119,7 @@ def _seeded_scheduler(seed: int) -> Iterator[None]:
 
 
 def waiting_tasks() -> str:
-    """Where every task of the run waits."""
+    """Return where every task of the run waits."""
     root = trio.lowlevel.current_root_task()
     assert root is not None
     lines: list[str] = []

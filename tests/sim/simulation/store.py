@@ -65,55 +65,55 @@ OBJECT_LIMITS = RetryLimits(attempts_max=3, retry_seconds_max=5.0)
 
 
 class Faults(Protocol):
-    """What a test plants into the store, to see whether it is found."""
+    """The defects that a test plants into the store, to see whether they are found."""
 
     def disk(self) -> SimulatedDisk:
-        """The journal's disk."""
+        """Return the journal's disk."""
         ...
 
     def logs(self, factory: DurableDataLogFactory) -> DurableDataLogFactory:
-        """What stands between the container and the journal."""
+        """Return the logs between the container and the journal."""
         ...
 
     def chunks(self, storage: ChunkStorage) -> ChunkStorage:
-        """What stands between the container and tier 2."""
+        """Return the storage between the container and tier 2."""
         ...
 
     def container(self, container: SegmentContainer) -> SegmentContainer:
-        """What stands between the clients and the container."""
+        """Return the container between the clients and the real container."""
         ...
 
     def stream(self, stream: NetworkStream) -> trio.abc.HalfCloseableStream:
-        """What stands between the server and a connection."""
+        """Return the stream between the server and a connection."""
         ...
 
 
 class NoFaults:
-    """Nothing is planted."""
+    """The faults of a run in which nothing is planted."""
 
     def disk(self) -> SimulatedDisk:
-        """The journal's disk."""
+        """Return the journal's disk."""
         return SimulatedDisk()
 
     def logs(self, factory: DurableDataLogFactory) -> DurableDataLogFactory:
-        """The journal itself."""
+        """Return the journal itself."""
         return factory
 
     def chunks(self, storage: ChunkStorage) -> ChunkStorage:
-        """Tier 2 itself."""
+        """Return tier 2 itself."""
         return storage
 
     def container(self, container: SegmentContainer) -> SegmentContainer:
-        """The container itself."""
+        """Return the container itself."""
         return container
 
     def stream(self, stream: NetworkStream) -> trio.abc.HalfCloseableStream:
-        """The connection itself."""
+        """Return the connection itself."""
         return stream
 
 
 class Store:
-    """See the module. ``finished`` is set when the clients are done."""
+    """The store under test; see the module. ``finished`` is set when the clients are done."""
 
     def __init__(self, plan: Plan, random: Random, trace: Trace, planted: Faults) -> None:
         self._plan = plan
@@ -153,22 +153,22 @@ class Store:
         )
 
     def add_host(self, model: Model) -> Host:
-        """Have another container, whose segments must be what ``model`` says."""
+        """Add another container, whose segments must be what ``model`` says."""
         host = Host(len(self.hosts), self, self._plan, self._random, model)
         self.hosts.append(host)
         return host
 
     @property
     def calm(self) -> bool:
-        """Whether the faults are over."""
+        """Return whether the faults are over."""
         return self._calm.is_set()
 
     def calm_down(self) -> None:
-        """No more faults from now on."""
+        """Stop all faults from now on."""
         self._calm.set()
 
     def overdue(self, *, seconds: float) -> list[str]:
-        """Calls that have waited too long for their answers, or a life that does not end."""
+        """Return calls that have waited too long for their answers, or a life that does not end."""
         if self.dead and trio.current_time() - self._died_at > seconds:
             return [f"life {self.life_count} does not end, although it is cancelled"]
         return [each for host in self.hosts for each in host.overdue(seconds=seconds)]
@@ -176,7 +176,7 @@ class Store:
     # ---- Death -----------------------------------------------------------------------------------
 
     def on_step(self) -> None:
-        """Before every step of every task: the moment may have come."""
+        """Kill the store if the moment has come; called before every step of every task."""
         if self._steps_left is not None:
             self._steps_left -= 1
             if self._steps_left < 0:
@@ -223,7 +223,7 @@ class Store:
     # ---- Lives -----------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Live again and again, until everything is done."""
+        """Run life after life, until everything is done."""
         while not self.finished.is_set():
             self.life_count += 1
             if self.life_count > self._plan.lives:
@@ -236,7 +236,8 @@ class Store:
         self.stopped.set()
 
     async def check_everything(self) -> None:
-        """After a clean stop without faults tier 2 has all, and the next life finds all."""
+        """Check that after a clean stop without faults tier 2 has all, and the next life finds
+        all."""
         for _ in range(2):
             self.life_count += 1
             await self._live_and_die()
@@ -321,7 +322,8 @@ class Store:
             self._prepare_mishaps()
 
     def _prepare_disk_fault(self, steps: int) -> None:
-        """Let some calls of the journal's disk fail in a row: writes, syncs, or opening files."""
+        """Prepare some failures in a row of the journal's disk: at writes, syncs, or opening
+        files."""
         random, disk = self._random, self._disk
         self.disk_fails = True
         # Most steps are writes.
@@ -451,7 +453,7 @@ class Store:
             self.fault_counts[f"{kind} request {fault.name.lower()}"] += 1
 
     def tier_2(self, epoch: Callable[[], int]) -> ChunkStorage:
-        """The chunks for an owner in this life."""
+        """Return the chunks for an owner in this life."""
         return self._tier_2(self._requests, epoch)
 
     def _tier_2(self, requests: ObjectNetwork, epoch: Callable[[], int]) -> ChunkStorage:
@@ -473,7 +475,7 @@ class Store:
         self._requests.abandon()
 
     def _stored(self) -> ChunkStorage:
-        """The chunks for who only looks."""
+        """Return the chunks for checks, which only read."""
         if not self._plan.with_objects:
             return self.memory
         return self._tier_2(ObjectNetwork(self._late, self._random), lambda: CHECKERS_EPOCH)

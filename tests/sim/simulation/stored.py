@@ -23,7 +23,7 @@ OWN_SEGMENTS = "_system/containers/"
 
 
 async def check_chunks(stored: ChunkStorage, hosts: Sequence[Host]) -> None:
-    """Whatever lies in tier 2 are bytes of the segment that it is named for."""
+    """Check that all chunks in tier 2 have bytes of the segment that they are named for."""
     for chunk in await stored.list_chunks(""):
         name, start = parse_chunk_name(chunk.name)
         if start is None or name.startswith(OWN_SEGMENTS):
@@ -54,7 +54,7 @@ def _is_known(model: Model, name: str, start: int, data: bytes) -> bool:
 async def check_complete(
     stored: ChunkStorage, hosts: Sequence[Host], *, with_strangers: bool
 ) -> None:
-    """What later owners find in tier 2, without the log, is all there is, and no more.
+    """Check that what later owners find in tier 2, without the log, is all there is, and no more.
 
     ``with_strangers`` when there may be chunks that nobody looks for.
     """
@@ -112,7 +112,7 @@ async def _check_host(chunks: ChunkStorage, host: Host) -> tuple[set[str], set[s
 
 
 async def copy_of(chunks: ChunkStorage) -> MemoryChunkStorage:
-    """Another storage with the same chunks."""
+    """Return another storage with the same chunks."""
     copy = MemoryChunkStorage()
     for chunk in await chunks.list_chunks(""):
         data = b""
@@ -123,7 +123,7 @@ async def copy_of(chunks: ChunkStorage) -> MemoryChunkStorage:
 
 
 def parse_chunk_name(chunk: str) -> tuple[str, int | None]:
-    """Segment and the chunk's start offset; None for chunks that hold something else."""
+    """Return segment and the chunk's start offset; None for chunks that hold something else."""
     storage_name, _, maker = chunk.rpartition("$")
     name, _, segment_id = storage_name.rpartition(".S-")
     start, _, _ = maker.partition(".")

@@ -30,7 +30,7 @@ from simulation.model import Model
 
 
 class State(NamedTuple):
-    """A key from the offset ``end`` on. No value: the key is absent."""
+    """The state of a key from the offset ``end`` on. Without a value, the key is absent."""
 
     end: int
     version: int
@@ -58,13 +58,14 @@ class TableTruth:
             self._position = end
 
     def state(self, key: bytes, *, length: int) -> State:
-        """The key when the segment had this length."""
+        """Return the key's state when the segment had this length."""
         states = self._states.get(key, [])
         index = bisect_right(states, length, key=lambda state: state.end)
         return states[index - 1] if index else ABSENT
 
     def states(self, key: bytes, *, since: int) -> Iterator[State]:
-        """The key when the segment had the length ``since``, and all its states after that."""
+        """Yield the key's state when the segment had the length ``since``, and all its states
+        after that."""
         self.refresh()
         yield self.state(key, length=since)
         for state in self._states.get(key, []):
@@ -72,18 +73,18 @@ class TableTruth:
                 yield state
 
     def present(self) -> dict[bytes, State]:
-        """Every key that is there now."""
+        """Return every key that is there now."""
         self.refresh()
         newest = {key: states[-1] for key, states in self._states.items()}
         return {key: state for key, state in newest.items() if state.value is not None}
 
     def known_keys(self) -> list[bytes]:
-        """Every key that ever was."""
+        """Return every key that ever was."""
         return list(self._states)
 
 
 def holds(condition: int, state: State) -> bool:
-    """Whether a condition of the table protocol holds in a state."""
+    """Return whether a condition of the table protocol holds in a state."""
     if condition == NO_VERSION:
         return True
     if condition == NOT_EXISTS:
@@ -92,7 +93,7 @@ def holds(condition: int, state: State) -> bool:
 
 
 class TableClient(Client):
-    """Reads and changes tables that it shares with others."""
+    """A client that reads and changes tables that it shares with others."""
 
     def __init__(self, world: World, number: int) -> None:
         super().__init__(world, number)
@@ -101,7 +102,7 @@ class TableClient(Client):
 
     @property
     def model(self) -> Model:
-        """What the tables' segments hold."""
+        """Return the model of the tables' segments."""
         return self.world.model
 
     async def step(self, session: Session) -> None:
@@ -119,7 +120,7 @@ class TableClient(Client):
                 return
 
     def truth(self, name: str) -> TableTruth | None:
-        """The history of the table that has this name now."""
+        """Return the history of the table that has this name now."""
         segment = self.model.segments.by_name.get(name)
         if segment is None:
             return None
@@ -133,12 +134,12 @@ class TableClient(Client):
         return b"k%c" % (97 + self.random.randrange(8))
 
     def condition(self, name: str, key: bytes) -> int:
-        """Mostly what the client believes, sometimes nonsense."""
+        """Return mostly the version that the client believes, sometimes nonsense."""
         known = self.known.get((name, key), NOT_EXISTS)
         return self.random.choice([NO_VERSION, NO_VERSION, known, known, NOT_EXISTS, 17])
 
     def prove(self, name: str, test: Callable[[], bool], what: str) -> None:
-        """The answer was right at some moment."""
+        """Check that the answer was right at some moment."""
         self.model.prove(name, test, what)
 
     async def update(self, session: Session, name: str) -> None:
@@ -205,7 +206,7 @@ class TableClient(Client):
     def check_refusal(
         self, name: str, since: int, keys: list[TableKey], error: SegmentStoreError
     ) -> None:
-        """Some condition did not hold at some moment."""
+        """Check that some condition did not hold at some moment."""
 
         def did_not_hold() -> bool:
             truth = self.truth(name)
@@ -227,7 +228,7 @@ class TableClient(Client):
             self.check_entry(name, since, entry)
 
     def check_entry(self, name: str, since: int, entry: TableEntry) -> None:
-        """An entry, or its absence, that somebody was shown."""
+        """Check an entry, or its absence, that a client was shown."""
         key, version = entry.key.key, entry.key.version
         value = None if version == NOT_EXISTS else entry.value
         if value is not None:
@@ -245,7 +246,7 @@ class TableClient(Client):
         self.prove(name, was_so, f"{name} showed {key!r} as version {version}, {value!r}")
 
     async def iterate(self, session: Session, name: str) -> None:
-        """Go through the whole table."""
+        """Iterate over the whole table."""
         since = self.length(name)
         truth = self.truth(name)
         seen = set()
@@ -262,13 +263,13 @@ class TableClient(Client):
                 raise self.model.violated(f"an iteration of {name} left out {key!r}")
 
     def length(self, name: str) -> int:
-        """The length that the table has at least."""
+        """Return the length that the table has at least."""
         segment = self.model.segments.by_name.get(name)
         return 0 if segment is None else len(segment.data)
 
 
 async def all_entries(session: Session, name: str, *, page: int) -> list[TableEntry]:
-    """Every entry of a table."""
+    """Return every entry of a table."""
     entries: list[TableEntry] = []
     fixed = name.endswith("fixed")
     token = b""
@@ -291,7 +292,7 @@ async def all_entries(session: Session, name: str, *, page: int) -> list[TableEn
 
 
 async def check_tables(host: Host, model: Model) -> None:
-    """When nothing goes on: every table shows exactly what its bytes say."""
+    """Check, when nothing is under way, that every table shows exactly what its bytes say."""
     session = await host.connect()
     for name in list(model.segments.by_name):
         if "/_tables/" not in name:

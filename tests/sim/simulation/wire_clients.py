@@ -37,7 +37,7 @@ class ConnectionOverError(Exception):
 
 
 class WireUser(Client):
-    """Has a connection, or makes one."""
+    """A client that has a connection, or makes one."""
 
     def __init__(self, world: World, number: int) -> None:
         super().__init__(world, number)
@@ -45,7 +45,7 @@ class WireUser(Client):
         self.session: Session | None = None
 
     async def step(self, session: Session) -> None:
-        """One operation; the connection may end in the middle of it."""
+        """Do one operation; the connection may end in the middle of it."""
         try:
             await self.use(await self.connected(session))
         except (PeerClosedError, ConnectionOverError, trio.BrokenResourceError):
@@ -53,7 +53,7 @@ class WireUser(Client):
             await trio.sleep(RETRY_SECONDS)
 
     async def connected(self, session: Session) -> WireClient:
-        """The connection to this life of the store."""
+        """Return the connection to this life of the store."""
         if self.client is None or self.session is not session:
             await self.leave()
             self.client, self.session = session.dial(), session
@@ -61,22 +61,25 @@ class WireUser(Client):
         return self.client
 
     async def leave(self) -> None:
-        """Let go of the connection, if there is one."""
+        """Close the connection, if there is one."""
         client, self.client = self.client, None
         if client is not None:
             await client.stream.aclose()
 
     async def greet(self, client: WireClient) -> None:
-        """What comes first on a connection."""
+        """Send and receive the first message of a connection."""
         await client.send(wire.HELLO)
         await self.reply(client, wire.Hello)
 
     async def use(self, client: WireClient) -> None:
-        """One operation."""
+        """Do one operation."""
         raise NotImplementedError
 
     async def reply(self, client: WireClient, *kinds: type[wire.Command]) -> wire.Command:
-        """The next reply, which has to be one of these, or one that says to come again."""
+        """Return the next reply.
+
+        It has to be one of these; after one that says to come again it raises.
+        """
         reply = await self.in_time(client.receive)
         if isinstance(reply, wire.WrongHost):
             raise ConnectionOverError
@@ -104,7 +107,8 @@ class WireUser(Client):
 
 
 class WireWriter(WireUser):
-    """Writes events of the stream exactly once, through every end of its connections."""
+    """A writer that writes events of the stream exactly once, through every end of its
+    connections."""
 
     def __init__(self, world: World, number: int) -> None:
         super().__init__(world, FIRST_NUMBER + number)
@@ -130,7 +134,7 @@ class WireWriter(WireUser):
         await self.set_up(client)
 
     async def set_up(self, client: WireClient, *, until_set_up: bool = False) -> None:
-        """Learn what is stored, and send the rest again.
+        """Read what is stored, and send the rest again.
 
         On a connection that was used for another segment refusals from there may come first.
         """
@@ -159,7 +163,7 @@ class WireWriter(WireUser):
         await self.send_new(client)
 
     def acknowledge(self, number: int) -> None:
-        """Everything up to this event is durable."""
+        """Note that everything up to this event is durable."""
         while self.unacknowledged and self.unacknowledged[0][0] <= number:
             self.world.stream.acknowledged[self.number] = self.unacknowledged.popleft()[0]
 
@@ -192,7 +196,7 @@ class WireWriter(WireUser):
             await self.take_reply(client)
 
     async def take_reply(self, client: WireClient) -> None:
-        """One reply to an append."""
+        """Take one reply to an append."""
         reply = await self.reply(
             client, wire.DataAppended, wire.SegmentIsSealed, wire.InvalidEventNumber
         )
@@ -213,7 +217,7 @@ class WireWriter(WireUser):
         self.acknowledge(number)
 
     async def move_on(self, client: WireClient, sealed: wire.SegmentIsSealed) -> None:
-        """What is not acknowledged goes to the next segment."""
+        """Move on: what is not acknowledged goes to the next segment."""
         if sealed.segment != self.segment:
             return  # said of appends that were sent to the last one
         self.segment_number += 1
@@ -224,7 +228,7 @@ class WireWriter(WireUser):
         await self.set_up(client, until_set_up=True)
 
     async def finish(self) -> None:
-        """Get everything acknowledged."""
+        """Wait until everything is acknowledged."""
         while self.unacknowledged:
             session = await self.world.host.connect()
             try:
@@ -244,7 +248,7 @@ class WireWriter(WireUser):
 
 
 class WireReader(WireUser):
-    """Follows the stream and reads anywhere in it; what comes is what the segment has there."""
+    """A reader that follows the stream and reads anywhere in it, and checks the bytes that come."""
 
     def __init__(self, world: World, number: int) -> None:
         super().__init__(world, number)

@@ -373,7 +373,8 @@ async def test_a_ledger_that_the_next_owner_has_in_its_list_is_not_deleted(
     real = MetadataNode._write
 
     async def write(self: MetadataNode, data: bytes) -> int:
-        """The next owner changes the node after this change, or before it, and no answer comes."""
+        """Write, then fail without an answer: the next owner changes the node after this change
+        or before it."""
         if is_read_by_next:
             await real(self, data)
         found = await session.get(NODE)

@@ -207,7 +207,7 @@ async def test_writes_to_the_same_file_are_never_in_one_group() -> None:
 
 
 async def test_writes_to_the_same_file_at_the_same_time_are_all_written() -> None:
-    """Whichever of those that have a place runs first."""
+    """This holds for any order in which the writes that have a place run."""
     for _ in range(20):
         written: list[int] = []
 

@@ -151,7 +151,7 @@ def test_a_token_is_read_again_when_its_file_is_replaced(tmp_path: Path) -> None
 async def test_a_start_says_that_the_user_has_no_name(
     hdfs: FakeHdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in a container with a user of its own."""
+    """A container with a user of its own is an example."""
     for variable in ("LOGNAME", "USER", "LNAME", "USERNAME", "HADOOP_USER_NAME"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(os, "getuid", lambda: 54321)

@@ -330,7 +330,7 @@ async def test_no_datanode_is_excluded_where_the_namenode_cannot_do_without(
 async def test_a_datanode_that_stands_still_within_a_body_is_waited_for(
     hdfs: FakeHdfs, storage_of: Storages
 ) -> None:
-    """As one does that replaces another DataNode of its pipeline."""
+    """A DataNode that replaces another one of its pipeline does this."""
     storage = storage_of(hdfs, connect_seconds=0.3, silent_seconds=10.0)
     hdfs.pause_seconds = 0.6
     body = bytes(8 << 20)
@@ -437,7 +437,7 @@ async def test_a_call_that_changes_nothing_is_cancelled_at_once(
 async def test_a_silent_namenode_delays_the_end_of_a_cancelled_write_by_one_request(
     hdfs: FakeHdfs, storage_of: Storages
 ) -> None:
-    """What the write has left unfinished is not waited for."""
+    """The unfinished rest of the write is not waited for."""
     storage = storage_of(hdfs, silent_seconds=3.0)
     is_over = threading.Event()
     # The lock is held meanwhile: nothing else is answered either.

@@ -49,7 +49,7 @@ def autojump_clock() -> trio.testing.MockClock:
 
 
 def frame_of(number: int, *, length: int = BODY_BYTES) -> bytes:
-    """A data frame with one append, whose digest leaves out the body."""
+    """Make a data frame with one append, whose digest leaves out the body."""
     head = bytes([1]) + number.to_bytes(8) + (7).to_bytes(8) + (number * length).to_bytes(8)
     record = head + length.to_bytes(4) + (0).to_bytes(2) + bytes([number]) * length
     part = len(record).to_bytes(4) + b"\x03" + record
@@ -71,7 +71,7 @@ async def opened(disk: SimulatedDisk, notes: SimulatedDisk | None) -> AsyncItera
 
 
 async def filled() -> tuple[SimulatedDisk, SimulatedDisk]:
-    """A journal of several files and notes about all that can have one, after a kill."""
+    """Make a journal of several files and notes about all that can have one, after a kill."""
     disk, notes = SimulatedDisk(), SimulatedDisk()
     async with opened(disk, notes) as journal:
         logs = [await journal.open_log(container_id) for container_id in (0, 1)]
@@ -94,7 +94,7 @@ def first_note(notes: SimulatedDisk) -> str:
 
 
 async def recovered(disk: SimulatedDisk, notes: SimulatedDisk | None) -> list[list[DigestedEntry]]:
-    """What both containers find."""
+    """Return the entries that both containers find."""
     found = []
     async with opened(disk, notes) as journal:
         for container_id in (0, 1):
@@ -262,7 +262,7 @@ def change_count(difference: int) -> Callable[[bytearray], None]:
 
 
 def shift_positions(difference: int) -> Callable[[bytearray], None]:
-    """Let the first container's entries be others, all of them."""
+    """Return a change that shifts all positions of the first container's entries."""
 
     def change(body: bytearray) -> None:
         change_container(position=difference)(body)

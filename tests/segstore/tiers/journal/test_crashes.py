@@ -36,7 +36,7 @@ SETTINGS = JournalSettings(
 
 @dataclass
 class ContainerModel:
-    """What one container appended and was told."""
+    """The entries that one container appended, and the answers it got."""
 
     entries: dict[int, bytes] = field(default_factory=dict)
     acknowledged: int = 0
@@ -62,7 +62,7 @@ async def until_crash() -> AsyncIterator[None]:
 
 
 class Workload:
-    """Appends and truncates at random in three containers, and keeps the model."""
+    """A workload that appends and truncates at random in three containers, and keeps the model."""
 
     def __init__(self, random: Random) -> None:
         self.random = random

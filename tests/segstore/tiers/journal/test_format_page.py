@@ -24,7 +24,7 @@ SALT = 0x0D0C0B0A
 
 
 def shown_bytes() -> dict[int, bytes]:
-    """The dumps of the page by the offset at which they begin."""
+    """Return the dumps of the page by the offset at which they begin."""
     dumps: dict[int, bytes] = {}
     for block in re.findall(
         r"```\n((?:[0-9a-f]{8}  .*\n)+)```", (FORMATS / "journal.md").read_text()
@@ -65,7 +65,7 @@ def test_headers_pass_only_whole_and_unchanged() -> None:
 
 
 def shown_paths(page: str) -> list[tuple[str, str]]:
-    """The chunks and files in the tables of a page."""
+    """Return the chunks and files in the tables of a page."""
     return re.findall(r"\| `([^`]+)` \| `([^`]+\.chunk)` \|", page)
 
 

@@ -34,7 +34,7 @@ ENTRY = 100 * KIB
 
 
 class Appends:
-    """Appends and keeps the answers."""
+    """A writer that appends and keeps the answers."""
 
     def __init__(self) -> None:
         self.answers: list[DataLogError | None] = []
@@ -442,7 +442,7 @@ async def test_the_real_disk_under_load_from_many_containers(tmp_path: Path) -> 
 
 
 def thread_names() -> list[str]:
-    """Of all threads of this process, the interpreter's and others."""
+    """Return the names of all threads of this process, the interpreter's and others."""
     names = []
     for path in Path("/proc/self/task").glob("*/comm"):
         with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile

@@ -52,7 +52,7 @@ trio.run(main)
 
 
 def write_until_killed(directory: Path, acknowledged: dict[int, int]) -> None:
-    """Let a writer find what is there, let it write for a moment, and kill it."""
+    """Let a writer find what is there and write for a moment, and kill it."""
     with subprocess.Popen(
         [sys.executable, "-c", WRITER, str(directory)], stdout=subprocess.PIPE, text=True
     ) as writer:

@@ -23,7 +23,7 @@ SETTINGS = JournalSettings(file_bytes=8 * 1024 * 1024, journal_bytes_max=64 * 10
 
 
 class CountingDisk(LocalDisk):
-    """A disk that knows which files were opened how often."""
+    """A disk that counts how often each file was opened."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)

@@ -51,7 +51,7 @@ async def opened(disk: SimulatedDisk, container: int = 1) -> AsyncIterator[Conta
 
 
 async def entries_of(disk: SimulatedDisk, container: int = 1) -> list[bytes]:
-    """The entries of a copy of the disk."""
+    """Return the entries of a copy of the disk."""
     try:
         async with opened(disk.after_kill(), container) as log:
             return [entry.data async for entry in log.read()]
@@ -61,7 +61,7 @@ async def entries_of(disk: SimulatedDisk, container: int = 1) -> list[bytes]:
 
 
 def batch_starts(disk: SimulatedDisk, name: str) -> list[int]:
-    """Where the batches of a file begin, and where the last one ends."""
+    """Return the start offset of each batch of a file, and the end of the last one."""
     file = open_existing(disk, name)
     assert file is not None
     starts: list[int] = []
@@ -77,7 +77,7 @@ def batch_starts(disk: SimulatedDisk, name: str) -> list[int]:
 async def disk_with_batches(
     count: int, *, length: int = 700, marked: bool = True
 ) -> tuple[SimulatedDisk, list[bytes]]:
-    """A disk with ``count`` batches of one entry each."""
+    """Make a disk with ``count`` batches of one entry each."""
     disk = SimulatedDisk()
     entries = [bytes([65 + index % 26]) * length for index in range(count)]
     async with opened(disk) as log:
@@ -92,7 +92,7 @@ FIRST = journal_name(1)
 
 
 async def recycled_disk() -> tuple[SimulatedDisk, list[bytes]]:
-    """A disk whose current file was written before, with other bytes at the same places."""
+    """Make a disk whose current file was written before, with other bytes at the same places."""
     disk = SimulatedDisk()
     async with opened(disk) as log:
         for _ in range(24):  # through several files, each freed at once

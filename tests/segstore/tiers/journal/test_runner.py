@@ -82,7 +82,7 @@ class OtherFile:
 
 
 class Answers:
-    """Appends, and keeps the answers in order."""
+    """A writer that appends, and keeps the answers in order."""
 
     def __init__(self, log: ContainerLog) -> None:
         self._log = log

@@ -21,7 +21,7 @@ CONTAINERS = (1, 2)
 
 
 async def write_journal(disk: SimulatedDisk, random: Random) -> dict[int, list[bytes]]:
-    """Entries of two containers over several files; returns them."""
+    """Write entries of two containers over several files; return them."""
     entries: dict[int, list[bytes]] = {number: [] for number in CONTAINERS}
     async with open_simulated_journal(disk, SETTINGS, random=Random(7)) as journal:
         logs = {number: await journal.open_log(number) for number in CONTAINERS}

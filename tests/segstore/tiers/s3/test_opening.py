@@ -251,7 +251,7 @@ async def test_a_copy_of_a_running_store_gets_nothing(
 
 
 def make_version_2(directory: Path, tier2: str) -> None:
-    """A data directory that an older version bound to a prefix, before it wrote anything."""
+    """Make a data directory that an older version bound to a prefix, before it wrote anything."""
     directory.mkdir()
     (directory / "segstore.toml").write_text(
         "format_version = 2\ncontainer_count = 4\njournal_count = 1\n"

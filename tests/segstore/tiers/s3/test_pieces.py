@@ -24,7 +24,8 @@ pieces = st.lists(
 
 
 def painted(parts: list[Piece]) -> list[Piece]:
-    """The rule, byte by byte: who has each byte up to the first that nobody has."""
+    """Apply the rule byte by byte: return the piece of each byte up to the first byte without
+    one."""
     owners: dict[int, Piece] = {}
     for piece in sorted(parts):
         owners.update(dict.fromkeys(range(piece.start, piece.end), piece))
@@ -80,7 +81,7 @@ def test_an_empty_piece_makes_an_empty_chunk() -> None:
 
 
 def grown(lengths: list[int], sizes: PieceSizes) -> tuple[ChunkMap, int, int]:
-    """A chunk after appends: its map, the bytes written, and the most pieces it ever had."""
+    """Return a chunk after appends: its map, the bytes written, and the most pieces it ever had."""
     chunk, written, count_max = ChunkMap(), 0, 0
     for sequence, length in enumerate(lengths, 1):
         rewritten = to_rewrite(chunk.extents, length, sizes)

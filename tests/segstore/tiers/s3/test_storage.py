@@ -48,7 +48,7 @@ class Bucket:
         page_objects_max: int = 1000,
         read_seconds_max: float = 15.0,
     ) -> S3Tier:
-        """A process's view of the bucket."""
+        """Open a process's view of the bucket."""
         client = boto3_client(
             S3Settings(endpoint_url=endpoint or self._endpoint), read_seconds_max=read_seconds_max
         )
@@ -64,11 +64,11 @@ class Bucket:
         return self._tiers[-1]
 
     def owner(self, epoch: int = 1, endpoint: str | None = None) -> S3ChunkStorage:
-        """A new process's chunks."""
+        """Return a new process's chunks."""
         return self.tier(endpoint).owned_by(lambda: epoch)
 
     def objects(self) -> dict[str, int]:
-        """All objects and their lengths."""
+        """Return all objects and their lengths."""
         found = self.client.list_objects_v2(Bucket=self.name).get("Contents", [])
         return {each["Key"]: each["Size"] for each in found}
 
@@ -96,7 +96,7 @@ async def proxied(bucket: Bucket) -> AsyncIterator[str]:
 
 
 def on_puts(*faults: HttpFault) -> Callable[[HttpRequest], HttpFault]:
-    """These faults for the first puts, one each."""
+    """Return these faults for the first puts, one each."""
     left = list(faults)
     return lambda request: left.pop(0) if request.method == "PUT" and left else HttpFault.NONE
 
@@ -108,7 +108,7 @@ FAULTS = sorted(
 
 
 def every_fifth(rng: random.Random) -> Callable[[HttpRequest], HttpFault]:
-    """All kinds in turn, in an order of its own."""
+    """Return a fault at every fifth request: all kinds in turn, in a random order."""
     usual = [HttpFault.NONE] * 4
     kinds = rng.sample(FAULTS, len(FAULTS))
     faults = cycle([each for kind in kinds for each in (*usual, kind)])
@@ -116,7 +116,7 @@ def every_fifth(rng: random.Random) -> Callable[[HttpRequest], HttpFault]:
 
 
 class Progress:
-    """What is known of a segment's bytes, which are those of ``CONTENT``."""
+    """The known state of a segment's bytes, which are those of ``CONTENT``."""
 
     def __init__(self) -> None:
         self.acked = 0
@@ -134,7 +134,7 @@ def segments_of(tier: S3Tier, epoch: int) -> ChunkedSegmentStorage:
 
 
 async def append(storage: ChunkedSegmentStorage, progress: Progress, rng: random.Random) -> None:
-    """Go on appending as a storage writer does: what failed is repeated."""
+    """Append as a storage writer does: it repeats what failed."""
     while True:
         try:
             stored = await storage.stored_length(SEGMENT)
@@ -459,7 +459,7 @@ async def test_an_object_of_another_length_is_damage(bucket: Bucket) -> None:
 
 
 async def test_full_flushes_become_few_objects(bucket: Bucket) -> None:
-    """4 MiB flushes: how many requests they take, and what lies in the bucket after them."""
+    """The test counts the requests of 4 MiB flushes, and the objects in the bucket after them."""
     tier = bucket.tier(sizes=PieceSizes(joined_bytes=32 * MIB))
     owner = tier.owned_by(lambda: 1)
     for number in range(16):
