@@ -5,26 +5,26 @@ controller that leads it.
 
     commit recorded by any controller  ->  end of the line  ->  merged by the leader  ->  out of it
 
-One update records a transaction's commit and also puts the transaction at the end of its stream's
-line, on condition of the line's version. So all commits of a stream have one order, through however
-many controllers they come, and a controller that reads the line knows every commit that was
-answered.
+One conditional update records a transaction's commit and puts the transaction at the end of its
+stream's line; it succeeds only at the line's known version. So all commits of a stream have one
+order, even if they come through several controllers. A controller that reads the line knows every
+commit that was answered.
 
 A controller that records a commit while no controller leads becomes the leader by the same update,
 and carries out the waiting commits. It stops leading by the update that removes the last
 transaction: if another controller has added one meanwhile, this update fails, and the leader
-continues. So no controller must be told of a commit, and none must look for one while the leader
-lives.
+continues. So nobody has to tell a controller about a commit, and no controller has to look for
+commits while the leader lives.
 
 Invariants:
-1. The line changes only by a conditional update on the version that was read, and no two writes of
-   it are equal.
-2. While transactions wait, one controller leads, unless the leader gave up after an error. The
-   controller that writes the line next replaces a dead leader; the end of a stream replaces a
-   living one.
-3. A leader merges the first transactions of one epoch in the line, and the line names the epoch. If
-   two controllers lead, because one is slow to learn that it does not lead any more, they merge the
-   same transactions in the same order: the second finds them merged.
+1. The line changes only by a conditional update on the version that was read. No two writes of the
+   line have equal bytes.
+2. While transactions wait, one controller leads, unless the leader gave up after an error. A
+   controller that writes the line replaces a dead leader. A controller that ends the stream
+   replaces even a living leader.
+3. A leader merges the first transactions of one epoch in the line, and the line names the epoch. A
+   replaced leader may learn late that it does not lead any more. Both leaders then merge the same
+   transactions in the same order, so the second finds them merged.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ CONFLICTS_MAX = 50
 WAITING_MAX = 10_000
 """Maximum number of commits that wait for one stream: their ids fit one value of a table."""
 GIVING_WAY_WRITES = 3
-"""Pause after a write, as a multiple of its duration, in which other controllers may write."""
+"""Pause in which other controllers may write after a write, as a multiple of its duration."""
 GIVING_WAY_SECONDS_MAX = 0.1
 
 RecordChange: TypeAlias = tuple[bytes, TransactionRecord, int]
-"""A transaction's id, its new record, and the version that it has."""
+"""A transaction's id, its new record, and the version of its present record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +63,12 @@ class LineChange:
     """A change of the line, and the transactions that change with it."""
 
     apply: Callable[[CommitLineRecord], CommitLineRecord]
-    """Makes the change; a ``StoreUnavailableError`` that it raises is the answer."""
+    """Makes the change; if it raises ``StoreUnavailableError``, the change fails with this."""
     records: Sequence[RecordChange] = ()
     takes_over: bool = False
     """True to lead from now on, even if the present leader lives."""
     gives_up: bool = False
-    """True to stop leading, although transactions wait."""
+    """True to stop leading even if transactions wait."""
 
 
 _Change = PendingWrite[LineChange, list[int]]
@@ -76,7 +76,7 @@ _Change = PendingWrite[LineChange, list[int]]
 
 @dataclass(slots=True, eq=False)
 class KnownLine:
-    """A stream's line as this controller knows it; it may have changed since."""
+    """A copy of a stream's line in memory; the stored line may have changed since."""
 
     record: CommitLineRecord = field(default_factory=CommitLineRecord)
     version: int = NOT_EXISTS
@@ -149,7 +149,7 @@ class CommitLines:
         """Record that transactions are committed, and remove them from the line.
 
         The transactions ``absent`` were committed before. Raises ``VersionConflictError`` if a
-        transaction has changed, which only another controller that committed it does.
+        transaction has changed: then another controller has committed it.
         """
         gone = {one.hex() for one in (*(r[0] for r in records), *absent)}
 
@@ -170,9 +170,10 @@ class CommitLines:
         return self.leads(owner)
 
     async def lead(self, owner: LineOwner, *, takes_over: bool = False) -> bool:
-        """Lead the line if transactions wait and no living controller leads; return whether so.
+        """Lead the line if transactions wait and no living controller leads.
 
-        With ``takes_over``, which ends the stream, replaces a living leader, too.
+        Returns whether this controller leads. With ``takes_over`` it replaces even a living leader:
+        this is for the end of a stream.
         """
         await self.refresh(owner)
         line = owner.line.record
@@ -181,7 +182,7 @@ class CommitLines:
         return self.leads(owner)
 
     async def give_up(self, owner: LineOwner) -> None:
-        """Stop leading although transactions wait: this controller cannot carry them out."""
+        """Stop leading while transactions wait, because this controller cannot commit them."""
         await self._change(owner, LineChange(lambda same: same, gives_up=True))
 
     async def refresh(self, owner: LineOwner) -> None:
@@ -193,7 +194,7 @@ class CommitLines:
     # ---- Writes ----------------------------------------------------------------------------------
 
     async def _change(self, owner: LineOwner, change: LineChange) -> list[int]:
-        """Make a change with all waiting ones; return the new versions of its transactions."""
+        """Make a change together with all waiting ones; return its transactions' new versions."""
         line = owner.line
         if line.groups is None:
 
@@ -217,7 +218,7 @@ class CommitLines:
                     waiting.fail(error)
 
     async def _try(self, owner: LineOwner, group: list[_Change]) -> bool:
-        """Write the line after a group of changes; return False if it must be tried again."""
+        """Apply a group of changes and write the line; return False if it must be tried again."""
         line = owner.line
         made: list[_Change] = []
         record = line.record
@@ -264,7 +265,7 @@ class CommitLines:
         return True
 
     async def _learn(self, owner: LineOwner, group: list[_Change]) -> None:
-        """Read the line after a conflict, and refuse changes that cannot succeed any more."""
+        """Read the line after a conflict, and fail the changes that can no longer succeed."""
         known = [change for waiting in group for change in waiting.write.records]
         stored: list[Stored | None] = []
 
@@ -298,7 +299,10 @@ class CommitLines:
         return not line.leader or await self._members.is_dead(line.leader)
 
     async def _pause_for_others(self, line: KnownLine) -> None:
-        """Pause so that other controllers can write. They read before they write, so that without a
-        pause the controller that writes all the time would always win."""
+        """Pause so that other controllers can write.
+
+        They read before they write. Without a pause the controller that writes all the time would
+        always be first.
+        """
         if self._members.solitude is None and trio.current_time() < line.gives_way_until:
             await trio.sleep_until(line.gives_way_until)

@@ -1,7 +1,7 @@
 """Assembles a controller: everything but its gRPC server.
 
-Owns: which part gets which, what must exist before requests are taken, and resuming what an earlier
-run left unfinished.
+Owns: the connections between the parts, the preparations before the first request, and resuming
+the work that an earlier run left unfinished.
 
     connections to segment stores  >  background workflows  >  requests
 """
@@ -53,7 +53,7 @@ from pravega_controller.watermarks import Watermarks
 from pravega_wire import names
 
 SWEEP_SECONDS = 60.0
-"""Interval, in seconds, of looks for writes of controllers that had been taken for dead."""
+"""Interval, in seconds, of searches for late writes of controllers that were taken for dead."""
 ROUND_PAUSE_SECONDS = 1.0
 """Pause, in seconds, before the first round of retention and between two rounds."""
 
@@ -78,7 +78,7 @@ class Environment:
 
 @dataclass(frozen=True, slots=True)
 class Controller:
-    """The parts of a controller with which requests are answered."""
+    """The parts of a controller that answer requests."""
 
     store: MetadataStore
     segments: SegmentClient
@@ -103,9 +103,10 @@ async def open_controller(
 ) -> AsyncIterator[Controller]:
     """Open a controller that is ready for requests, for as long as the ``async with`` block lasts.
 
-    In a cluster it continues with the last map that it has read while ZooKeeper is away.
+    While ZooKeeper is away, a controller of a cluster continues with the last map that it has read.
 
-    Leaving the block ends background workflows where they are; their records bring them back.
+    Leaving the block stops background workflows at any step. The next start resumes them from their
+    records.
     Raises ``StartupError`` when no segment store answers in time.
     """
     placement = _choose_placement(config)
@@ -125,7 +126,7 @@ async def open_controller(
         if isinstance(placement, MapPlacement):
             from pravega_controller.cluster_membership import run_membership
 
-            # Before there are metadata to read, a controller has to give the containers to stores.
+            # A controller has to assign the containers to stores before it can read metadata.
             workflows.start_soon(
                 partial(
                     run_membership,
@@ -274,7 +275,7 @@ def _make_watermarks(
     members: Members,
     random: Random,
 ) -> Watermarks:
-    """Return what writes watermarks, as a writer of its own to their streams."""
+    """Return the part that writes watermarks, with its own writer id."""
     writer_id = uuid.UUID(int=random.getrandbits(128), version=4).bytes
     return Watermarks(store, segments, tables, owns=members.owns, writer_id=writer_id)
 
@@ -288,7 +289,7 @@ def _join_later(
 ) -> tuple[Members, Intents]:
     """Return this controller as a member that has not joined yet, and its intents.
 
-    ``deaths`` are called, too, when another one is found dead.
+    The functions in ``deaths`` are called when another controller is found dead.
     """
     instance_id = f"{random.getrandbits(64):016x}"
 
@@ -322,7 +323,7 @@ def _start_scaling(
     segments: SegmentClient,
     nursery: trio.Nursery,
 ) -> None:
-    """Start to scale streams by load."""
+    """Start the tasks that scale streams by their load."""
     store, streams = controller.store, controller.streams
     scaling = AutoScaling(
         store,
@@ -352,7 +353,7 @@ def _start_retention(
     segments: SegmentClient,
     nursery: trio.Nursery,
 ) -> None:
-    """Start to truncate streams by their policies."""
+    """Start the task that truncates streams by their retention policies."""
     tables, now_ms = TableClient(segments), controller.now_ms
     retention = Retention(
         controller.store,
@@ -368,7 +369,7 @@ def _start_retention(
 
 
 async def _sweep(controller: Controller) -> None:
-    """Take over what a dead controller began after others had taken over its work."""
+    """Take over work that a dead controller began after others had taken over its earlier work."""
     for intent in controller.store.intents.left_over():
         controller.finish_later(intent)
     if controller.members.owns("what the dead left"):
@@ -382,7 +383,7 @@ async def _take_over_intents(controller: Controller) -> None:
 
 
 async def _prepare(config: ControllerConfig, controller: Controller) -> None:
-    """Wait for the segment stores, make what every controller needs, and resume unfinished work."""
+    """Wait for the segment stores, make the system scope, and resume unfinished work."""
     try:
         await controller.store.open(wait_seconds_max=config.startup_seconds_max)
     except StoreUnavailableError as error:
@@ -392,6 +393,6 @@ async def _prepare(config: ControllerConfig, controller: Controller) -> None:
         await controller.scopes.create(names.INTERNAL_SCOPE)
     except AlreadyExistsError:
         log.debug("the system scope exists")
-    # Before any workflow continues: sealing a stream ends the transactions that are known.
+    # This comes before any workflow, because sealing a stream ends the transactions in memory.
     await controller.transaction_workflows.load()
     await _take_over_intents(controller)

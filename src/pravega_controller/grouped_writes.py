@@ -1,14 +1,14 @@
-"""Groups writes of many tasks: those that wait while a request is under way form the next request.
+"""Groups writes of many tasks: writes that wait during a request form the next request together.
 
-Owns: the order of the writes, and the answer to each; and, for writes to one table, the joining of
-a group into one request.
+Owns: the order of the writes, and the answer to each. ``GroupedWrites`` joins a group of writes to
+one table into one request.
 
 Invariants:
 1. Writes reach the table in the order in which they were submitted: once a write is stored, every
    earlier one was stored or has failed.
-2. A write is stored whole or not at all, and fails only for reasons of its own. When a request with
-   several writes meets a conflict, each is sent again by itself; when the task that sends a group
-   is cancelled, another task sends the others' writes again.
+2. A write is stored whole or not at all. It never fails because of another write in its group: when
+   a request with several writes meets a conflict, each write is sent again in its own request. When
+   the task that sends a group is cancelled, another task sends the writes of the others again.
 3. The first write creates the table if it does not exist.
 """
 
@@ -40,7 +40,7 @@ class PendingWrite(Generic[W, A]):
         self.answer: A | None = None
         self.error: Exception | None = None
         self.woken = trio.Event()
-        """Set when the write has its answer, and when its task should send the next group."""
+        """Set when the write has its answer, or when its task must send the next group."""
 
     @property
     def is_answered(self) -> bool:
@@ -60,8 +60,8 @@ class PendingWrite(Generic[W, A]):
 class Groups(Generic[W, A]):
     """Sends the writes of many tasks, one group after the other.
 
-    ``send`` completes or fails every write of a group; the next group waits until it returns. After
-    a cancellation it may get a write a second time, so a write must be idempotent.
+    ``send`` completes or fails every write of a group. The next group waits until ``send`` returns.
+    After a cancellation ``send`` may get a write a second time, so a write must be idempotent.
     """
 
     def __init__(self, send: Callable[[list[PendingWrite[W, A]]], Awaitable[None]]) -> None:
@@ -103,7 +103,7 @@ class Groups(Generic[W, A]):
         try:
             await self._send_group(group)
         finally:
-            # If others have no answer, this task was cancelled: the next task sends them again.
+            # If other writes have no answer, this task was cancelled: the next task sends them.
             left = [waiting for waiting in group[1:] if not waiting.is_answered]
             self._waiting.extendleft(reversed(left))
             self._wake_next_sender()
@@ -139,8 +139,8 @@ class GroupedWrites:
     async def write(self, changes: Sequence[Change]) -> list[int]:
         """Write these keys, all or none, and return their new versions.
 
-        Raises ``VersionConflictError``, and ``StoreUnavailableError`` when it is unknown whether
-        they were written.
+        Raises ``VersionConflictError``, or ``StoreUnavailableError`` if it is unknown whether the
+        keys were written.
         """
         return await self._groups.submit(changes, size=len(changes))
 

@@ -1,19 +1,21 @@
 """Intents: the scopes, streams and groups whose workflows must be finished if a controller dies.
 
-Owns: the table of intents, when an intent is written and removed, and taking over those of others.
+Owns: the table of intents, the times at which an intent is written and removed, and taking over the
+intents of other controllers.
 
     _system/_tables/controller/intents    instance id/kind/scope/name -> IntentRecord
 
 Invariants:
 1. An intent is durable before its workflow is, and stays at least until the workflow has ended.
-2. An intent is a promise to look, not a lock: a stale one costs a look, nothing else. So it
-   So it outlives its workflow by a while, in which the next workflow of the same thing finds it
-   already written, and many are removed by one request.
-3. An intent is removed only at the version at which it was written. So a removal that was given up,
-   and reaches the store late, leaves one alone that was written after it.
-4. A controller removes only its own intents, and a dead one's once it has written the same as its
-   own, unless that one lives after all and has written them again. It relies on having written one
-   only as long as no other one can have taken it for dead.
+2. An intent is a promise to look, not a lock: a stale one costs a look, nothing else. So an intent
+   outlives its workflow by a short time. In this time the next workflow of the same object finds
+   it already written. One request then removes many intents.
+3. An intent is removed only if it still has the version at which it was written. A removal that was
+   given up may reach the store late: it does not remove an intent that was written after it.
+4. A controller removes its own intents. It removes the intents of a dead controller only after it
+   has written the same ones as its own. If that controller lives after all and has written its
+   intents again, they stay. A controller assumes that an intent is still stored only as long as no
+   other controller can have taken it for dead.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """An intent as it was written, and the version to remove it by."""
+    """A stored intent, and the version at which it may be removed."""
 
     intent: IntentRecord
     version: int
@@ -60,7 +62,7 @@ class _Written:
 class Intents:
     """The intents of one controller.
 
-    ``is_trusted`` says whether nobody can have taken the controller for dead.
+    ``is_trusted`` returns whether no other controller can have taken this one for dead.
     """
 
     def __init__(
@@ -76,7 +78,7 @@ class Intents:
         self._left = trio.Event()
 
     async def put(self, intent: IntentRecord) -> None:
-        """Record that a workflow may be in progress, before it is."""
+        """Record that a workflow may be in progress, before it begins."""
         key = self._key(intent)
         self._idle_since.pop(key, None)
         while key in self._leaving:
@@ -98,15 +100,15 @@ class Intents:
         self._written[key] = _Written(merged, version)
 
     def remove(self, intent: IntentRecord) -> None:
-        """Remove an intent some time later: its workflow has ended."""
+        """Mark an intent, whose workflow has ended, to be removed some time later."""
         key = self._key(intent)
         if key in self._written:
             self._idle_since[key] = trio.current_time()
 
     def left_over(self) -> list[IntentRecord]:
-        """Return the intents that were in use at the last call and still are: look after them.
+        """Return the intents that were in use at the last call and still are: finish their work.
 
-        A workflow that another controller finished in this one's place may leave one.
+        An intent is left when another controller finished the workflow in place of this one.
         """
         held = frozenset(self._written.keys() - self._idle_since.keys())
         old, self._held_before = held & self._held_before, held
@@ -120,18 +122,18 @@ class Intents:
         entry = await self._tables.get(INTENTS, key)
         if entry is None:
             return intent
-        # It was not known whether it had been written.
+        # Until now it was unknown whether the intent had been written.
         return self._written.setdefault(key, _read(entry)).intent
 
     async def write_again(self) -> None:
-        """Write all that this controller relies on: it may have been removed as a dead one's."""
+        """Write all intents again, because a controller that took this one for dead removed some."""
         for key in list(self._written):
             while key in self._leaving:
                 await self._left.wait()
             written = self._written.get(key)
             if written is None:
                 continue
-            # It must not be removed while it is written: it would be there for ever.
+            # The intent must not be removed during the write: it would then stay for ever.
             was_idle = self._idle_since.pop(key, None) is not None
             try:
                 version = await self._tables.put(INTENTS, key, encode(written.intent))
@@ -181,7 +183,7 @@ class Intents:
         return [one.intent for one in merged.values()]
 
     async def _remove_unchanged(self, versions: list[tuple[bytes, int]]) -> list[bytes]:
-        """Remove intents that have these versions still; return the keys of the others."""
+        """Remove the intents that still have these versions; return the keys of the others."""
         changed: list[bytes] = []
         for start in range(0, len(versions), TAKEN_TOGETHER):
             part = versions[start : start + TAKEN_TOGETHER]
@@ -196,7 +198,7 @@ class Intents:
         return changed
 
     async def remove_idle(self) -> None:
-        """Remove what has been idle for long enough; runs until cancelled."""
+        """Remove intents that have been idle for long enough; runs until cancelled."""
         while True:
             await trio.sleep(IDLE_SECONDS)
             before = trio.current_time() - IDLE_SECONDS / 2
@@ -215,13 +217,14 @@ class Intents:
         try:
             changed = await self._remove_unchanged(versions)
             for key in changed:
-                # It was written twice, since the first reply was lost, and the second came first.
+                # The first reply was lost, so the intent was written twice. The second write
+                # arrived first.
                 entry = await self._tables.get(INTENTS, key)
                 if entry is not None and key not in self._written:
                     self._written[key] = _read(entry)
                     self._idle_since[key] = trio.current_time()
         except ControllerError as error:
-            # They may be there or not: both are fine.
+            # The intents may be stored or not: both are correct.
             log.info("intents were not removed", reason=str(error), count=len(keys))
         finally:
             self._leaving = frozenset()

@@ -4,23 +4,24 @@ Owns: the table of members, this controller's heartbeat in it, and the verdict t
 
     _system/_tables/controller/members    instance id -> MemberRecord
 
-Each controller rewrites its record at every beat of its own and reads those of the others. A
-controller whose record stays the same for ``SILENT_BEATS`` by the reader's own clock is dead for
-the reader, who removes the record, unless it was written meanwhile, and then takes over its
-intents. All controllers have the same interval between beats.
+Each controller rewrites its record at each of its beats and reads the records of the others. If a
+record stays the same for ``SILENT_BEATS`` by the reader's own clock, the reader takes its
+controller for dead: it removes the record, unless the record was written meanwhile, and then takes
+over the intents. All controllers have the same interval between beats.
 
 Invariants:
-1. Only time in which this controller could read the table counts: while the store is away, no
-   member counts as silent. No clock is compared with another's.
+1. Silence is measured only while this controller can read the table: while the store is away, no
+   member becomes silent. Clocks of different machines are never compared.
 2. The verdict may be wrong: a controller that was stopped for a while continues. So the verdict
-   only decides who begins work; conditional updates decide about everything that two controllers
-   do.
+   decides only which controller begins work. When two controllers do the same work, conditional
+   updates decide which of their writes succeed.
 3. A controller trusts its records as a member only as long as no other controller can have removed
    them: until ``TRUSTED_BEATS`` after it began the last heartbeat that succeeded.
-4. A controller that joins others waits as long before it does anything: so a controller that has
-   seen no other in the table is alone for ``TRUSTED_BEATS`` after it began to look.
-5. One living controller owns a key, and all that see the same members agree on it; the owner of a
-   key changes only when it dies or a new owner comes.
+4. A controller that joins others waits for ``TRUSTED_BEATS`` before it does anything. So a
+   controller that has seen no other in the table is alone for ``TRUSTED_BEATS`` after it began to
+   look.
+5. One living controller owns a key. All controllers that see the same members agree on the owner.
+   The owner of a key changes only when it dies or a new owner joins.
 """
 
 from __future__ import annotations
@@ -51,20 +52,20 @@ log = structlog.get_logger(__name__)
 
 
 class MemberRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
-    """A controller that lives, or did when it wrote this."""
+    """A controller that was alive when it wrote this record."""
 
     host: str
-    """The host at which clients reach it; it may be valid on its machine only."""
+    """The host at which clients reach the controller; it may be valid only on the same machine."""
     port: int
     place: str
-    """A name that no two controllers have at a time: a controller that gets it knows that the
-    earlier one is dead."""
+    """A name that only one controller has at a time: the next controller with this name knows that
+    the earlier one is dead."""
     beat: int
 
 
 @dataclass(slots=True)
 class _Seen:
-    """Another member as last read, and the time for which it has been the same."""
+    """Another member as it was read last, and the time for which its record has not changed."""
 
     entry: Entry
     record: MemberRecord
@@ -75,8 +76,8 @@ class _Seen:
 class Members:
     """This controller as one of the members.
 
-    ``take_over`` is called with the id of each dead member; ``write_again`` when another controller
-    took this one for dead, so that its records may have been removed.
+    ``take_over`` is called with the id of each dead member. ``write_again`` is called after another
+    controller took this one for dead, because that one may have removed its records.
     """
 
     def __init__(
@@ -115,10 +116,10 @@ class Members:
 
     @property
     def solitude(self) -> int | None:
-        """Return a number for the time in which no other controller has been at work, until now.
+        """Return the number of the present solitude: a time without another controller at work.
 
-        Returns None if another may be at work. A record that was read or written during a solitude,
-        and not changed by this controller, stays the same as long as that solitude lasts.
+        Returns None if another controller may be at work. During one solitude a record changes only
+        if this controller changes it.
         """
         return self._solitude if trio.current_time() < self._solitude_end else None
 
@@ -134,7 +135,7 @@ class Members:
         return [self._record, *sorted(others, key=lambda record: (record.host, record.port))]
 
     async def is_dead(self, instance_id: str) -> bool:
-        """Return whether another controller is dead, as one that is no member is."""
+        """Return whether another controller is dead; a controller that is no member is dead."""
         if instance_id == self.instance_id:
             return False
         if (seen := self._others.get(instance_id)) is not None:
@@ -142,23 +143,23 @@ class Members:
         return await self._tables.get(MEMBERS, instance_id.encode()) is None
 
     def owns(self, key: str) -> bool:
-        """Return whether this controller owns a key, and so does the work for it."""
+        """Return whether this controller owns a key, and therefore does the work for it."""
         living = [identifier for identifier, seen in self._others.items() if not seen.is_dead]
         return choose_owner(key, [self.instance_id, *living]) == self.instance_id
 
     # ---- Life ------------------------------------------------------------------------------------
 
     async def join(self) -> None:
-        """Join as a member and read the others; an earlier member at this place is dead."""
+        """Join as a member and read the others; an earlier member with the same place is dead."""
         await self._tables.create(MEMBERS)
         await self._beat()
         await self._observe()
-        # A controller that comes to this place while this one still ends is another, living one.
+        # This holds only now: a member that comes to this place later is a living controller.
         for seen in self._others.values():
             seen.is_dead = seen.record.place == self._record.place
         self._record_solitude(self._began_beat)
         if all(seen.is_dead for seen in self._others.values()):
-            # There was no other member, or there is none any more: none can believe it is alone.
+            # No other member is left, so none can believe that it is alone.
             self._joined = -float("inf")
             return
         while not self.is_seen:
@@ -201,7 +202,7 @@ class Members:
         began = trio.current_time()
         entries = [entry async for page in self._tables.pages(MEMBERS) for entry in page]
         now = trio.current_time()
-        # Time in which nothing could be read says nothing about the others.
+        # While the table could not be read, nothing is known about the others.
         passed = min(now - self._observed, 2 * self._beat_seconds) if self._observed >= 0 else 0.0
         self._observed = now
         present: dict[str, _Seen] = {}
@@ -239,9 +240,9 @@ class Members:
     async def _take_over_dead(self) -> None:
         """Take over the work of dead members; one living member takes over from each.
 
-        Their records are removed first: a living one learns that from its next beat, and writes its
-        records again. A controller that takes over after a crash in between also takes over from
-        controllers that are no members.
+        Their records are removed first: a controller that lives after all learns this at its next
+        beat, and writes its records again. If this controller crashes in between, the next one that
+        takes over also takes over from controllers that are no members.
         """
         for identifier, seen in list(self._others.items()):
             if seen.is_dead and self.owns(identifier):

@@ -3,14 +3,16 @@
 Owns: the indexes by stream and id. No I/O: the caller writes a record before it changes the index.
 
 Invariants:
-1. Every transaction whose lease this controller watches, or whose end it carries out, is here from
-   its start on. Questions are answered from memory while no other controller is at work.
-2. A transaction is in ``transactions`` until its end is stored, then in ``ended`` until the archive
-   has it; it is always in one of them.
+1. If this controller watches the lease of a transaction, or carries out its end, it is in memory
+   from the start of this work. Questions are answered from memory while no other controller is at
+   work.
+2. A transaction is in ``transactions`` until its end is stored. Then it is in ``ended`` until it is
+   in the archive. It is always in one of them.
 3. The state of a stream ends with the stream: a stream that was deleted and created again has
-   another id, and begins empty. The old one's state stays apart until its work is done.
-4. A bounded number of streams without transactions and without a task at work takes memory, for
-   their lines of commits.
+   another id, and begins empty. The state of the old stream is kept separately until its work is
+   done.
+4. Streams without transactions and without a running task stay in memory for their lines of
+   commits; their number is bounded.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ IDLE_STREAMS_MAX = 10_000
 
 
 class Transaction:
-    """A transaction without an end."""
+    """A transaction that has not ended."""
 
     __slots__ = (
         "_gone",
@@ -60,12 +62,12 @@ class Transaction:
         self.record = record
         self.version = version
         self.lease_end = lease_end
-        """Time, by trio's clock; the same holds for ``execution_end``."""
+        """Time by trio's clock, as ``execution_end``."""
         self.execution_end = execution_end
         self.certain_in = certain_in
-        """The solitude (see ``members``) since which no other controller can have changed it."""
+        """The solitude (see ``members``) in which no other controller can have changed it."""
         self.is_begun = False
-        """True if its segments certainly exist, so that no late request for them can come."""
+        """True if its segments certainly exist, so that no request can create them later."""
         self._gone: trio.Event | None = None
 
     @property
@@ -74,7 +76,7 @@ class Transaction:
 
     @property
     def is_running(self) -> bool:
-        """Return whether its lease matters: it has no decided end and no newer object."""
+        """Return whether its lease matters: no end is decided, and no newer object replaces it."""
         is_here = self.owner.transactions.get(self.identifier) is self
         return is_here and self.record.state is TransactionState.OPEN
 
@@ -84,14 +86,14 @@ class Transaction:
         return names.transaction_epoch(self.identifier)
 
     async def wait_until_gone(self) -> None:
-        """Return when another object has replaced this one."""
+        """Wait until this object is removed or replaced."""
         if self.owner.transactions.get(self.identifier) is self:
             if self._gone is None:
                 self._gone = trio.Event()
             await self._gone.wait()
 
     def wake_waiters(self) -> None:
-        """Wake the tasks that wait for that."""
+        """Wake the tasks in ``wait_until_gone``."""
         if self._gone is not None:
             self._gone.set()
 
@@ -106,7 +108,7 @@ class StreamTransactions:
     """The stream's id; empty as long as only its name is known."""
     transactions: dict[bytes, Transaction] = field(default_factory=dict)
     line: KnownLine = field(default_factory=KnownLine)
-    """The transactions whose commits are recorded and not carried out."""
+    """The transactions whose commits are recorded, but not yet carried out."""
     ended: dict[bytes, Outcome] = field(default_factory=dict)
     """Outcomes that are not archived yet, in the order in which the transactions ended."""
     is_closed: bool = False
@@ -120,7 +122,7 @@ class StreamTransactions:
 
     @contextmanager
     def beginning(self) -> Iterator[None]:
-        """Mark that the block begins a transaction; closing the stream waits for the block."""
+        """Mark that the block begins a transaction: ``close`` waits until the block ends."""
         self._begins += 1
         try:
             yield
@@ -131,7 +133,7 @@ class StreamTransactions:
                 self._begins_ended = trio.Event()
 
     async def close(self) -> None:
-        """Refuse new transactions, and wait for those that are being begun."""
+        """Refuse new transactions, and wait until those that are being begun are complete."""
         self.is_closed = True
         while self._begins:
             await self._begins_ended.wait()
@@ -157,8 +159,8 @@ class StreamTransactions:
 
     @property
     def is_idle(self) -> bool:
-        """Return whether this can be forgotten without loss."""
-        # A task carries out what waits in the line, or another controller does.
+        """Return whether this entry can be removed from memory without loss."""
+        # The line may have waiting commits: a task or another controller carries them out.
         is_at_work = self.is_committing or self.is_looking or self._begins
         return not (self.transactions or self.ended or is_at_work)
 
@@ -176,7 +178,7 @@ class TransactionRegistry:
         return self._streams.get((scope, stream))
 
     def of_stream(self, scope: str, stream: str, stream_id: str) -> StreamTransactions:
-        """Return the transactions of the stream with this id, to add to: it has the name now."""
+        """Return the entry of the stream with this id, to add to it: it has the name now."""
         owner = self.of(scope, stream)
         if owner.stream_id not in ("", stream_id):
             found = self._find_replaced(scope, stream, stream_id)
@@ -189,8 +191,9 @@ class TransactionRegistry:
         return owner
 
     def of_record(self, scope: str, stream: str, stream_id: str) -> StreamTransactions:
-        """Return the transactions of the stream with this id, to add to, whether or not it still
-        has the name.
+        """Return the entry of the stream with this id, to add to it.
+
+        The name may belong to another stream now.
         """
         owner = self.of(scope, stream)
         if not owner.stream_id:
@@ -210,7 +213,7 @@ class TransactionRegistry:
         return None
 
     def of(self, scope: str, stream: str) -> StreamTransactions:
-        """Return the transactions of a stream of this name, to add to."""
+        """Return the entry of the stream with this name, to add to it; make it if there is none."""
         found = self._streams.get((scope, stream))
         if found is None:
             found = self._streams[scope, stream] = StreamTransactions(scope, stream)
@@ -220,19 +223,19 @@ class TransactionRegistry:
         return [*self._streams.values(), *self._replaced]
 
     def forget_idle(self) -> None:
-        """Remove the streams without transactions or work, except the latest ones."""
+        """Remove streams without transactions or work; keep the latest ``IDLE_STREAMS_MAX``."""
         self._replaced = [owner for owner in self._replaced if not owner.is_idle]
         idle = [owner for owner in self._streams.values() if owner.is_idle]
         for owner in idle[: max(0, len(idle) - IDLE_STREAMS_MAX)]:
             self.forget(owner)
 
     def forget(self, owner: StreamTransactions) -> None:
-        """Remove a stream without transactions or work, or whose name is free again."""
+        """Remove a stream that has no transactions and no work, or whose name is free again."""
         if self._streams.get((owner.scope, owner.stream)) is owner:
             del self._streams[owner.scope, owner.stream]
         self.keep_until_idle(owner)
 
     def keep_until_idle(self, owner: StreamTransactions) -> None:
-        """Keep the entry of a stream, if it was forgotten, until its work is done."""
+        """Keep an entry that was removed until its work is done."""
         if not owner.is_idle and all(owner is not known for known in self.all()):
             self._replaced.append(owner)

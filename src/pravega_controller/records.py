@@ -5,10 +5,10 @@ Owns: the formats of docs/formats/controller-metadata.md. Every value is a JSON 
 
 Invariants:
 1. ``decode(encode(record)) == record``, doubles bit for bit.
-2. A record's ``pending`` member says which workflow is in progress; together with the records of
-   the same stream it is all that is needed to finish the work.
-3. No record grows with a stream's past. What grows with the number of its segments fits one table
-   value at the greatest number there may be.
+2. A record's ``pending`` member says which workflow is in progress. Any controller can finish the
+   workflow from this member and the records of the same stream.
+3. No record grows with the history of a stream. A record that grows with the number of the stream's
+   segments fits one table value at the maximum number of segments.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from pravega_controller.streams import Segment, StreamConfiguration
 
 
 class ScopeRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
-    """A scope. ``scope_id`` names its tables, so that a scope that is created again starts with
-    empty ones.
+    """A scope. The names of its tables contain ``scope_id``, so that a scope that is created again
+    starts with empty tables.
     """
 
     scope_id: str
@@ -40,10 +40,10 @@ GONE = b'{"format":0}'
 
 
 class NameRecord(msgspec.Struct, frozen=True, tag_field="format", tag=2):
-    """A stream's name, and what all its records are filed under."""
+    """A stream's name, and the id in the keys of all its records."""
 
     stream_id: str
-    """Drawn when the stream is made: a stream that is created again under the name has another."""
+    """A random id, drawn at the creation: a stream created again with this name has another id."""
 
 
 class Create(msgspec.Struct, frozen=True, tag_field="workflow", tag="create"):
@@ -55,11 +55,11 @@ class Scale(msgspec.Struct, frozen=True, tag_field="workflow", tag="scale"):
 
 
 class Truncate(msgspec.Struct, frozen=True, tag_field="workflow", tag="truncate"):
-    """The head has moved; what lies between the head before and the new one is being dropped."""
+    """The head has moved; the data between the old head and the new one is being dropped."""
 
 
 class Update(msgspec.Struct, frozen=True, tag_field="workflow", tag="update"):
-    """The next configuration is being told to the segments."""
+    """The next configuration is being sent to the segments."""
 
 
 class Seal(msgspec.Struct, frozen=True, tag_field="workflow", tag="seal"):
@@ -67,35 +67,36 @@ class Seal(msgspec.Struct, frozen=True, tag_field="workflow", tag="seal"):
 
 
 class Delete(msgspec.Struct, frozen=True, tag_field="workflow", tag="delete"):
-    """The stream and everything that belongs to it is being removed."""
+    """The stream is being removed, with everything that belongs to it."""
 
     has_segments: bool = True
-    """True if there may be segments left, to be found by the epochs."""
+    """True if segments may be left; the epochs name them."""
 
 
 StreamWorkflow: TypeAlias = Create | Scale | Truncate | Update | Seal | Delete
 
 
 class Rolling(msgspec.Struct, frozen=True):
-    """Transactions of an earlier epoch are being merged, by the last two epochs on record."""
+    """Transactions of an earlier epoch are being merged, by means of the last two recorded epochs."""
 
     transactions: tuple[str, ...]
     """Their ids in hexadecimal, in the order of their commits."""
 
 
 class Expiring(msgspec.Struct, frozen=True):
-    """Epochs before a stream's head that no reader may rely on any more, and since when."""
+    """The epochs before a stream's head that readers may no longer use, and the time since then."""
 
     before: int
-    """The first epoch that stays; it has a snapshot."""
+    """The first epoch that is kept; it has a snapshot."""
     since_ms: int
 
 
 class StreamRecord(msgspec.Struct, frozen=True, tag_field="format", tag=2):
-    """A stream's state: small, whatever the stream's past, because every change writes it.
+    """The state of a stream. It is small for any history, because every change writes it.
 
-    All that may be large is in records of its own. Those that change carry the revision at which
-    this record has them, so that this record alone tells whether what was read is still so.
+    Everything that may be large is in other records. Those of them that change have a revision,
+    and this record contains the current revision. So this record alone tells whether another
+    record that was read is still current.
     """
 
     created_ms: int
@@ -103,32 +104,32 @@ class StreamRecord(msgspec.Struct, frozen=True, tag_field="format", tag=2):
     """The active epoch. More may be recorded while a scale is in progress."""
     epoch_count: int
     next_number: int
-    """The first segment number that no segment of this stream ever had."""
+    """The lowest segment number that no segment of this stream has had."""
     base: int = 0
-    """The last epoch of which there is a snapshot."""
+    """The last epoch that has a snapshot."""
     changed_since_base: int = 0
-    """The segments created and sealed by the epochs after it."""
+    """Number of segments that the epochs after ``base`` created, plus those that they sealed."""
     epoch_bytes_max: int = 0
     """The size of the largest record of an epoch."""
     configuration_revision: int = 0
     head_revision: int = 0
-    """0 as long as the stream was never truncated."""
+    """0 until the stream is truncated for the first time."""
     is_sealed: bool = False
     first_epoch: int = 0
-    """First epoch that readers can ask about; there is a snapshot of it unless it is 0."""
+    """First epoch that readers can ask about; it has a snapshot unless it is 0."""
     removed_before: int = 0
     """First epoch that may have records; at most ``first_epoch``."""
     expiring: Expiring | None = None
-    """The epochs that go next. No transaction can be begun on one of them."""
+    """The epochs that are removed next. No transaction can be begun on one of them."""
     pending: StreamWorkflow | None = None
     rolling: Rolling | None = None
-    """Beside ``pending``, since a stream is rolled while it is being sealed, too."""
+    """It is separate from ``pending``, because a stream may be rolled while it is being sealed."""
     owner: str = ""
-    """The controller that does what is pending; any may, if it is empty."""
+    """The controller that does the pending work; if empty, any controller may do it."""
 
 
 class ConfigurationRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
-    """A stream's configuration, and the one that is to replace it while an update is pending."""
+    """A stream's configuration and, while an update is pending, the one that will replace it."""
 
     revision: int
     configuration: StreamConfiguration
@@ -136,12 +137,12 @@ class ConfigurationRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1
 
 
 class HeadRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
-    """The stream cut that a stream begins at."""
+    """The stream cut at which a stream begins."""
 
     revision: int
     cut: dict[int, int]
     previous: dict[int, int] = {}
-    """The head before; empty for the very beginning."""
+    """The head before this one; empty for the very beginning of the stream."""
 
 
 class EpochRecord(msgspec.Struct, frozen=True, tag_field="format", tag=2):
@@ -149,7 +150,7 @@ class EpochRecord(msgspec.Struct, frozen=True, tag_field="format", tag=2):
 
     epoch: Epoch
     base: int
-    """The last epoch up to this one of which there is a snapshot."""
+    """The last epoch with a snapshot, up to and including this epoch."""
 
 
 class SnapshotRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
@@ -166,7 +167,7 @@ class SealedRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
 
 
 class SizesRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
-    """The lengths, by id, of the segments that an epoch, or the stream's end, sealed."""
+    """The lengths, by id, of the segments that an epoch sealed, or the end of the stream."""
 
     sizes: dict[int, int]
 
@@ -189,7 +190,7 @@ class NamedCut(msgspec.Struct, frozen=True):
 
 
 class ReaderGroupConfiguration(msgspec.Struct, frozen=True):
-    """Everything a user says about a reader group; handed back exactly as it came."""
+    """All settings of a reader group that a user chose; they are returned exactly as they came."""
 
     refresh_ms: int
     checkpoint_interval_ms: int
@@ -250,7 +251,7 @@ class SubscribersRecord(msgspec.Struct, frozen=True, tag_field="format", tag=2):
 
 
 class IntentRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
-    """Says that something may have a workflow to finish."""
+    """The note that an object may have a workflow to finish."""
 
     kind: str
     """``scope``, ``stream``, ``group`` or ``key-value-table``; for segments that a dead controller
@@ -258,7 +259,7 @@ class IntentRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
     scope: str
     name: str = ""
     stream_ids: tuple[str, ...] = ()
-    """Ids of streams being made, whose records no name leads to yet."""
+    """Ids of streams that are being made: no name refers to their records yet."""
     segment_numbers: tuple[int, ...] = ()
     """Numbers of the segments of a transaction that are to be deleted again."""
     segment_ids: tuple[int, ...] = ()

@@ -1,6 +1,6 @@
 """Handlers of the RPCs about transactions: one function per method.
 
-Owns: their answers, by the rule of ``handlers``.
+Owns: the answers of these RPCs. Refusals follow the rule of ``handlers``.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ async def ping_transaction(
 async def commit_transaction(
     controller: Controller, request: pb.TxnRequest, call: Call
 ) -> pb.TxnStatus:
-    """Record a commit and answer; it is then carried out whatever happens."""
+    """Record a commit and answer; from then on the commit is certain to be carried out."""
     info = request.streamInfo
     decided = await controller.transactions.commit(
         info.scope,
@@ -77,7 +77,7 @@ async def commit_transaction(
 async def abort_transaction(
     controller: Controller, request: pb.TxnRequest, call: Call
 ) -> pb.TxnStatus:
-    """Record an abort and answer; it is then carried out whatever happens."""
+    """Record an abort and answer; from then on the abort is certain to be carried out."""
     info = request.streamInfo
     decided = await controller.transactions.abort(info.scope, info.stream, _to_id(request.txnId))
     return _status(is_decided=decided)

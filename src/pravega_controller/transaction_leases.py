@@ -1,12 +1,13 @@
 """Watches the ends of leases: one timer for all open transactions.
 
-Owns: the order of deadlines. A renewal costs nothing: it only moves the lease's own end, at which
-the timer looks when the lease's earlier end has come.
+Owns: the order of deadlines. A renewal costs nothing: it only changes the end in the lease. The
+timer reads this end when the earlier one has come.
 
 Invariants:
-1. Times are those of trio's monotonic clock; nothing here knows the time of day.
-2. A lease is handed to ``expire`` at its end or later, never before.
-3. Leases that ended early take no more room than those that run.
+1. All times are by trio's monotonic clock; this module does not use the time of day.
+2. ``expire`` gets a lease at its end or later, never earlier.
+3. Leases that ended early take at most as much memory as the running leases, or as
+   ``LEFT_OVER_MAX`` leases.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Generic, Protocol, TypeVar
 import trio
 
 ROUND_SECONDS_MIN = 0.1
-"""Minimum interval of rounds, in seconds: leases that end within it are handed over together."""
+"""Minimum interval of rounds, in seconds: ``expire`` gets leases that end within it together."""
 LEFT_OVER_MAX = 1_000
 """Maximum number of leases that ended early and are kept until their time comes."""
 
@@ -28,7 +29,7 @@ class Lease(Protocol):
     """Something that ends unless it is renewed."""
 
     lease_end: float
-    """Time, by trio's clock."""
+    """The time of its end, by trio's clock."""
 
     @property
     def is_running(self) -> bool:
@@ -56,8 +57,9 @@ class LeaseTimer(Generic[L]):
             self._is_earlier.set()
 
     def count_early_end(self) -> None:
-        """Count a lease that ended before its time came; remove such leases when there are too
-        many.
+        """Count a lease that ended before its time came.
+
+        If there are too many of these leases, remove them.
         """
         self._left_over += 1
         if self._left_over > max(LEFT_OVER_MAX, len(self._ends) // 2):
@@ -66,7 +68,7 @@ class LeaseTimer(Generic[L]):
             self._left_over = 0
 
     async def run(self) -> None:
-        """Call ``expire`` with the leases that end, forever."""
+        """Call ``expire`` with the leases that have ended; runs forever."""
         while True:
             self._is_earlier = trio.Event()
             end = self._ends[0][0] if self._ends else float("inf")
@@ -77,9 +79,9 @@ class LeaseTimer(Generic[L]):
                 await trio.sleep(ROUND_SECONDS_MIN)
 
     def _remove_due(self) -> list[L]:
-        """Remove and return the leases that have ended; put those that were renewed back."""
+        """Remove and return the leases that have ended; keep watching those that were renewed."""
         now = trio.current_time()
-        # One that was made to end earlier is watched for both ends: it is handed over once.
+        # A lease whose end was moved to an earlier time is in the heap twice: return it once.
         ended: dict[int, L] = {}
         while self._ends and self._ends[0][0] <= now:
             _, tie, lease = heapq.heappop(self._ends)

@@ -3,12 +3,14 @@
 Owns: beginning and renewing transactions, and the decisions to commit and abort.
 
 Invariants:
-1. A transaction is recorded before its first segment is created: whatever happens, it is found
-   again, and its segments with it.
-2. A decision is recorded before it is answered, and stays: a client that asks again gets the same
-   answer.
-3. Any controller answers for any transaction. The one that renews a lease watches it from then on.
-4. A lease that was promised is stored: renewing it by the same or a shorter time stores nothing.
+1. A transaction is recorded before its first segment is created. So after any failure its record
+   can be found, and its segments with it.
+2. A decision is recorded before it is answered, and never changes: a client that asks again gets
+   the same answer.
+3. Every controller can answer requests about every transaction. The controller that renews a lease
+   watches it from then on.
+4. The longest lease that was promised is stored. A renewal for the same or a shorter time writes
+   nothing.
 """
 
 from __future__ import annotations
@@ -53,12 +55,12 @@ from pravega_controller.transactions import (
 )
 
 END_WAIT_SECONDS_MAX = 0.05
-"""Maximum time, in seconds, that a question about a transaction waits for its end, while that is
-carried out."""
+"""Maximum time, in seconds, for which a question about a transaction waits while its end is carried
+out."""
 
 KNOWN_SECONDS_MAX = 60.0
-"""Maximum age, in seconds, of what is known of a stream on which a transaction is begun before
-that is checked."""
+"""Maximum age, in seconds, of a stream's record in memory with which a transaction is begun. The
+stored record is checked while the transaction's segments are created."""
 
 log = structlog.get_logger(__name__)
 
@@ -76,7 +78,7 @@ class PingAnswer(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class BegunTransaction:
-    """A new transaction: its id, and the segments to write to under ids that carry its epoch."""
+    """A new transaction: its id, and its segments, whose ids contain its epoch."""
 
     identifier: bytes
     segments: tuple[Segment, ...]
@@ -107,8 +109,8 @@ class TransactionOperations:
     async def begin(self, scope: str, name: str, *, lease_ms: int) -> BegunTransaction:
         """Begin a transaction on a stream.
 
-        Raises ``InvalidRequestError`` for a lease out of bounds and for a sealed stream, neither of
-        which gets better, and ``StreamNotFoundError``.
+        Raises ``StreamNotFoundError``. Raises ``InvalidRequestError`` for a lease out of bounds and
+        for a sealed stream: trying again does not help.
         """
         validate_lease(lease_ms)
         return await until_unchanged(partial(self._begin, scope, name, lease_ms))
@@ -122,7 +124,7 @@ class TransactionOperations:
         if known is None or known.record.pending is not None or known.record.is_sealed:
             known = None
         elif known.record.epoch < known.history.first:
-            # A question has come upon what another controller has dropped since.
+            # A question has shown since that another controller dropped this epoch.
             known = None
         stream = known or await self._store.stream(scope, name)
         try:
@@ -143,8 +145,8 @@ class TransactionOperations:
         with owner.beginning():
             try:
                 await self._record(owner, identifier, lease_ms, stream.active)
-                # A later seal of the stream, or drop of the epoch, finds the record; an earlier one
-                # is found here.
+                # If the stream is sealed or the epoch is dropped later, this record is found then.
+                # If this happened earlier, ``verify`` notices it.
                 await run_all(partial(self._create_segments, stream, identifier), verify)
                 await self._verify_open(owner, identifier)
             except ControllerError:
@@ -189,7 +191,7 @@ class TransactionOperations:
     async def _verify_open(self, owner: StreamTransactions, identifier: bytes) -> None:
         """Raise ``VersionConflictError`` if the transaction has ended while it was begun.
 
-        Its segments may have been deleted then before they were created.
+        In this case its segments may have been created after the abort deleted them.
         """
         transaction = owner.transactions.get(identifier)
         if transaction is not None and self._workflows.is_certain(transaction):
@@ -220,7 +222,8 @@ class TransactionOperations:
         if lease_ms <= 0:
             raise InvalidRequestError(f"a lease of {lease_ms} ms ends before it begins")
         for _ in range(CONFLICTS_MAX):
-            # Another controller that is asked from now on promises no less than this one may.
+            # The lease counts from before the look: another controller that renews it later
+            # promises at least as much.
             now = trio.current_time()
             found = await self._find(scope, name, identifier)
             if found is None:
@@ -242,7 +245,7 @@ class TransactionOperations:
         raise VersionConflictError(f"others change transaction {identifier.hex()}")
 
     async def _renew(self, transaction: Transaction, lease_ms: int, now: float) -> PingAnswer:
-        """Renew a lease that this controller watches, from a time before it looked."""
+        """Renew a lease that this controller watches; it counts from ``now``."""
         if not transaction.is_running:
             return _ENDED_ANSWERS[transaction.state]
         if lease_ms > LEASE_MS_MAX:
@@ -262,11 +265,12 @@ class TransactionOperations:
     async def _renew_for_another(
         self, scope: str, name: str, identifier: bytes, stored: Stored, lease_ms: int
     ) -> PingAnswer:
-        """Renew a lease that another controller watches: watch it from now on."""
+        """Renew a lease that another controller watches; this controller watches it from now on."""
         record = stored.record
         if lease_ms > LEASE_MS_MAX:
             return PingAnswer.LEASE_TOO_LARGE
-        # The clocks of two machines tell how much is left; no lease that was promised ends by them.
+        # The clocks of two machines decide how much time is left for a new promise. They never end
+        # a lease that was promised before.
         age_ms = self._now_ms() - record.created_ms
         if lease_ms > execution_ms_max(record.begin_lease_ms) - age_ms:
             return PingAnswer.EXECUTION_TIME_EXCEEDED
@@ -279,10 +283,10 @@ class TransactionOperations:
     async def commit(
         self, scope: str, name: str, identifier: bytes, *, writer_id: str, writer_ms: int | None
     ) -> bool:
-        """Record that a transaction commits, and return True; return False if it is unknown or
-        aborts.
+        """Record that a transaction commits.
 
-        The first decision sets the writer and its time.
+        Returns False if the transaction is unknown or aborts. The first decision sets the writer
+        and its time.
         """
 
         def committed(record: TransactionRecord) -> TransactionRecord:
@@ -296,9 +300,7 @@ class TransactionOperations:
         return await self._decide(scope, name, identifier, committed, is_commit=True)
 
     async def abort(self, scope: str, name: str, identifier: bytes) -> bool:
-        """Record that a transaction aborts, and return True; return False if it is unknown or
-        commits.
-        """
+        """Record that a transaction aborts; return False if it is unknown or commits."""
 
         def aborted(record: TransactionRecord) -> TransactionRecord:
             return structs.replace(record, state=TransactionState.ABORTING)
@@ -341,8 +343,9 @@ class TransactionOperations:
         raise VersionConflictError(f"others change transaction {identifier.hex()}")
 
     def _refuse_unless_seen(self, identifier: bytes) -> None:
-        """Raise an error while this controller may not change what others hold: clients then ask
-        the next one.
+        """Raise an error if this controller may not yet change transactions that others hold.
+
+        The client then asks the next controller.
         """
         if not self._workflows.may_take_over:
             raise VersionConflictError(
@@ -353,11 +356,11 @@ class TransactionOperations:
     # ---- Questions -------------------------------------------------------------------------------
 
     async def state(self, scope: str, name: str, identifier: bytes) -> TransactionState | None:
-        """Return where a transaction is in its life, or None if there is no such transaction or
-        stream.
+        """Return the state of a transaction, or None if it or its stream does not exist.
 
-        Clients that wait for an end ask again and again. While this controller carries it out, the
-        answer waits for it a little: one question instead of many, and no pause after the end.
+        Clients that wait for the end ask repeatedly. While this controller carries out the end, the
+        answer waits for it a short time. So the client asks once instead of many times, and learns
+        of the end at once.
         """
         found = await self._find(scope, name, identifier)
         if isinstance(found, Transaction) and found.state is not TransactionState.OPEN:
@@ -369,8 +372,9 @@ class TransactionOperations:
         return found.state if isinstance(found, Transaction) else found
 
     async def completed(self, scope: str, name: str) -> list[Outcome]:
-        """Return the transactions of a stream that ended last, up to ``LISTED_MAX``, oldest
-        first.
+        """Return the latest outcomes of a stream's transactions, oldest first.
+
+        There are at most ``LISTED_MAX``.
         """
         stream = await self._store.stream(scope, name)
         archived = await self._archive.latest(scope, name)
@@ -386,11 +390,11 @@ class TransactionOperations:
     async def _find(
         self, scope: str, name: str, identifier: bytes
     ) -> Transaction | Stored | TransactionState | None:
-        """Return a transaction as it is now, or None.
+        """Return the present state of a transaction, or None.
 
-        It comes from memory if this controller watches its lease or carries out its end, and from
-        the store if it is open and another controller watches it; otherwise its state alone is
-        returned.
+        Returns the object in memory if this controller watches the lease or carries out the end.
+        Returns the stored record if the transaction is open and another controller watches it.
+        Otherwise returns only its state.
         """
         owner = self._workflows.registry.find(scope, name)
         if owner is not None:
@@ -402,7 +406,7 @@ class TransactionOperations:
                 return transaction
             if (ended := owner.ended.get(identifier)) is not None:
                 return _ended_state(is_committed=ended.is_committed)
-        # In this order: what has no record any more has been archived before.
+        # The order matters: an outcome is in the archive before its record is removed.
         stored = await self._transactions.read(scope, name, identifier)
         if stored is not None:
             return await self._workflows.take_over_one(scope, name, identifier, stored)
@@ -427,7 +431,7 @@ def _ended_state(*, is_committed: bool) -> TransactionState:
 
 
 def _refuse_unless_kept(stream: Stream, epoch: int) -> None:
-    """Raise ``VersionConflictError`` if the stream has left an epoch so far behind that it goes."""
+    """Raise ``VersionConflictError`` if an epoch of the stream is expired or about to expire."""
     record = stream.record
     if epoch < max(record.first_epoch, record.expiring.before if record.expiring else 0):
         raise VersionConflictError(f"{stream.scope.name}/{stream.name} has left epoch {epoch}")

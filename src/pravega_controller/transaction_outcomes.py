@@ -1,4 +1,4 @@
-"""The archive of transactions' outcomes: kept for a day at least, by id and in order, bounded.
+"""The archive of transactions' outcomes. It is bounded, and keeps them for at least a day.
 
 Owns: the archive of outcomes and its keys.
 
@@ -6,18 +6,19 @@ Owns: the archive of outcomes and its keys.
                                               c/<scope>/<stream>/<chunk>  -> OutcomesRecord
                                               a/<scope>/<stream>          -> ArchiveRecord
 
-A transaction's outcome is first written in place of the transaction's own record; the archive takes
-it over some seconds later, many at a time. The chunks say what the archive has, oldest first: they
-are what is listed, and what is dropped.
+The outcome of a transaction first replaces the transaction's own record. Some seconds later it is
+moved to the archive, together with many others. The chunks list the content of the archive, oldest
+first: outcomes are listed from the chunks, and dropped one chunk at a time.
 
 Invariants:
-1. An outcome is in the archive before its transaction's record is removed: a task that looks for
-   the record first and in the archive then finds the outcome.
-2. Whatever the archive has is named by a chunk, and a chunk is dropped only once all its outcomes
-   are older than ``KEPT_MS_MIN`` and their keys are gone.
-3. Outcomes are added to an archive at the version that it had before the stream was seen to exist,
-   and an archive's record is removed at the version at which it had nothing: so nothing is added
-   to that of a stream which is deleted at that moment.
+1. An outcome is in the archive before its transaction's record is removed. So a task that looks for
+   the record first, and in the archive then, finds the outcome.
+2. A chunk names each outcome in the archive. A chunk is dropped only when all its outcomes are
+   older than ``KEPT_MS_MIN`` and their keys are removed.
+3. Before outcomes are added, the version of the archive is read first, and the existence of the
+   stream is checked then. The outcomes are added only at this version. The record of an empty
+   archive is removed only at the version at which it was empty. So nothing is added to the archive
+   of a stream that is deleted at the same time.
 """
 
 from __future__ import annotations
@@ -44,16 +45,16 @@ from pravega_controller.transaction_store import table_index, table_names
 KEPT_MS_MIN = 24 * 60 * 60 * 1_000
 LISTED_MAX = 500
 CHUNK_OUTCOMES_MAX = 400
-"""Maximum number of outcomes in a chunk: with their own keys they fit one request that changes
-them together."""
+"""Maximum number of outcomes in a chunk: one request can change the chunk and the keys of all its
+outcomes."""
 DROPPED_CHUNKS_MAX = 4
-"""Maximum number of chunks that one change of the archive drops: more than it can add."""
+"""Maximum number of chunks that are dropped at a time; more than one addition can make."""
 KNOWN_ARCHIVES_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """A stream's archive as it is known: its record, and that record's version."""
+    """A stream's archive: its record, and the version of the record."""
 
     record: ArchiveRecord
     version: int
@@ -70,7 +71,7 @@ class OutcomeArchive:
         self._known: OrderedDict[tuple[str, str], Archive] = OrderedDict()
 
     async def find(self, scope: str, stream: str, identifier: bytes) -> OutcomeRecord | None:
-        """Return how a transaction ended, or None if that is not known."""
+        """Return the outcome of a transaction, or None if the archive does not have it."""
         (entry,) = await self._read(scope, stream, [_outcome_key(scope, stream, identifier.hex())])
         return None if entry is None else decode(entry.value, OutcomeRecord)
 
@@ -82,7 +83,8 @@ class OutcomeArchive:
         found: dict[str, Outcome] = {}
         for number in range(archive.record.end - 1, archive.record.first - 1, -1):
             chunk, _ = await self._chunk(scope, stream, number)
-            # Outcomes that a killed controller archived are archived again: each counts once.
+            # A killed controller may have archived outcomes that were then archived again: each
+            # counts once.
             found.update((outcome.identifier, outcome) for outcome in reversed(chunk.outcomes))
             if len(found) >= LISTED_MAX:
                 break
@@ -97,7 +99,7 @@ class OutcomeArchive:
             return archive.version
 
     async def close(self, scope: str, stream: str, version: int) -> None:
-        """Remove an archive that has nothing, if it has this version."""
+        """Remove the archive if it is empty and has this version."""
         async with self._locks.hold((scope, stream)):
             archive = await self._load(scope, stream)
             if archive.version == version and archive.record.first == archive.record.end:
@@ -135,7 +137,7 @@ class OutcomeArchive:
             await self._write(scope, stream, changes, archive, ArchiveRecord(first, end))
 
     async def drop_old(self, scope: str, stream: str, *, now_ms: int) -> None:
-        """Remove what was kept long enough, some chunks at most."""
+        """Remove outcomes that were kept long enough, at most ``DROPPED_CHUNKS_MAX`` chunks."""
         async with self._locks.hold((scope, stream)):
             for _ in range(DROPPED_CHUNKS_MAX):
                 archive = await self._load(scope, stream)
@@ -148,9 +150,9 @@ class OutcomeArchive:
                 await self._drop_first(scope, stream, archive, chunk)
 
     async def remove(self, scope: str, stream: str) -> None:
-        """Remove everything: the stream is being deleted."""
+        """Remove the whole archive, because the stream is being deleted."""
         async with self._locks.hold((scope, stream)):
-            # Another controller may still archive what ended before.
+            # Another controller may still archive transactions that ended before.
             await until_unchanged(lambda: self._remove_all(scope, stream))
 
     async def _remove_all(self, scope: str, stream: str) -> None:
@@ -164,7 +166,7 @@ class OutcomeArchive:
             await self._remove_record(scope, stream, archive)
 
     async def _remove_record(self, scope: str, stream: str, archive: Archive) -> None:
-        """Remove an archive's record as it was read. Raises ``VersionConflictError``."""
+        """Remove an archive's record if it has not changed. Raises ``VersionConflictError``."""
         self._known.pop((scope, stream), None)
         table = self._names[table_index(scope, stream)]
         key = _archive_key(scope, stream)
@@ -190,7 +192,7 @@ class OutcomeArchive:
     async def _chunk(self, scope: str, stream: str, number: int) -> tuple[OutcomesRecord, int]:
         """Return a chunk and its version.
 
-        A chunk that is gone was being dropped when a controller died.
+        A missing chunk counts as empty: a controller died while it dropped the chunk.
         """
         (entry,) = await self._read(scope, stream, [_chunk_key(scope, stream, number)])
         if entry is None:
@@ -205,7 +207,7 @@ class OutcomeArchive:
         archive: Archive,
         record: ArchiveRecord,
     ) -> Archive:
-        """Make changes, and with them the archive's record what it is from now on."""
+        """Make changes together with the archive's new record."""
         self._known.pop((scope, stream), None)
         key = _archive_key(scope, stream)
         changes = [*changes, Change(key, encode(record), archive.version)]

@@ -17,11 +17,11 @@ class TransactionRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1, 
     state: TransactionState
     created_ms: int
     begin_lease_ms: int
-    """The lease it was begun with, which its execution time depends on."""
+    """The lease with which the transaction was begun; its execution time depends on this."""
     lease_ms: int
-    """The longest lease it was ever promised: what a restart gives it again."""
+    """The longest lease that was promised; after a restart the transaction gets it again."""
     order: int = 0
-    """Place among the commits of its stream, if an earlier version recorded its commit."""
+    """Its place among the commits of its stream, if an earlier version recorded the commit."""
     writer_id: str = ""
     writer_ms: int | None = None
     """The writer's own time, given with the commit."""
@@ -29,45 +29,46 @@ class TransactionRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1, 
     holder: str = ""
     """The controller that watches its lease, carries out its abort, and archives its outcome."""
     stream_id: str = ""
-    """The id of its stream: one that was created again under the name has another. Empty if an
-    earlier version recorded it; so are the ranges."""
+    """The id of its stream: a stream created again with the same name has another id. This field
+    and the ranges are empty if an earlier version recorded the transaction."""
     segment_ranges: tuple[tuple[int, int], ...] = ()
-    """The numbers of the segments it was begun with, as ranges (first, end); ``end`` is the number
-    after the last one. None once it has ended."""
+    """The numbers of its segments, as ranges (first, end); ``end`` is the number after the last.
+    Empty after the transaction has ended."""
 
     def may_belong_to(self, stream_id: str) -> bool:
-        """Return whether the stream with this id may be its stream: records of earlier versions do
-        not tell.
+        """Return whether the transaction may belong to the stream with this id.
+
+        Records of earlier versions do not contain the id of their stream.
         """
         return self.stream_id in ("", stream_id)
 
 
 class CommitLineRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1, omit_defaults=True):
-    """The commits of a stream that are recorded and not carried out, and who carries them out."""
+    """The commits of a stream that are recorded, but not yet carried out, and their leader."""
 
     waiting: tuple[str, ...] = ()
     """The ids of the transactions, in hexadecimal, in the order of their commits."""
     leader: str = ""
-    """The controller that carries them out; none if there are none, or if it gave up."""
+    """The controller that carries out the commits; empty if none wait, or if it gave up."""
     epoch: int | None = None
-    """The epoch whose transactions the latest batch was made of."""
+    """The epoch of the transactions in the latest batch."""
     write: str = ""
-    """Drawn for each write: two controllers never write the same value."""
+    """A value that is different in each write, so that two controllers never write equal bytes."""
 
 
 class BegunEpochRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
-    """The epoch of a stream's latest batch, as earlier versions recorded it."""
+    """The epoch of a stream's latest batch, in the form that earlier versions recorded."""
 
     epoch: int
 
 
 class CounterRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
-    """The numbers that transactions were given so far, for the whole cluster."""
+    """The next free number for transactions of the whole cluster."""
 
     next_number: str
     """A number of 96 bits, in hexadecimal."""
     block: str
-    """Drawn by the controller that took the last block: two never write the same value."""
+    """A random value of the controller that took the last block: no two write equal bytes."""
 
 
 class Outcome(msgspec.Struct, frozen=True, array_like=True):
@@ -93,7 +94,7 @@ class OutcomesRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
 
 
 class ArchiveRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
-    """The chunks of outcomes that a stream has: ``first`` up to, not including, ``end``."""
+    """The numbers of a stream's chunks of outcomes: ``first`` up to, not including, ``end``."""
 
     first: int
     end: int

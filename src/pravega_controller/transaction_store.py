@@ -1,4 +1,4 @@
-"""Stores transactions while they have no end, and gives them their numbers.
+"""Stores transactions that have not ended, and assigns their numbers.
 
 Owns: the tables of transactions and their keys, and the counter.
 
@@ -7,15 +7,16 @@ Owns: the tables of transactions and their keys, and the counter.
                                                  b/<scope>/<stream>             -> BegunEpochRecord
     _system/_tables/controller/numbers           transactions                   -> CounterRecord
 
-A stream's name chooses its table ``n``. These tables hold what is under way and little else: a
-starting controller reads them whole, so what has ended goes to ``transaction_outcomes``.
+A stream's name chooses its table ``n``. A starting controller reads these tables completely, so
+they must stay small: they contain open transactions, and ended ones only until these are moved to
+``transaction_outcomes``.
 
 Invariants:
 1. A record changes only by a conditional update on the version that was read.
-2. A transaction's record says that it is committing if, and only if, it stands in the line of its
+2. A transaction's record says that it is committing if, and only if, it is in the line of its
    stream's commits: one update changes both.
-3. A number is handed out once in the life of the cluster; a controller that is killed wastes the
-   rest of its block.
+3. A number is used once in the life of the cluster. A controller that is killed wastes the rest of
+   its block.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ from pravega_wire import names
 from pravega_wire.hashing import container_hash
 
 TABLES = 4
-"""Number of tables over which streams are spread. After a change every table has to be read
-and written again."""
+"""Number of tables over which streams are spread. A change of this number requires that every
+table is read and written again."""
 BLOCK_NUMBERS = 10_000
 COUNTER_KEY = b"transactions"
 
@@ -70,7 +71,7 @@ def table_names(kind: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A transaction as it is stored, with the version to change it by."""
+    """The stored record of a transaction, and its version, which a change needs."""
 
     record: TransactionRecord
     version: int
@@ -78,7 +79,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class StoredTransaction:
-    """A transaction that was found at the start."""
+    """A transaction that was found in the tables."""
 
     scope: str
     stream: str
@@ -88,7 +89,7 @@ class StoredTransaction:
 
 @dataclass(frozen=True, slots=True)
 class StoredLine:
-    """The line of a stream's commits as it is stored, with the version to change it by."""
+    """The stored line of a stream's commits, and its version, which a change needs."""
 
     scope: str
     stream: str
@@ -99,7 +100,7 @@ class StoredLine:
 
 @dataclass(frozen=True, slots=True)
 class StoredBegunEpoch:
-    """The epoch of a stream's latest batch, which an earlier version left."""
+    """The epoch of a stream's latest batch, which an earlier version stored."""
 
     scope: str
     stream: str
@@ -107,7 +108,7 @@ class StoredBegunEpoch:
 
 
 Found: TypeAlias = StoredTransaction | StoredLine | StoredBegunEpoch
-"""Anything that the tables of transactions have."""
+"""Any entry in the tables of transactions."""
 
 
 class TransactionStore:
@@ -184,9 +185,9 @@ class TransactionStore:
         line: tuple[CommitLineRecord, int],
         records: Sequence[tuple[bytes, TransactionRecord, int]],
     ) -> list[int]:
-        """Write a stream's line of commits, and with it transactions of the stream; as ``write``.
+        """Write a stream's line of commits together with transactions of the stream, all or none.
 
-        Returns the new versions, the line's first.
+        Returns the new versions, first that of the line. Raises ``VersionConflictError``.
         """
         record, version = line
         changes = [Change(_line_key(scope, stream, stream_id), encode(record), version)]
@@ -210,7 +211,7 @@ class TransactionStore:
         return decode(entry.value, CommitLineRecord), entry.version
 
     async def remove_line(self, scope: str, stream: str, stream_id: str) -> None:
-        """Remove a stream's line of commits: the stream is being deleted."""
+        """Remove a stream's line of commits, because the stream is being deleted."""
         table = self._names[table_index(scope, stream)]
         keys = [_line_key(scope, stream, stream_id), _begun_key(scope, stream)]
         try:
@@ -219,7 +220,7 @@ class TransactionStore:
             log.debug("no transaction was ever begun", table=table)
 
     async def load(self) -> AsyncIterator[Found]:
-        """Yield everything that is stored. A record that cannot be read is logged and skipped."""
+        """Yield all entries of the tables; log and skip a record that cannot be read."""
         for table in self._names:
             async for entry in self._entries(table):
                 if (found := _loaded(entry)) is not None:
@@ -228,7 +229,7 @@ class TransactionStore:
     async def load_stream(
         self, scope: str, stream: str, stream_id: str
     ) -> AsyncIterator[StoredTransaction]:
-        """Yield the transactions of a stream that are stored, and none of others of its name."""
+        """Yield the stored transactions of a stream, without those of other streams of its name."""
         prefix = _key(scope, stream, b"")
         async for entry in self._entries(self._names[table_index(scope, stream)]):
             if entry.key.startswith(prefix):
@@ -249,10 +250,10 @@ class TransactionStore:
     async def _reserve_numbers(self) -> int:
         while True:
             entry = await self._tables.get(NUMBERS, COUNTER_KEY)
-            # From 1: an id of zeros means none to many programs.
+            # Numbers begin at 1, because many programs take an id of zeros for no id.
             number = 1 if entry is None else int(decode(entry.value, CounterRecord).next_number, 16)
-            # Another controller may take a block at the same time: what each writes is its own, or
-            # the loser would take the winner's write for its own.
+            # Another controller may take a block at the same time. Each writes a random value:
+            # otherwise the loser would take the winner's write for its own.
             block = f"{self._random.getrandbits(64):016x}"
             record = CounterRecord(f"{number + BLOCK_NUMBERS:024x}", block)
             try:

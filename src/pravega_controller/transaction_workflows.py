@@ -5,26 +5,28 @@ Owns: the steps that take a transaction from COMMITTING to COMMITTED and from AB
     OPEN -> COMMITTING -> merged in every segment                     -> COMMITTED -> archived
          -> ABORTING   -> its segments deleted                        -> ABORTED   -> archived
 
-A decision is recorded before anything is done about it, and every step after it may be repeated. A
-controller that was killed reads all transactions at its next start and continues with those whose
-end is decided.
+A decision is recorded before any work for it begins, and each step after it may be repeated. A
+controller reads all transactions at its start, and continues with those whose end was decided
+before a kill.
 
 Invariants:
-1. A controller merges one batch of a stream at a time, under the lock that also orders its other
-   workflows on the stream: a batch never meets a scale, a truncation or an update of the same
-   controller halfway. The lock is fair.
-2. A batch is complete in every segment before the next begins, through however many controllers
-   its commits came: one controller leads the line of a stream's commits (``commit_lines``), the
-   epoch of a batch is recorded before it unless it was the last one's too, and within an epoch the
-   order of the line decides.
-3. Transactions of an epoch that repeats no other than the active one's are merged where they stand.
-   For any other, the stream is rolled: it gets an epoch that repeats theirs, and one that repeats
-   the active one. What is being rolled is a member of the stream's record.
-4. A stream is sealed only when none of its transactions is without an end.
-5. The lease of each transaction is watched by one controller, which its record names: the one that
-   was asked last to begin or to renew it. Another that is asked becomes it by a conditional write,
-   and so does one that finds it dead. What a controller has in memory answers a question only while
-   it is alone; else it looks at the record before it answers.
+1. A controller merges one batch of a stream at a time. It holds the lock that also orders its other
+   workflows on the stream. So a batch never runs in the middle of a scale, a truncation or an
+   update by the same controller. The lock is fair.
+2. A batch is complete in every segment before the next one begins, even if its commits came through
+   several controllers. One controller leads the line of a stream's commits (``commit_lines``). The
+   epoch of a batch is recorded before the batch, unless the last batch had the same epoch. Within
+   an epoch the order of the line decides.
+3. If the reference of the active epoch is the epoch of the transactions, they are merged into the
+   active segments. Otherwise the stream is rolled: it gets an epoch that repeats the epoch of the
+   transactions, and then one that repeats the active epoch. The stream's record names the
+   transactions that are being rolled.
+4. A stream is sealed only when all of its transactions have ended.
+5. One controller watches the lease of each transaction, and the transaction's record names it. It
+   is the controller that was asked last to begin or to renew the transaction. When another
+   controller is asked, or finds it dead, that one takes its place by a conditional write. A
+   controller answers a question from memory only while it is alone. Otherwise it reads the record
+   before it answers.
 """
 
 from __future__ import annotations
@@ -107,7 +109,7 @@ log = structlog.get_logger(__name__)
 
 
 class TransactionWorkflows:
-    """Carries out what was decided about transactions."""
+    """Carries out the decisions about transactions."""
 
     def __init__(
         self,
@@ -138,7 +140,7 @@ class TransactionWorkflows:
         self._now_ms = now_ms
         self.registry = TransactionRegistry()
         self.locks = KeyedLocks()
-        """Held, by a transaction's id, from looking at the transaction to having changed it."""
+        """Locks by transaction id. A task holds one from a transaction's read to its change."""
         self._archiving = KeyedLocks()
         self.timer: LeaseTimer[Transaction] = LeaseTimer(self._expire)
         streams.set_transactions(self)
@@ -146,12 +148,12 @@ class TransactionWorkflows:
     # ---- What others left ------------------------------------------------------------------------
 
     async def load(self) -> None:
-        """Read all transactions, and take over what dead controllers held and led.
+        """Read all transactions, and take over transactions and lines of dead controllers.
 
-        Open ones get their whole lease again: nobody could renew it while their holder was away.
-        Those that another living controller holds stay with it.
+        Open transactions get their whole lease again, because nobody could renew them while their
+        holder was away. Transactions of other living controllers stay with them.
         """
-        # This controller's own transactions are in memory, or soon will be.
+        # This controller's own transactions are in memory, or will be soon.
         dead: dict[str, bool] = {"": True, self.instance_id: False}
         taken: list[Transaction] = []
         owners: dict[tuple[str, str, str], StreamTransactions] = {}
@@ -205,8 +207,9 @@ class TransactionWorkflows:
     ) -> Transaction | Stored | TransactionState:
         """Return a transaction that is not in memory; hold it from now on if its holder is dead.
 
-        Returns the stored record of an open one that a living controller holds, and the state alone
-        of one that has ended or is ending.
+        Returns the stored record if the transaction is open and a living controller holds it.
+        Returns only the state if the transaction has ended, is committing, or is being aborted by a
+        living controller.
         """
         record = stored.record
         is_abandoned = record.holder == "" or await self._members.is_dead(record.holder)
@@ -238,13 +241,14 @@ class TransactionWorkflows:
 
     @property
     def may_take_over(self) -> bool:
-        """Return whether to change what another controller holds: that one must not believe it is
-        alone.
+        """Return whether this controller may change transactions that another one holds.
+
+        It may do so only if no other controller can believe that it is alone.
         """
         return self._members.is_seen
 
     async def check(self, transaction: Transaction) -> None:
-        """Make memory what is stored of a transaction; drop it if another controller holds it."""
+        """Read a transaction's record into memory; drop it if another controller holds it."""
         async with self.locks.hold(transaction.identifier):
             if transaction.owner.transactions.get(transaction.identifier) is transaction:
                 await self._reload(transaction)
@@ -253,10 +257,10 @@ class TransactionWorkflows:
         return self.registry.of_stream(stream.scope.name, stream.name, stream.stream_id)
 
     async def _find_owner(self, scope: str, name: str, stream_id: str) -> StreamTransactions:
-        """Return where transactions found in the store belong.
+        """Return the entry in memory to which transactions found in the store belong.
 
         Records of earlier versions have no stream's id: they belong to the stream that has the name
-        now. The one that is known by the name may be one that another controller has deleted.
+        now. The entry with this name may be that of a stream which another controller has deleted.
         """
         if stream_id:
             return self.registry.of_record(scope, name, stream_id)
@@ -267,15 +271,13 @@ class TransactionWorkflows:
         return owner
 
     async def owner_now(self, scope: str, name: str) -> StreamTransactions:
-        """Return where transactions of the stream with this name belong now. Raises
-        ``NotFoundError``.
-        """
+        """Return the entry of the stream that has this name now. Raises ``NotFoundError``."""
         return self._owner_of(await self._store.stream(scope, name))
 
     def _hold_soon(self, transactions: Sequence[Transaction]) -> None:
-        """Write down that this controller holds transactions which a dead one held.
+        """Record that this controller holds transactions that a dead controller held.
 
-        From then on nothing succeeds that the other may still write about them.
+        From then on every write of the other controller to these records fails.
         """
         taken = [t for t in transactions if t.record.holder != self.instance_id]
         if taken:
@@ -294,15 +296,13 @@ class TransactionWorkflows:
                     log.info("not held any more", transaction=transaction.identifier.hex())
 
     def finish_decided_soon(self, owner: StreamTransactions) -> None:
-        """Carry out, in the background, what is decided about a stream's transactions."""
+        """Carry out, in the background, the decided ends of a stream's transactions."""
         self.commit_soon(owner)
         if aborting := owner.in_state(TransactionState.ABORTING):
             self.abort_soon(owner, aborting)
 
     def look_soon(self, owner: StreamTransactions) -> None:
-        """Look, in the background, whether transactions of a stream wait and no controller commits
-        them.
-        """
+        """Carry out, in the background, the commits of a stream that have no living leader."""
         if owner.is_looking:
             return
         owner.is_looking = True
@@ -358,8 +358,9 @@ class TransactionWorkflows:
     def _adopt_found(
         self, owner: StreamTransactions, found: StoredTransaction
     ) -> Transaction | None:
-        """Load what no other controller holds into memory; return the transaction if it is new and
-        open.
+        """Load a transaction that no other controller holds into memory.
+
+        Returns it if it is new or has changed, and has not ended.
         """
         record = found.stored.record
         if found.identifier in owner.ended:
@@ -375,7 +376,8 @@ class TransactionWorkflows:
     def adopt(self, owner: StreamTransactions, identifier: bytes, stored: Stored) -> Transaction:
         """Load a transaction into memory as it is stored, with a whole lease.
 
-        Its record may change until it names this controller: it is not certain before.
+        Other controllers may change its record until the record names this controller. So the copy
+        in memory is not certain before.
         """
         record, now = stored.record, trio.current_time()
         left = execution_ms_left(
@@ -394,13 +396,13 @@ class TransactionWorkflows:
         return transaction
 
     def watch(self, transaction: Transaction) -> None:
-        """Keep a transaction in memory, and end it with its lease."""
+        """Keep a transaction in memory, and abort it when its lease ends."""
         transaction.owner.add(transaction)
         if transaction.is_running:
             self.timer.add(transaction)
 
     async def run(self) -> None:
-        """Watch leases and archive outcomes, forever."""
+        """Watch leases and archive outcomes; runs forever."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.timer.run)
             nursery.start_soon(self._archive_rounds)
@@ -412,8 +414,8 @@ class TransactionWorkflows:
     ) -> Transaction:
         """Take over a transaction that another controller holds, with a whole lease from now on.
 
-        The caller holds its lock; ``stored`` is the new record, and the version of the old one.
-        Raises ``VersionConflictError`` if it was changed meanwhile.
+        The caller holds its lock. ``stored`` has the new record and the version of the old one.
+        Raises ``VersionConflictError`` if the stored record was changed meanwhile.
         """
         owner = await self.owner_now(scope, name)
         solitude = self._members.solitude
@@ -427,7 +429,7 @@ class TransactionWorkflows:
     async def commit(self, scope: str, name: str, identifier: bytes, stored: Stored) -> None:
         """Record the commit of an open transaction and carry it out; the caller holds its lock.
 
-        ``stored`` is what it is to be, and the version that it has. Raises
+        ``stored`` has the new record and the version of the old one. Raises
         ``VersionConflictError``.
         """
         owner = await self._known_owner(scope, name, identifier)
@@ -437,11 +439,12 @@ class TransactionWorkflows:
             version = await self._lines.enter(owner, (identifier, record, stored.version))
         except VersionConflictError:
             await self._reload_known(owner, identifier)
-            # It may be this commit, recorded with a lost reply, that has changed the transaction.
+            # This commit itself may have changed the transaction, if only its reply was lost.
             self.commit_soon(owner)
             raise
         except ControllerError:
-            # It may be recorded all the same, and then no other controller carries it out.
+            # The commit may be recorded in spite of the error. Then no other controller carries it
+            # out.
             self.look_soon(owner)
             raise
         was_here = identifier in owner.transactions
@@ -452,7 +455,7 @@ class TransactionWorkflows:
         else:
             owner.drop(identifier)
         if was_here:
-            # Only now: its lease does not run any more.
+            # This comes last, because only now its lease has ended.
             self.timer.count_early_end()
 
     async def abort(self, scope: str, name: str, identifier: bytes, stored: Stored) -> None:
@@ -468,14 +471,12 @@ class TransactionWorkflows:
             transaction.certain_in = solitude
         else:
             await self.decide(transaction, record)
-        # A client knows of the transaction: so its beginning was answered.
+        # A client knows the transaction, so its begin was answered.
         transaction.is_begun = True
         self.abort_soon(owner, [transaction])
 
     async def _known_owner(self, scope: str, name: str, identifier: bytes) -> StreamTransactions:
-        """Return where a transaction belongs: to the stream it is known of, else to the present
-        one.
-        """
+        """Return the entry that has the transaction, else that of the stream with the name now."""
         owner = self.registry.find(scope, name)
         if owner is not None and owner.stream_id and identifier in owner.transactions:
             return owner
@@ -489,8 +490,8 @@ class TransactionWorkflows:
     async def decide(self, transaction: Transaction, record: TransactionRecord) -> None:
         """Record a transaction's decided end; the caller holds its lock.
 
-        Raises ``VersionConflictError`` if another controller has changed it; memory then is as
-        stored.
+        Raises ``VersionConflictError`` if another controller has changed the record. The new record
+        is then read into memory.
         """
         try:
             await self.change(transaction, record)
@@ -552,7 +553,10 @@ class TransactionWorkflows:
     # ---- Commits ---------------------------------------------------------------------------------
 
     def commit_soon(self, owner: StreamTransactions) -> None:
-        """Commit what this controller is to commit; does nothing if that is under way."""
+        """Start to commit the waiting transactions if this controller leads.
+
+        Does nothing if this is already under way.
+        """
         if self._lines.leads(owner) and not owner.is_committing:
             owner.is_committing = True
             self._background.start(
@@ -572,13 +576,11 @@ class TransactionWorkflows:
             owner.is_committing = False
             await self._give_up(owner)
             raise
-        # Without an await since the last look: a commit that comes now begins another task.
+        # No await has happened since the last check: a commit that comes now starts another task.
         owner.is_committing = False
 
     async def _give_up(self, owner: StreamTransactions) -> None:
-        """Stop leading the commits of a stream, so that another controller or a later attempt leads
-        them.
-        """
+        """Stop leading the commits of a stream; another controller or a later attempt may lead."""
         try:
             await self._lines.give_up(owner)
         except ControllerError as error:
@@ -597,12 +599,12 @@ class TransactionWorkflows:
                 await self._discard(owner)
 
     async def _commit_into_known(self, owner: StreamTransactions) -> None:
-        """Commit the next batch into the stream as it is known; raises if the stream is gone."""
+        """Commit the next batch with the stream's record in memory; raise if the stream is gone."""
         known: Stream | None = None
         try:
             known = await self._streams.settled_as_known(owner.scope, owner.stream)
             if known.stream_id != owner.stream_id:
-                # An answer that was slow to come may have told of an earlier stream of the name.
+                # A slow answer may have described an earlier stream of this name.
                 known = await self._streams.settled(owner.scope, owner.stream)
             if known.stream_id != owner.stream_id:
                 raise StreamNotFoundError(f"stream {owner.scope}/{owner.stream} is gone")
@@ -619,17 +621,13 @@ class TransactionWorkflows:
             raise
 
     async def _settle_for_another(self, owner: StreamTransactions) -> Stream:
-        """Return the stream without pending work, after another controller may have done this
-        one's.
-        """
+        """Finish the stream's pending work, unless another controller has; return the stream."""
         stream = await self._streams.settled(owner.scope, owner.stream)
         await self._store.remove_intent(stream_intent(owner.scope, owner.stream))
         return stream
 
     async def _discard(self, owner: StreamTransactions) -> None:
-        """Remove the transactions of a deleted stream: there is nothing into which to merge
-        them.
-        """
+        """Remove the transactions of a deleted stream: no segments are left to merge them into."""
         log.warning("transactions of no stream", scope=owner.scope, stream=owner.stream)
         begun = [
             StoredTransaction(owner.scope, owner.stream, t.identifier, Stored(t.record, t.version))
@@ -647,7 +645,7 @@ class TransactionWorkflows:
             owner.drop(identifier)
 
     async def _commit_batch(self, owner: StreamTransactions, stream: Stream) -> Stream:
-        """Commit the transactions that are next; the caller holds the stream exclusively."""
+        """Commit the next batch of transactions; the caller holds the stream exclusively."""
         line = owner.line
         batch = choose_batch(line.commits(), begun_epoch=line.record.epoch)
         epoch = batch[0].epoch
@@ -656,7 +654,7 @@ class TransactionWorkflows:
         identifiers = [commit.identifier for commit in batch]
         transactions = await self._load_committing(owner, identifiers)
         if len(transactions) < len(identifiers):
-            # Another controller has committed the others meanwhile, and takes them out of the line.
+            # Another controller has committed the missing ones meanwhile: they leave the line.
             there = {transaction.identifier for transaction in transactions}
             absent = [one for one in identifiers if one not in there]
             await self._lines.leave(owner, [], absent=absent)
@@ -671,9 +669,7 @@ class TransactionWorkflows:
     async def _load_committing(
         self, owner: StreamTransactions, identifiers: Sequence[bytes], *, is_known: bool = True
     ) -> list[Transaction]:
-        """Return those of some transactions that are committing; read them unless memory says
-        so.
-        """
+        """Return the transactions that are committing; read those that memory does not show so."""
         found: dict[bytes, Transaction] = {}
         if is_known:
             for identifier in identifiers:
@@ -687,7 +683,8 @@ class TransactionWorkflows:
                 if stored is not None and stored.record.state is TransactionState.COMMITTING:
                     found[identifier] = self.adopt(owner, identifier, stored)
                 elif stored is not None and self._has_committed(stored.record):
-                    # The answer to this controller's write was lost: no other one archives it.
+                    # This controller's own write succeeded, but its answer was lost. No other
+                    # controller archives the outcome.
                     self._record_ends(owner, [(identifier, stored.record)])
                 else:
                     owner.drop(identifier)
@@ -700,9 +697,7 @@ class TransactionWorkflows:
     async def _merge(
         self, stream: Stream, segments: Iterable[Segment], transactions: Sequence[Transaction]
     ) -> dict[int, list[int]]:
-        """Merge transactions into segments; return where each segment ended after each
-        transaction.
-        """
+        """Merge transactions into segments; return each segment's length after each transaction."""
         if not transactions:
             return {}
         scope, name = stream.scope.name, stream.name
@@ -722,8 +717,10 @@ class TransactionWorkflows:
         transactions: Sequence[Transaction],
         offsets: dict[int, list[int]],
     ) -> None:
-        """Record that transactions are committed, and before that what their writers say of time:
-        done again after a crash, it means the same."""
+        """Record the times of the writers, then that the transactions are committed.
+
+        After a crash both may be repeated; the result is the same.
+        """
         await self._record_times(owner, transactions, offsets)
         await self._write_committed(owner, transactions)
         log.debug(
@@ -740,7 +737,7 @@ class TransactionWorkflows:
         transactions: Sequence[Transaction],
         offsets: dict[int, list[int]],
     ) -> None:
-        """Record each writer's latest time, and where the stream ends after that transaction."""
+        """Record each writer's latest time, and the end of the stream after that transaction."""
         latest: dict[str, tuple[int, int]] = {}
         for index, transaction in enumerate(transactions):
             record = transaction.record
@@ -756,7 +753,7 @@ class TransactionWorkflows:
             except (OldTimeError, OldPositionError, InvalidRequestError, NotFoundError) as error:
                 log.info("a writer's time is not recorded", writer=writer, reason=str(error))
             except (CorruptMetadataError, StoreAnswerError) as error:
-                # A watermark must never hold back a commit.
+                # An error about a watermark must never delay a commit.
                 log.error("a writer's time cannot be recorded", writer=writer, reason=str(error))
 
     async def _write_committed(
@@ -796,7 +793,7 @@ class TransactionWorkflows:
         raise VersionConflictError("another controller changes the same transaction")
 
     def _end_of(self, transaction: Transaction, state: TransactionState) -> RecordChange:
-        """Return what a transaction's record becomes once it has ended."""
+        """Return the change that records the end of a transaction."""
         record = structs.replace(
             transaction.record,
             state=state,
@@ -837,8 +834,8 @@ class TransactionWorkflows:
     async def finish_roll(self, stream: Stream, rolling: Rolling) -> Stream:
         """Merge transactions into the first of two new epochs, and make the second one active.
 
-        Both were recorded before, so that a client that finds an active segment sealed learns its
-        successors. The first epoch's segments are sealed before the active ones.
+        Both epochs were recorded before: a client that finds an active segment sealed learns its
+        successors. The segments of the first new epoch are sealed before the active ones.
         """
         owner = self._owner_of(stream)
         wanted = [bytes.fromhex(digits) for digits in rolling.transactions]
@@ -853,7 +850,7 @@ class TransactionWorkflows:
         await streams.create_segments([(stream, s) for s in resumed.created])
         sizes[merged.number] = await streams.seal_segments(stream, merged.sealed_ids)
         await self._end(owner, transactions, offsets)
-        # Others may wait behind them, with a leader that died.
+        # Other commits may wait behind these, and their leader may have died.
         self.commit_soon(owner)
         return await streams.end_roll(stream, resumed.number, sizes)
 
@@ -879,7 +876,7 @@ class TransactionWorkflows:
             try:
                 numbers = await self._segment_numbers(transaction)
             except NotFoundError:
-                # There is no such stream any more, or it was created again and has no such epoch.
+                # The stream is gone, or it was created again and does not have this epoch.
                 await self._transactions.remove(owner.scope, owner.stream, [transaction.identifier])
                 owner.drop(transaction.identifier)
                 return
@@ -891,8 +888,8 @@ class TransactionWorkflows:
     async def _segment_numbers(self, transaction: Transaction) -> list[int]:
         """Return the numbers of a transaction's segments.
 
-        Raises ``NotFoundError`` for one that an earlier version recorded without them, if its
-        stream is gone.
+        Raises ``NotFoundError`` if an earlier version recorded the transaction without the numbers,
+        and its stream is gone.
         """
         if transaction.record.segment_ranges:
             return numbers_in(transaction.record.segment_ranges)
@@ -934,7 +931,7 @@ class TransactionWorkflows:
             try:
                 await self._abort_expired(transaction)
             except Exception as error:
-                # Whatever is wrong with one transaction or its stream, the others are aborted.
+                # An error of one transaction or its stream must not stop the aborts of the others.
                 log.warning(
                     "transaction not aborted yet after its lease",
                     scope=transaction.owner.scope,
@@ -950,7 +947,7 @@ class TransactionWorkflows:
         )
 
     def _abort_again(self, transaction: Transaction) -> None:
-        """Repeat what failed: by the timer if no end is decided, else in the background."""
+        """Repeat a failed abort: by the timer if no end is decided, else in the background."""
         if transaction.is_running:
             again = trio.current_time() + EXPIRE_AGAIN_SECONDS
             transaction.lease_end = max(transaction.lease_end, again)
@@ -961,7 +958,7 @@ class TransactionWorkflows:
     async def _abort_expired(self, transaction: Transaction) -> None:
         async with self.locks.hold(transaction.identifier):
             if transaction.is_running and transaction.lease_end > trio.current_time():
-                # A ping came first.
+                # A ping has renewed the lease.
                 self.timer.add(transaction)
                 return
             await self._decide_abort(transaction)
@@ -978,9 +975,9 @@ class TransactionWorkflows:
     # ---- Begins that went wrong ------------------------------------------------------------------
 
     def undo_begin(self, owner: StreamTransactions, stream: Stream, identifier: bytes) -> None:
-        """Abort a transaction that nobody was told of, whether or not it was recorded.
+        """Abort a transaction whose begin failed, whether or not it was recorded.
 
-        ``stream`` is what it was begun on, which may have been deleted since.
+        ``stream`` is the stream on which it was begun; the stream may have been deleted since.
         """
         self._background.start(
             lambda: self._undo_begin(owner, stream, identifier),
@@ -995,7 +992,7 @@ class TransactionWorkflows:
         try:
             await self._undo_begin_of(owner, [s.number for s in stream.active], identifier)
         finally:
-            # The stream may have been deleted, and forgotten, since the beginning failed.
+            # The stream may have been deleted, and removed from memory, since the begin failed.
             self.registry.keep_until_idle(owner)
 
     async def _undo_begin_of(
@@ -1004,7 +1001,7 @@ class TransactionWorkflows:
         async with self.locks.hold(identifier):
             stored = await self._transactions.read(owner.scope, owner.stream, identifier)
             if stored is None:
-                # The write may still be on its way: it finds the key taken then.
+                # The write of the record may arrive later. It must find the key taken.
                 stored = await self._forestall(owner, identifier)
             if stored.record.state in (TransactionState.COMMITTING, TransactionState.COMMITTED):
                 return
@@ -1041,9 +1038,9 @@ class TransactionWorkflows:
     # ---- The end of a stream ---------------------------------------------------------------------
 
     async def end_all(self, stream: Stream) -> Stream:
-        """Abort every open transaction and commit those that are to be, before a stream is sealed.
+        """End all transactions before a stream is sealed: abort open ones, finish recorded commits.
 
-        The caller holds the stream exclusively. Returns the stream as it is afterwards.
+        The caller holds the stream exclusively. Returns the stream after the last change.
         """
         owner = self._owner_of(stream)
         await owner.close()
@@ -1057,10 +1054,10 @@ class TransactionWorkflows:
                     aborted.append(found)
             if not committing and not aborted:
                 return stream
-            # One that another controller commits at this moment is found by the next look.
+            # Another controller may commit one at the same time: the next round finds it.
             await self._abort_all(owner, aborted)
             if committing:
-                # Another that leads would wait for this workflow, and this workflow for it.
+                # Another leader would wait for this workflow, and this workflow for that leader.
                 await self._lines.lead(owner, takes_over=True)
                 await self._line_up(owner, committing)
             while self._lines.leads(owner):
@@ -1075,7 +1072,7 @@ class TransactionWorkflows:
             with suppress(VersionConflictError):
                 async with self.locks.hold(one.identifier):
                     transaction = owner.transactions.get(one.identifier)
-                    # Memory may have a later version than what was found.
+                    # The copy in memory may be later than the record that was found.
                     if transaction is None or transaction.version < one.stored.version:
                         transaction = self.adopt(owner, one.identifier, one.stored)
                     await self._decide_abort(transaction)
@@ -1096,10 +1093,10 @@ class TransactionWorkflows:
         return sorted(found, key=lambda outcome: outcome.ended_ms)
 
     async def forget_all(self, stream: Stream) -> None:
-        """Remove what is stored of a deleted stream's transactions.
+        """Remove all records of a deleted stream's transactions.
 
-        All of those that clients know have ended when it was sealed. A controller that did not know
-        of that, and died, may have begun others since: they are aborted first.
+        All transactions that clients know ended when the stream was sealed. A controller that did
+        not know of the seal may have begun others since, and died. They are aborted first.
         """
         scope, name = stream.scope.name, stream.name
         owner = self._owner_of(stream)
@@ -1119,8 +1116,9 @@ class TransactionWorkflows:
             self.registry.forget(owner)
 
     async def _may_have_name(self, stream: Stream) -> bool:
-        """Return whether no other stream has a stream's name: this controller may have stood still
-        while another one deleted the stream.
+        """Return whether no other stream has taken the name of a stream.
+
+        This controller may have been stopped while another one deleted the stream.
         """
         if self._members.solitude is not None:
             return True
@@ -1131,7 +1129,7 @@ class TransactionWorkflows:
         return found.stream_id == stream.stream_id
 
     async def _abort_late_begins(self, owner: StreamTransactions) -> list[bytes]:
-        """Abort what has no end; return the ids of all that is stored, once each has one."""
+        """Abort the open transactions; return the ids of all stored ones when each has ended."""
         while True:
             identifiers: list[bytes] = []
             begun: list[StoredTransaction] = []
@@ -1150,7 +1148,7 @@ class TransactionWorkflows:
             try:
                 await self.archive_ended(owner)
             except Exception as error:
-                # Whatever is wrong with one stream's archive, the others are to be kept in order.
+                # An error of one stream's archive must not stop the work on the others.
                 log.warning(
                     "outcomes not archived yet",
                     scope=owner.scope,
@@ -1165,7 +1163,7 @@ class TransactionWorkflows:
             self.registry.forget_idle()
 
     async def archive_ended(self, owner: StreamTransactions) -> None:
-        """Move a stream's outcomes to the archive, and remove from it what is old enough.
+        """Move a stream's outcomes to the archive, and remove old outcomes from it.
 
         Outcomes of a stream that another controller has deleted are dropped.
         """
@@ -1173,8 +1171,8 @@ class TransactionWorkflows:
         async with self._archiving.hold((scope, stream)):
             while owner.ended:
                 moved = list(owner.ended.items())[:CHUNK_OUTCOMES_MAX]
-                # In this order: another controller that deletes the stream after it was seen to
-                # exist makes the archive another one.
+                # The order matters: if another controller deletes the stream after this check, the
+                # archive has another version, and the addition fails.
                 version = await self._archive.open(scope, stream)
                 exists = await self._exists(owner)
                 if exists:
@@ -1189,7 +1187,7 @@ class TransactionWorkflows:
                     await self._archive.drop_old(scope, stream, now_ms=self._now_ms())
 
     async def _exists(self, owner: StreamTransactions) -> bool:
-        """Return whether this very stream still exists, and not only another one of its name."""
+        """Return whether this stream, and not only another one of its name, still exists."""
         try:
             stream = await self._store.stream(owner.scope, owner.stream)
         except NotFoundError:
