@@ -126,7 +126,7 @@ class Intents:
         return self._written.setdefault(key, _read(entry)).intent
 
     async def write_again(self) -> None:
-        """Write all intents again, because a controller that took this one for dead removed some."""
+        """Write all intents again: a controller that took this one for dead has removed some."""
         for key in list(self._written):
             while key in self._leaving:
                 await self._left.wait()

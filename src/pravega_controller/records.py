@@ -77,7 +77,7 @@ StreamWorkflow: TypeAlias = Create | Scale | Truncate | Update | Seal | Delete
 
 
 class Rolling(msgspec.Struct, frozen=True):
-    """Transactions of an earlier epoch are being merged, by means of the last two recorded epochs."""
+    """Transactions of an earlier epoch are being merged, by the two epochs recorded last."""
 
     transactions: tuple[str, ...]
     """Their ids in hexadecimal, in the order of their commits."""
