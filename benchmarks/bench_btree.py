@@ -172,9 +172,9 @@ def report(
 
 {markdown_table(comparison.rows)}
 
-The median of {plan.rounds} rounds, every run in a new process, warmed up. Pages are in memory on
-both sides; keys have 16 bytes, values 8. Time is the wall's, CPU that of the thread that works;
-retained is from the truncation offset to the end.
+Each number is the median of {plan.rounds} rounds; every run is in a new process, warmed up.
+Pages are in memory on both sides; keys have 16 bytes, values 8. Time is by the wall clock, CPU is
+that of the working thread; retained bytes are those from the truncation offset to the end.
 
 Original: 0.13.0 from Maven Central, class `BTreeIndex`, pages of 32,767 bytes, default JVM options.
 

@@ -45,21 +45,21 @@ from pravega_wire.blocking import SegmentConnection
 from segstore.testing.ports import free_ports
 
 BUDGET = Path(__file__).parent.parent / "docs" / "performance" / "budget.md"
-PREAMBLE = """# What one append block costs
+PREAMBLE = """# The cost of one append block
 
-A segment store process with a journal on disk, one connection, one segment, blocks at a steady
-rate; every number is per block. The budget is 20 us of CPU from receipt to acknowledgement where
-blocks come thick, and 1 us for each of a block's KB; where they come singly, each pays for the
-event loop's and the journal thread's wake-ups alone. Payload is copied twice: into the data frame
-and into the cache.
+A segment store process has a journal on disk, one connection and one segment, and gets blocks at a
+steady rate. Every number is per block. The budget is 20 us of CPU from receipt to acknowledgement
+when many blocks come together, and 1 us for each KB of a block. A block that comes alone also pays
+for the wake-ups of the event loop and of the journal thread. The payload is copied twice: into the
+data frame and into the cache.
 
-Stages are shares of samples: system calls by what they serve, then compiled modules by name, then
-the interpreter. *Kernel, on its own* is interrupts and page faults; *waiting* is the event loop's
-and the threads' wake-ups. Calls are counted under `strace`, which slows the server down, so that
+Stages are shares of samples: system calls by their purpose, then compiled modules by name, then the
+interpreter. *Kernel, on its own* means interrupts and page faults; *waiting* means the wake-ups of
+the event loop and of the threads. Calls are counted under `strace`. This slows the server down, so
 its batches are fuller. Copies are the time in copying routines, in copies of the whole payload.
 
-Measured, and this page written, by `python -m benchmarks.bench_budget --report`, on a machine that
-does nothing else.
+`python -m benchmarks.bench_budget --report` measures this and writes the page. Run it on a machine
+that does nothing else.
 """
 CPU = Metric("CPU per block", "us", "lower")
 READY_SECONDS_MAX = 60.0

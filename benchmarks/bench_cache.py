@@ -254,12 +254,13 @@ def report(
 
 {markdown_table(comparison.rows)}
 
-Nanoseconds for one operation, the best of several passes over the same work, and of these the
-median of {plan.rounds} rounds; every run in a new process, warmed up. `fresh` is the first pass,
-when the cache gets its memory. Random: 60 % insertions, 40 % deletions, one read after each.
+Each number is in nanoseconds for one operation: the best of several passes over the same work, and
+of these the median of {plan.rounds} rounds. Every run is in a new process, warmed up.
+`fresh` is the first pass, in which the cache gets its memory. Random: 60 % insertions, 40 %
+deletions, one read after each.
 
-All of the work in milliseconds, the best of all passes and rounds, as the article that describes
-the cache shows it:
+The next table has milliseconds for all of the work, the best of all passes and rounds, in the form
+of the article that describes the cache:
 
 {as_markdown(article_table(comparison, plan))}
 

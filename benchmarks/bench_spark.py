@@ -508,12 +508,12 @@ def report(found: Sequence[ComparedRow], size: Size, where: str) -> str:
 
 Spark 4.3, `local[2]`, reads and writes segstore with the data source `pravega`, and Kafka 3.9.0
 with Spark's own source and sink, in turns on one machine. Each number is the median of
-{size.rounds} rounds after one that warms up; a ratio is ours divided by the peer's. The batch reads
+{size.rounds} rounds after a warm-up round; a ratio is ours divided by the peer's. The batch reads
 have {size.mib} MiB of 1 KiB events, or {size.mib // 4} MiB of 100 B events, in {size.parts}
 segments or partitions; queries and the archive have {size.stream_events:,} events of 100 B, the
 sinks {size.sink_events:,}; latencies are those of {size.latency_seconds:g} s at {EVENT_RATE:,}
-events/s. The *ceiling* is a data source that hands on record batches which it has
-ready.
+events/s. The *ceiling* is a data source that returns record batches which it has
+prepared.
 
 {markdown_table(found)}
 

@@ -49,13 +49,13 @@ def markdown(
     missed = "\n".join(missing(compared, reasons, table="cluster")) or "Nothing."
     return f"""# Clusters, {moment:%d %B %Y}
 
-## What has to be reached
+## Targets
 
 {markdown_table(targets(compared))}
 
-Ratio: ours divided by the original's or by the limit, both the median of {size.rounds} interleaved
-rounds. All servers of a row were measured in one run; rows may be of different runs. All processes
-of a cluster, and its clients, share this machine.
+The ratio is ours divided by the original's or by the limit, both the median of {size.rounds}
+interleaved rounds. All servers of a row were measured in one run; rows may be of different runs.
+All processes of a cluster, and its clients, share this machine.
 
 | row | work | measured | commit |
 | --- | --- | --- | --- |
@@ -63,20 +63,20 @@ of a cluster, and its clients, share this machine.
 
 - Loads warm up for {size.warmup_seconds:g} s at least, and are measured for {size.seconds:g} s.
 - The client whose gaps are measured is the official one for Java: {size.watched_writers} writers,
-  {size.watched_rate:g} events/s, {size.warmup_seconds:g} s of writing before. A gap is how long an
-  event was overdue when it was acknowledged. What comes after all containers are served is the
-  client's: it keeps a segment's address, and asks again after 31 or 51 s unless the store at the
-  old address tells it sooner.
+  {size.watched_rate:g} events/s, {size.warmup_seconds:g} s of writing before. A gap is the time
+  for which an event was overdue when it was acknowledged. The part of a gap after all
+  containers are served is the client's: it keeps a segment's address, and asks again after 31 or
+  51 s unless the store at the old address tells it sooner.
 - A container is served when the store that the map in ZooKeeper names answers for a segment in it.
 - The store that opens a log of {size.unflushed_mb / 1000:g} GB has opened one of
   {size.warm_log_mb:g} MB of the same container {size.warm_openings} times before. The time begins
   when the map in ZooKeeper is written.
 
-## What misses
+## Missed targets
 
 {missed}
 
-## Further figures
+## Other figures
 
 {markdown_table([row for row in compared if row.reach is None])}
 

@@ -25,12 +25,12 @@ def markdown(
     figures = [row for row in compared if row.reach is None]
     return f"""# The controller, {moment:%d %B %Y}
 
-## What has to be reached
+## Targets
 
 {markdown_table(targets(compared))}
 
-Ratio: ours divided by the peer's or by the limit, both the median of {size.rounds} interleaved
-rounds; rows with stores of their own run once. Every server is warmed up for
+The ratio is ours divided by the peer's or by the limit, both the median of {size.rounds}
+interleaved rounds; rows with their own stores run once. Every server is warmed up for
 {size.warm_seconds:g} s before its rows, with the transactions of {size.writers} writers. The client
 is the official one for Java, in one process for all rows of a server.
 
@@ -38,11 +38,11 @@ is the official one for Java, in one process for all rows of a server.
 | --- | --- |
 {work}
 
-## What misses
+## Missed targets
 
 {missed}
 
-## Further figures
+## Other figures
 
 {markdown_table(figures)}
 

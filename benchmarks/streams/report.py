@@ -37,8 +37,8 @@ TABLE = "streams.md"
 RECORD = "streams.json"
 REASONS = "misses.md"
 COLD = (
-    "Every peer is cold, as a server in Java is for its first minute, which flatters ours: compare"
-    " these ratios with landed ones of a quick run alone."
+    "Every peer is cold, as a server in Java is in its first minute, so these ratios are too good"
+    " for ours: compare them only with landed ratios of a quick run."
 )
 NAME_LENGTH_MAX, LINE_LENGTH = 60, 72
 
@@ -117,22 +117,22 @@ def markdown(
     missed = "\n".join(missing(compared, reasons)) or "Nothing."
     return f"""# Streams, {moment:%d %B %Y}
 
-## What has to be reached
+## Targets
 
 {markdown_table(targets(compared))}
 
-Ratio: ours divided by the peer's (or by the limit), both the median of the row's interleaved
-rounds. All servers of a row were measured in one run; rows may be of different runs. Each: a fresh
-server, {warm},
-{plan.seconds:g} s measured, one producer, one consumer, no keys, read time-out 10 ms unless the row
-names another. Latency counts from the actual send. A row of draining writes its backlog first,
-waits until the server has nothing to do, and drains a fourth as much before it counts.
+The ratio is ours divided by the peer's (or by the limit), both the median of the row's interleaved
+rounds. All servers of a row were measured in one run; rows may be of different runs. Each run has a
+fresh server, {warm},
+{plan.seconds:g} s measured, one producer, one consumer, no keys, and a read time-out of 10 ms
+unless the row names another. Latency counts from the actual send. A row of draining first writes
+its backlog, waits until the server has nothing to do, and drains a fourth as much before it counts.
 
 | row | work | measured | commit |
 | --- | --- | --- | --- |
 {work}
 
-## What misses
+## Missed targets
 
 {missed}
 
