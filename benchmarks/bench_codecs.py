@@ -38,7 +38,7 @@ BLOCKS = Metric("rate", "million/s", "higher")
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much work a pass has, in bytes and in things of the smallest size, and how often."""
+    """The work of a pass, in bytes and in items of the smallest size, and the number of passes."""
 
     pass_bytes: int
     pass_count_max: int

@@ -190,7 +190,7 @@ async def timed_container(timers: dict[str, Timer]) -> AsyncIterator[Container]:
 
 
 class Pace:
-    """How many appends are queued and acknowledged, and the first error."""
+    """The numbers of queued and acknowledged appends, and the first error."""
 
     def __init__(self) -> None:
         self.queued = 0
@@ -240,7 +240,7 @@ class DirectWriter:
 
 
 class OneContainer:
-    """What an append processor asks of the registry."""
+    """A registry of one container, with the methods that an append processor calls."""
 
     def __init__(self, container: SegmentContainer) -> None:
         self._container = container

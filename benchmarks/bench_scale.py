@@ -115,7 +115,7 @@ class Size:
     connection_block_bytes: int = 1_000
     plan: Plan = USUAL_PLAN
     directory: str | None = None
-    """Where the servers keep their data; a temporary directory."""
+    """The directory for the data of the servers; temporary by default."""
 
 
 SMALL = Size(

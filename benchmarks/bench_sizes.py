@@ -36,7 +36,7 @@ from pravega_controller.streams import fixed_configuration
 from pravega_controller.testing.memory_segment_store import MemorySegmentStore
 
 ZOOKEEPER_NODE_BYTES_MAX = 1024 * 1024
-"""What ZooKeeper's servers take for one node by default (``jute.maxbuffer``)."""
+"""Maximum bytes of one node in ZooKeeper's servers by default (``jute.maxbuffer``)."""
 SAMPLE_STREAMS = 2_000
 SEGMENTS = 2
 STORES_PER_RACK = 25

@@ -39,7 +39,7 @@ REPLY_SECONDS = 300.0
 RECOVERED_SHARE = 0.8
 LARGE_CACHE_BYTES = 512 * MIB
 BASE_BYTES = 102 * MIB
-"""What a server may take besides a small cache: a fifth of the default one."""
+"""Memory that a server may use besides a small cache: a fifth of the default cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,7 @@ BATCH = 500
 ATTEMPTS_MAX = 5
 
 Target = tuple[str, int, str]
-"""Where a segment is, and its name."""
+"""The address of a segment's store, and the segment's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Run:
 
     blocks_per_second: float
     cpu_us_per_block: float
-    """Of all processes of the store."""
+    """CPU of all processes of the store."""
 
 
 def write(targets: Sequence[Target], blocks: int, number: int) -> None:

@@ -51,7 +51,7 @@ class ComparedRow:
     peer_rounds: tuple[float, ...]
     reach: float | None
     peer_name: str = ""
-    """Which peer, where there are several; ``LIMIT`` for a number that has to be kept to."""
+    """The name of the peer if there are several; ``LIMIT`` for a number that is a limit."""
 
     @property
     def name(self) -> str:

@@ -27,7 +27,7 @@ SAMPLES_PER_SECOND = 400
 WARMUP_SECONDS = 5.0
 SECONDS = 8.0
 WORKER = "segment-store"
-"""What the segment store's pid file is called."""
+"""The name of the segment store's pid file."""
 
 
 def record(row_name: str, output: Path) -> None:

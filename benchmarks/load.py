@@ -42,7 +42,7 @@ class Load:
     keys: int = 0
     warmup_seconds: float = 5
     warmup_seconds_max: float | None = None
-    """Where given, the warm-up goes on until latencies are steady, up to this."""
+    """If given, the warm-up continues until latencies are steady, up to this."""
     warmup_window_seconds: float = 5
     """They are steady when the medians of three such windows differ by less than 5 %."""
     seconds: float = 10
@@ -237,7 +237,8 @@ def _errors(document: dict[str, Any]) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Startup:
-    """When a starting server's controller port accepted, and when its first append was acked."""
+    """The times when a starting server's controller port accepted, and when its first append was
+    acknowledged."""
 
     port_epoch: float
     first_ack_epoch: float

@@ -36,7 +36,7 @@ JAVA_OPTIONS = ("-Xmx1g",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterShape:
-    """How many processes of each kind there are, and how the logs are replicated."""
+    """The number of processes of each kind, and the replication of the logs."""
 
     bookies: int = 1
     stores: int = 1

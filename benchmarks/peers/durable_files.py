@@ -3,7 +3,7 @@
 from pathlib import Path
 
 LEDGERS_PATH = "/ledgers"
-"""Where the bookie and the segment store keep ledgers' metadata in ZooKeeper: one level, so that
+"""The path of the ledgers' metadata of bookie and segment store in ZooKeeper: one level, so that
 nothing has to be made above it."""
 
 

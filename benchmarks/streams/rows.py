@@ -416,4 +416,4 @@ SMALL = Plan(
     drained_mb_max=10,
     consumers_max=3,
 )
-"""What the test suite runs: seconds, not minutes, and a load that disturbs nobody."""
+"""The plan of the test suite: it takes seconds, not minutes, and its load is small."""

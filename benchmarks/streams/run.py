@@ -28,7 +28,7 @@ from benchmarks.streams.servers import cached_server
 LOGS = Path(__file__).parent.parent / "results" / "logs"
 LOG_BYTES_MAX = 64 * 1024
 TURN_SECONDS = 50.0
-"""What the longest turns of a further round take: a start of the durable original, and a load."""
+"""Duration of the longest turns of one more round: a start of the durable original, and a load."""
 
 
 @dataclass(frozen=True, slots=True)

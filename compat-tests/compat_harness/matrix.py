@@ -82,7 +82,7 @@ NOT_REACHED = {
     ),
     "isStreamCutValid": "no client calls it: the original's REST server alone",
 }
-"""Why no official client's test reaches these."""
+"""The RPCs that no test of an official client reaches, each with the reason."""
 
 
 def make_matrix(results: Sequence[Result]) -> str:

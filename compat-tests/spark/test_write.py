@@ -29,7 +29,7 @@ pytestmark = [
 SCOPE = "spark-sink"
 KEYS = 20
 EVENTS = int(os.environ.get("SEGSTORE_SPARK_EVENTS", "200000"))
-"""How many events the test of volume writes and reads."""
+"""Number of events that the test of volume writes and reads."""
 
 
 def options_for(address: str, stream: str = "", **more: str) -> dict[str, str]:

@@ -35,7 +35,7 @@ CUT_SECONDS = (0.1, 6.0)
 SLOW_SECONDS = (1.0, 5.0)
 FULL_SECONDS = (1.0, 6.0)
 RECOVERY_SECONDS = (0.02, 0.6)
-"""How long after a kill the second kill comes."""
+"""Time, in seconds, from a kill to the second kill."""
 GARBAGE_BYTES = (1, 200_000)
 ATTACK_SECONDS = 3.0
 HALF_FRAME_CONNECTIONS = 60

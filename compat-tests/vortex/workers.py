@@ -31,7 +31,7 @@ LARGE_FILLER_BYTES = (50_000, 400_000)
 LARGE_SHARE = 0.002
 PAUSE_SECONDS_MAX = 0.02
 BYTES_PER_SECOND = 150_000
-"""What a writer writes on average: the disk has to hold the stream of an hour."""
+"""Average rate of a writer: the disk has to hold the stream of an hour."""
 READ_SECONDS = 1.0
 RETRY_SECONDS = 0.2
 BODY = random.Random(1).randbytes(LARGE_FILLER_BYTES[1] * 2)

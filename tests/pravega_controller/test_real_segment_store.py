@@ -27,7 +27,7 @@ from pravega_wire.commands import (
 from pravega_wire.transaction_ids import id_of_halves
 
 HEADER_BYTES = 8
-"""What the protocol puts before each event."""
+"""Length of the header that the protocol puts before each event."""
 
 
 def info(stream: str) -> pb.StreamInfo:

@@ -30,7 +30,7 @@ class Entry:
     history: bool = False
     consumed: bool = False
     listed_at: int = -1
-    """When it came into the list that it is in; -1 in none."""
+    """The time at which it came into its present list; -1 if it is in none."""
     listed_generation: int = 0
 
     @property

@@ -34,10 +34,10 @@ HANDING_ON = (
     "segstore/durable_log/operation_processor.py",
     "segstore/tiers/journal/runner.py",
 )
-"""What hands an append on from one party to the next."""
+"""The modules that pass an append from one part to the next."""
 CALLS_MAX = 40
 ALL_CALLS_MAX = 102
-"""With what the parties do themselves: validation, the batch, metadata."""
+"""Maximum including the work of the parts themselves: validation, the batch, metadata."""
 
 
 class Calls:

@@ -26,7 +26,7 @@ from bookkeeper_client.recovery import LedgerRecovery
 from bookkeeper_client.writing import LedgerWriter
 
 LOOK_SECONDS = 0.3
-"""How often a client looks for bookies, while it wants some."""
+"""Interval, in seconds, at which a client looks for bookies while it wants some."""
 
 
 class Client:

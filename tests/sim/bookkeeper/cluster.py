@@ -61,7 +61,7 @@ class FakeBookie:
     def __init__(self, name: str, schedule: Schedule) -> None:
         self.name = name
         self.entries: dict[int, bytes] = {}
-        """What is synced."""
+        """The entries that are synced."""
         self.is_fenced = False
         self.is_up = True
         self.is_stopped = False

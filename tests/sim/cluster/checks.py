@@ -68,7 +68,7 @@ class Checks:
         self._latest: dict[int, BookKeeperDataLog] = {}
         self._ack_quorums: dict[int, int] = {}
         self._segments: dict[int, ChunkedSegmentStorage] = {}
-        """Those of the latest owner, by container."""
+        """The segments of the latest owner, by container."""
 
     def violate(self, what: str) -> None:
         """Tell that something does not hold."""

@@ -91,7 +91,7 @@ class Place:
         self.world = world
         self.process: Process | None = None
         self.starts_again = False
-        """Whether another process is started soon, since the last one could not begin."""
+        """True if another process is started soon, because the last one could not begin."""
 
     @property
     def is_up(self) -> bool:

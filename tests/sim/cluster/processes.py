@@ -33,7 +33,7 @@ class Process:
         self.held: list[trio.lowlevel.Task] = []
         """Tasks that would run if the process did."""
         self.on_kill: list[Callable[[], None]] = []
-        """What lets nothing out any more, once it is called."""
+        """Functions that stop everything the process sends, called when it is killed."""
         self._scope = trio.CancelScope()
 
     async def run(self, main: Callable[[], Awaitable[None]]) -> None:

@@ -33,7 +33,7 @@ from zookeeper_client.testing.memory_server import MemorySession, MemoryZooKeepe
 
 TICK_SECONDS = 0.2
 LATE_SECONDS_MAX = 2.0
-"""What was under way when a connection broke may take so long."""
+"""Maximum delay, in seconds, of messages that were under way when a connection broke."""
 CONNECT_SECONDS_MAX = 15.0
 RETRY_SECONDS_MAX = 0.5
 
@@ -329,7 +329,7 @@ class SimulatedKazoo:
         self._connection: Connection | None = None
         self._has_ended = False
         self._calls: dict[int, tuple[Request, _Result]] = {}
-        """Those without an answer, by number, in their order."""
+        """The calls without an answer, by number, in their order."""
         self._call_count = 0
         self._watches: dict[int, Callable[[object], None]] = {}
         self.listener: Callable[[str], None] = lambda state: None

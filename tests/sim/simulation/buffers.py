@@ -11,7 +11,7 @@ from segstore.network.server import ConnectionServer
 from simulation.plan import KIB
 
 OWN_BYTES_MAX = COMMAND_BYTES_FREE + REPLY_BYTES_FREE + 4 * READ_BYTES_SHORT + 64 * KIB
-"""What a connection may have besides: what it may have whatever the others have, and what it has
+"""Bytes that a connection may have besides: those that it may always have, and those that it has
 received or made in one step."""
 
 

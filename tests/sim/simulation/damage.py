@@ -29,7 +29,7 @@ from segstore.tiers.journal.scan import FileScan, scan_file
 from segstore.tiers.memory import MemoryChunkStorage
 
 ABSENT_RATE = 0.3
-"""How often a chunk that is bad at a read is shorter or missing."""
+"""Share of the bad reads at which the chunk is shorter or missing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -206,7 +206,7 @@ class Host:
         self.session: Session | None = None
         self.tried = trio.Event()
         self.damaged = False
-        """Whether a record of its log is damaged in this life."""
+        """True if a record of its log is damaged in this life."""
         self.opening_count = 0
         self._store = store
         self._plan = plan

@@ -23,9 +23,9 @@ import trio
 from simulation.plan import KIB, Plan
 
 WINDOW_BYTES = 64 * KIB
-"""Who sends waits while so much was sent that nobody has received."""
+"""A sender waits while this many bytes were sent and not received."""
 HAUNT_SECONDS = 5.0
-"""What is under way at a reset may take so long."""
+"""Maximum delay, in seconds, of bytes that are under way at a reset."""
 PIECES_MAX = 4
 ACCEPT_FAULT_RATE = 0.1
 

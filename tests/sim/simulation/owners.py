@@ -91,7 +91,7 @@ class Journal:
     acknowledged: list[int] = field(default_factory=list)
     """The numbers of the lines."""
     life_count: int = 0
-    """How many processes have served with it."""
+    """Number of processes that have served with it."""
 
     def copied(self) -> Journal:
         """Return a copy of its current state."""
@@ -105,7 +105,7 @@ class TierTwoDisk:
         self.chunks = MemoryChunkStorage()
         self.owner: Process | None = None
         self.life_count = 0
-        """How many processes have served on it."""
+        """Number of processes that have served on it."""
 
     def copied(self) -> TierTwoDisk:
         """Return a backup of it."""

@@ -23,7 +23,7 @@ class Plan:
     life_steps: int
     """About how many scheduler steps a life has."""
     operations: int
-    """How many operations the clients make together."""
+    """Number of operations that the clients make together."""
     writers: int
     conditional_writers: int
     attribute_clients: int
@@ -39,7 +39,7 @@ class Plan:
     """Appends have up to so many bytes, most have much fewer."""
     cache_bytes: int
     attributes_cached: int
-    """How many attributes of a segment, and of three segments, stay in memory."""
+    """Number of attributes of a segment, and of three segments, that stay in memory."""
     page_cache_bytes: int
     """For the pages of attribute indexes."""
     held_bytes_max: int
@@ -56,7 +56,7 @@ class Plan:
     tier_2_outage_rate: float
     """The part of the time in which tier 2, or some kind of call, is out of service."""
     disk_fault_rate: float
-    """How many lives meet a failing write or sync of the journal's disk."""
+    """Share of the lives in which a write or sync of the journal's disk fails."""
     flip_bits: bool
     drain_seconds: float
     wire_writers: int
@@ -78,7 +78,7 @@ class Plan:
     containers: int = 1
     """So many share the journal, and the operations."""
     damage_rate: float = 0.0
-    """How many lives find a record of one container damaged."""
+    """Share of the lives in which a record of one container is damaged."""
     damages_chunks: bool = False
     """Bits of chunks are wrong for a while, wherever there is a checksum."""
 

@@ -30,7 +30,7 @@ from simulation.wire_clients import WireReader, WireWriter
 ANSWER_SECONDS_MAX = 1000.0
 """In simulated time; tier 2 is out of service for less than this."""
 END_SECONDS_MAX = 10_000.0
-"""What a run that is cancelled may take; a container drains in much less."""
+"""Maximum time of a run that is cancelled; a container drains in much less."""
 WATCH_SECONDS = 50.0
 RUN_SECONDS_MAX = 100_000.0
 STEPS_MAX = 250_000
@@ -53,7 +53,7 @@ class Report:
     opening_count: int
     """Of containers, in all lives."""
     fault_counts: Counter[str]
-    """How often each kind of fault has met the store."""
+    """Count of the faults of each kind that the store has met."""
     seconds: float
     lines: list[str] = field(repr=False)
 

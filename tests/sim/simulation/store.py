@@ -57,7 +57,7 @@ JOURNAL_FILE_BYTES = 1280 * KIB
 DAMAGED_SECONDS_MAX = 100.0
 """A container that is offline keeps files that the others may have no room without."""
 JOURNAL_DAMAGE_RATE = 0.5
-"""How often a copy of the journal is damaged after a life."""
+"""Share of the lives after which a copy of the journal is damaged."""
 NO_MEMORY_RATE = 0.005
 BUFFERS_STEPS = 8
 """Between looks at what connections have in buffers."""
@@ -142,7 +142,7 @@ class Store:
         self.stopped = trio.Event()
         self.life_count = 0
         self.fault_counts: Counter[str] = Counter()
-        """How often each kind of fault has met the store."""
+        """Count of the faults of each kind that the store has met."""
         self.network = Network(plan, random, lambda: self.calm, self.fault_counts)
         self.hosts: list[Host] = []
         self.settings = JournalSettings(
