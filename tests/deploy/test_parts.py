@@ -106,7 +106,7 @@ def test_two_do_not_run_one_cluster(settings: ClusterSettings, directory: RunDir
 
 @pytest.mark.processes
 def test_a_cluster_waits_for_the_last_process_of_a_killed_one(settings: ClusterSettings) -> None:
-    """What waited for the port of a killed part held the lock; a start at once was refused."""
+    """Earlier a process that waited for the port held the lock: a start at once was refused."""
     with open_directory(settings) as directory:
         ending = subprocess.Popen(["sleep", "0.5"], pass_fds=[directory.lock_descriptor])
     with ending, open_directory(settings):

@@ -125,7 +125,7 @@ def test_an_older_journal_gives_way_to_what_tier_2_has(new_store: NewStore, tmp_
 def test_a_journal_lost_with_its_last_writes_costs_those_alone(
     new_store: NewStore, tmp_path: Path
 ) -> None:
-    """What was flushed before the kill is there: whole events, in order, and nothing doubled."""
+    """The events flushed before the kill are there: whole, in order, and none twice."""
     store = new_store()
     store.start()
     create_stream(store, "kept", 1)

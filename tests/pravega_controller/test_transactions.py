@@ -208,7 +208,7 @@ def test_ranges_of_segment_numbers_are_as_few_as_can_be(numbers: set[int]) -> No
 
 @given(histories())
 def test_an_epochs_segments_have_the_names_of_its_transactions(epochs: list[Epoch]) -> None:
-    """Whatever duplicates an epoch has, its transactions' segments are called the same."""
+    """All duplicates of an epoch have the same names for the segments of its transactions."""
     for epoch in epochs:
         identifier = make_id(epoch.reference, 7)
         mine = {

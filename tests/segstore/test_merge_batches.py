@@ -114,7 +114,7 @@ async def test_nobody_is_told_of_a_merge_that_is_not_durable(
 async def test_a_source_that_cannot_be_merged_keeps_all_from_being_merged(
     store: LocalStore, client: WireClient, at: int
 ) -> None:
-    """What comes behind it may not come before it."""
+    """The sources behind it must not be merged before it."""
     await client.send(wire.TruncateSegment(1, SOURCES[at], 2, ""))
     await client.expect(wire.SegmentTruncated)
     reply = await client.call(wire.MergeSegmentsBatch(9, TARGET, SOURCES, ""))

@@ -121,7 +121,7 @@ def test_pages_and_deltas_are_told_apart() -> None:
 
 
 def test_a_first_key_is_lowered_where_a_delta_needs_it() -> None:
-    """When the pages before it went away, an index page may get keys below its first one."""
+    """An index page may get keys below its first one after the pages before it are gone."""
     tree = stored_tree(
         key_length=1, leaf_bytes_max=24 + 2 * 9, index_bytes_max=24 + 2 * 19, delta_bytes_max=900
     )

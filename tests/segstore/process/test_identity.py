@@ -892,7 +892,7 @@ async def test_an_older_store_may_have_nothing_but_merged_segments(
 async def test_an_older_store_may_have_lost_what_its_log_begins_with(
     place: Place, tmp_path: Path, end: str
 ) -> None:
-    """Whatever becomes of the first checkpoint's segments later, the log tells of it."""
+    """The log shows all later changes of the first checkpoint's segments."""
     await place.start(b"one")
     kept = "scope/other/0.#epoch.0"
     target = "scope/target/0.#epoch.0"

@@ -56,7 +56,7 @@ _MAGIC: Final = b"evnt"
 
 @dataclass
 class Budget:
-    """How many operations the clients of all containers have left."""
+    """The number of operations that the clients of all containers have left."""
 
     operations_left: int
 
