@@ -4,6 +4,7 @@ import compileall
 import importlib
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.peers.api import PeerFailedError, RunningPeer
@@ -73,9 +74,9 @@ class SegstoreStandalone:
         """Check that the command is installed, and compile what was edited since."""
         prepare_installation()
 
-    def reserve(self) -> str:
-        """Choose two free ports."""
-        self._ports = free_ports(2)
+    def reserve(self, ports: Sequence[int] = ()) -> str:
+        """Choose two free ports, unless there are ``ports`` that it shall have."""
+        self._ports = list(ports) or free_ports(2)
         return f"tcp://127.0.0.1:{self._ports[0]}"
 
     def start(self, directory: Path) -> RunningPeer:
@@ -163,6 +164,11 @@ class AssembledStore:
         """Choose two free ports."""
         self._ports = free_ports(2)
         return f"tcp://127.0.0.1:{self._ports[0]}"
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """Return the ports of the controller and the segment store."""
+        return tuple(self._ports)
 
     def start(self, directory: Path) -> RunningPeer:
         """Start both processes and wait for the controller port."""

@@ -144,11 +144,14 @@ def start_outcome(peer: Peer, *, directory: Path) -> Outcome:
 def crash_outcome(*, directory: Path, unflushed_mb: float, client_heap: str) -> Outcome:
     """Fill the journal while tier 2 takes nothing, kill everything, start as usual."""
     directory.mkdir(parents=True)
-    events = _fill(directory, unflushed_mb=unflushed_mb, client_heap=client_heap)
+    filled = AssembledStore(HELD)
+    filled.reserve()
+    events = _fill(filled, directory, unflushed_mb=unflushed_mb, client_heap=client_heap)
     settings = directory / "settings.toml"
     settings.write_text(CRASH_SETTINGS)
     again = SegstoreStandalone(options=("--config", str(settings)))
-    address = again.reserve()
+    # At its place, as a server that is started again: a controller elsewhere may be another one.
+    address = again.reserve(filled.ports)
     os.sync()
     try:
         with startup_probe(address) as probe:
@@ -168,7 +171,7 @@ def crash_outcome(*, directory: Path, unflushed_mb: float, client_heap: str) -> 
     )
 
 
-def _fill(directory: Path, *, unflushed_mb: float, client_heap: str) -> int:
+def _fill(filled: AssembledStore, directory: Path, *, unflushed_mb: float, client_heap: str) -> int:
     """Append until about that much is in the journal alone, then kill; returns the events."""
     seconds = max(1.0, unflushed_mb * 1e6 / UNFLUSHED_BYTES_PER_SECOND)
     load = Load(
@@ -180,8 +183,6 @@ def _fill(directory: Path, *, unflushed_mb: float, client_heap: str) -> int:
         seconds=seconds,
         kept_stream=CRASHED_STREAM,
     )
-    filled = AssembledStore(HELD)
-    filled.reserve()
     try:
         server = filled.start(directory)
         result = run_load(server.address, load, heap=client_heap)

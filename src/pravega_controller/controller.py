@@ -304,12 +304,14 @@ def _join_later(
 
     intents = Intents(tables, instance_id, is_trusted=lambda: members.is_trusted)
     address = f"{socket.gethostname()}:{config.port}" if config.port else instance_id
-    place = config.place or address
-    record = MemberRecord(config.published_address or config.host, config.port, place, beat=0)
+    place, host = config.place or address, config.published_address or config.host
+    record = MemberRecord(host, config.port, place, beat=0)
     members = Members(
         tables,
         instance_id,
         record,
+        # One without a name of its place may have run at this port.
+        other_places=(address,),
         beat_seconds=config.heartbeat_seconds,
         take_over=take_over,
         write_again=intents.write_again,

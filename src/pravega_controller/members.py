@@ -27,7 +27,7 @@ Invariants:
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
 
 import msgspec
@@ -77,7 +77,8 @@ class Members:
     """This controller as one of the members.
 
     ``take_over`` is called with the id of each dead member. ``write_again`` is called after another
-    controller took this one for dead, because that one may have removed its records.
+    controller took this one for dead, because that one may have removed its records. An earlier
+    member at the place of this one's ``record``, or at one of ``other_places``, is dead.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class Members:
         instance_id: str,
         record: MemberRecord,
         *,
+        other_places: Collection[str] = (),
         beat_seconds: float,
         take_over: Callable[[str], Awaitable[None]],
         write_again: Callable[[], Awaitable[None]],
@@ -93,6 +95,7 @@ class Members:
         self.instance_id = instance_id
         self._tables = tables
         self._record = record
+        self._places = {record.place, *other_places}
         self._version = NOT_EXISTS
         self._beat_seconds = beat_seconds
         self._take_over = take_over
@@ -156,7 +159,7 @@ class Members:
         await self._observe()
         # This holds only now: a member that comes to this place later is a living controller.
         for seen in self._others.values():
-            seen.is_dead = seen.record.place == self._record.place
+            seen.is_dead = seen.record.place in self._places
         self._record_solitude(self._began_beat)
         if all(seen.is_dead for seen in self._others.values()):
             # No other member is left, so none can believe that it is alone.
@@ -215,8 +218,9 @@ class Members:
 
     def _record_solitude(self, began: float) -> None:
         """Record whether this controller was alone when this look at the table began."""
-        place = self._record.place
-        if not all(seen.is_dead and seen.record.place == place for seen in self._others.values()):
+        if not all(
+            seen.is_dead and seen.record.place in self._places for seen in self._others.values()
+        ):
             self._solitude_end = -1.0
             return
         if began >= self._solitude_end:

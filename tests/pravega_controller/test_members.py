@@ -62,22 +62,27 @@ async def test_the_living_know_each_other_and_share_the_work(
         assert 4 <= trio.current_time() - began <= 10
 
 
-@pytest.mark.parametrize(("place", "seconds"), [("standalone-0", 0.5), ("", 5.0)])
-async def test_a_place_with_a_name_is_known_on_another_port(
-    place: str,
+@pytest.mark.parametrize(
+    ("before", "port", "seconds"),
+    [("standalone-0", 2, 0.5), ("", 1, 0.5), ("", 2, 5.0)],
+    ids=["of the same name", "without a name on the same port", "elsewhere"],
+)
+async def test_who_starts_at_a_place_with_a_name_knows_who_is_dead(
+    before: str,
+    port: int,
     seconds: float,
     open_on_memory: OpenController,
     memory_store: MemorySegmentStore,
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Who starts there need not wait until the one before is known to be dead."""
-    async with open_on_memory(port=1, place=place):
+    """Only of a controller elsewhere it has to find out whether that one lives."""
+    async with open_on_memory(port=1, place=before):
         await trio.sleep(5)
     assert memory_store.tables[MEMBERS].entries, "it left as one that is killed does"
     began = trio.current_time()
-    async with open_on_memory(port=2, place=place) as second:
+    async with open_on_memory(port=port, place="standalone-0") as second:
         assert seconds - 2.5 <= trio.current_time() - began <= seconds
-        assert ports(second) == ({2} if place else {1, 2})
+        assert ports(second) == ({port} if seconds < 1 else {1, 2})
 
 
 async def test_nobody_is_dead_because_the_store_was_away(
