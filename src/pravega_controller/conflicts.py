@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
 import structlog
@@ -15,6 +16,25 @@ CONFLICTS_MAX = 20
 T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class Target:
+    """The thing that a request is to delete, by its id: the one that the request found first.
+
+    A deletion that is repeated finds a thing by its name. Another controller may have finished the
+    deletion, and a client may have made another thing of this name, which the request is not about.
+    """
+
+    identity: str = ""
+    """Empty until a thing is found."""
+    is_begun: bool = False
+    """True once the deletion is on record: the thing is gone if it is not found after that."""
+
+    def includes(self, identity: str) -> bool:
+        """Return whether the request is about the thing with this id; the first one found is it."""
+        self.identity = self.identity or identity
+        return self.identity == identity
 
 
 async def until_unchanged(act: Callable[[], Awaitable[T]]) -> T:

@@ -189,8 +189,11 @@ class KeyValueTableOperations:
                 return await self._settled(scope, name)
         return table
 
-    async def delete(self, scope: str, name: str) -> None:
-        """Delete a table with its contents. Raises ``KeyValueTableNotFoundError``."""
+    async def delete(self, scope: str, name: str, *, scope_id: str = "") -> None:
+        """Delete a table with its contents. Raises ``KeyValueTableNotFoundError``.
+
+        It does so, too, if the scope of this name has another id.
+        """
         is_decided = False
 
         async def delete() -> None:
@@ -201,6 +204,8 @@ class KeyValueTableOperations:
                 return
             async with self._locks.hold(_intent(scope, name)):
                 table = await self._settled(scope, name)
+                if scope_id and table.scope.record.scope_id != scope_id:
+                    raise KeyValueTableNotFoundError(f"scope {scope} is another one by now")
                 await self._store.put_intent(_intent(scope, name))
                 record = structs.replace(table.record, pending=DeleteTable())
                 table = await self._write(table, record)
@@ -209,12 +214,12 @@ class KeyValueTableOperations:
 
         await until_unchanged(delete)
 
-    async def delete_in_any_case(self, scope: str, name: str) -> None:
-        """Delete a table with its contents; a missing table is fine."""
+    async def delete_in_any_case(self, scope: Scope, name: str) -> None:
+        """Delete a table of this very scope with its contents; a missing table is fine."""
         try:
-            await self.delete(scope, name)
-        except KeyValueTableNotFoundError:
-            log.debug("key-value table does not exist", scope=scope, table=name)
+            await self.delete(scope.name, name, scope_id=scope.record.scope_id)
+        except NotFoundError:
+            log.debug("key-value table does not exist", scope=scope.name, table=name)
 
     async def list(self, scope: str, token: str) -> Listing:
         """Return a page of the names of a scope's tables. Raises ``ScopeNotFoundError``."""

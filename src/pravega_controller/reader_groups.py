@@ -195,24 +195,34 @@ class ReaderGroupOperations:
 
     async def delete(self, scope: str, name: str, group_id: str) -> None:
         """Delete a group and its stream; ``ReaderGroupNotFoundError`` also for a wrong id."""
+        is_begun = False
 
         async def delete() -> None:
+            nonlocal is_begun
+            if is_begun:
+                # Another controller finishes it too. A group that was made since stays.
+                await self.finish(scope, name)
+                return
             async with self._locks.hold(_intent(scope, name)):
                 group = await self._settled(scope, name)
                 if parse_id(group_id) != group.record.group_id:
+                    await self._store.remove_intent(_intent(scope, name))
                     raise ReaderGroupNotFoundError(f"reader group {scope}/{name} has another id")
-                await self._run(group, DeleteGroup())
+                group = await self._start(group, DeleteGroup())
+                is_begun = True
+                await self._settle(group)
 
         await until_unchanged(delete)
 
-    async def delete_in_any_case(self, scope: str, name: str) -> None:
-        """Delete a group and its stream; a missing group is fine."""
-        async with self._locks.hold(_intent(scope, name)):
+    async def delete_in_any_case(self, scope: Scope, name: str) -> None:
+        """Delete a group of this very scope, and its stream; a missing group is fine."""
+        async with self._locks.hold(_intent(scope.name, name)):
             try:
-                group = await self._settled(scope, name)
-            except ReaderGroupNotFoundError:
-                return
-            await self._run(group, DeleteGroup())
+                group = await self._settled(scope.name, name)
+                if group.scope.record.scope_id == scope.record.scope_id:
+                    await self._run(group, DeleteGroup())
+            except NotFoundError:
+                log.debug("nothing to delete", scope=scope.name, group=name)
 
     async def subscribers(self, scope: str, stream: str) -> list[str]:
         """Return the groups, as ``scope/name``, that a stream's retention waits for."""
@@ -271,9 +281,12 @@ class ReaderGroupOperations:
         return settled
 
     async def _run(self, group: ReaderGroup, pending: GroupWorkflow) -> ReaderGroup | None:
+        return await self._settle(await self._start(group, pending))
+
+    async def _start(self, group: ReaderGroup, pending: GroupWorkflow) -> ReaderGroup:
+        """Record a workflow, and with it the duty to finish it."""
         await self._store.put_intent(_intent(group.scope.name, group.name))
-        record = structs.replace(group.record, pending=pending)
-        return await self._settle(await self._store.write_group(group, record))
+        return await self._store.write_group(group, structs.replace(group.record, pending=pending))
 
     async def _settle(self, group: ReaderGroup) -> ReaderGroup | None:
         pending = group.record.pending
@@ -311,26 +324,42 @@ class ReaderGroupOperations:
         return await self._store.write_group(group, record)
 
     async def _delete(self, group: ReaderGroup) -> None:
-        await self._unsubscribe(group, group.record.configuration.subscribed)
         state_stream = names.reader_group_stream(group.name)
-        await self._streams.delete_internal(group.scope.name, state_stream)
+        found: list[Stream] = []
+
+        async def find_stream() -> None:
+            with suppress(NotFoundError):
+                found.append(await self._store.stream(group.scope.name, state_stream))
+
+        subscribed = group.record.configuration.subscribed
+        await run_all(partial(self._unsubscribe, group, subscribed), find_stream)
+        # If the group is there still, the stream is not that of one that was made after it.
+        if found and await self._store.is_unchanged(group):
+            stream_id = found[0].stream_id
+            await self._streams.delete_internal(group.scope, state_stream, stream_id=stream_id)
         await self._store.remove_group(group)
 
     async def _subscribe(
         self, group: ReaderGroup, streams: Iterable[tuple[str, str]], *, generation: int
     ) -> None:
+        """Make a group a subscriber, unless it has changed: it may be gone."""
         name = names.scoped_name(group.scope.name, group.name)
+        is_unchanged = partial(self._store.is_unchanged, group)
 
         async def add(stream: Stream) -> None:
-            await self._store.add_subscriber(stream, name, generation=generation)
+            await self._store.add_subscriber(
+                stream, name, generation=generation, is_wanted=is_unchanged
+            )
 
         await self._change_subscribers(streams, add)
 
     async def _unsubscribe(self, group: ReaderGroup, streams: Iterable[tuple[str, str]]) -> None:
+        """Remove a group from the subscribers, unless it has changed: it may be another one."""
         name = names.scoped_name(group.scope.name, group.name)
+        is_unchanged = partial(self._store.is_unchanged, group)
 
         async def drop(stream: Stream) -> None:
-            await self._store.remove_subscriber(stream, name)
+            await self._store.remove_subscriber(stream, name, is_wanted=is_unchanged)
 
         await self._change_subscribers(streams, drop)
 

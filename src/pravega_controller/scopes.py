@@ -8,6 +8,7 @@ Owns: a scope's phases.
 Invariants:
 1. In every phase but ``active``, nothing new can be made in the scope.
 2. A scope is deleted only with its objects table, and that table only while it is empty.
+3. A deletion is about one scope, by its id: it deletes nothing of one that was made since.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from functools import partial
 import structlog
 from msgspec import structs
 
-from pravega_controller.conflicts import until_unchanged
+from pravega_controller.conflicts import Target, until_unchanged
 from pravega_controller.errors import (
     AlreadyExistsError,
     ControllerError,
@@ -27,12 +28,13 @@ from pravega_controller.errors import (
     TableNotEmptyError,
     VersionConflictError,
 )
+from pravega_controller.key_value_tables import OBJECT_KIND as TABLE_KIND
 from pravega_controller.key_value_tables import KeyValueTableOperations
 from pravega_controller.locks import WorkflowLocks
 from pravega_controller.reader_groups import ReaderGroupOperations
 from pravega_controller.records import IntentRecord
 from pravega_controller.segment_client import for_each
-from pravega_controller.store import MetadataStore, Scope
+from pravega_controller.store import GROUP_KIND, STREAM_KIND, MetadataStore, Scope
 from pravega_controller.stream_workflows import StreamWorkflows
 from pravega_wire import names
 
@@ -88,20 +90,24 @@ class ScopeOperations:
     async def delete(self, name: str) -> None:
         """Delete an empty scope. Raises ``ScopeNotFoundError``, ``TableNotEmptyError``."""
         await self._refuse_while_clearing(name, ScopeNotFoundError)
+        target = Target()
 
         async def delete() -> None:
             async with self._locks.hold(_intent(name)):
-                await self._delete(await self._enter(name, "deleting"))
+                if (scope := await self._enter(name, "deleting", target)) is not None:
+                    await self._delete(scope)
 
         await until_unchanged(delete)
 
     async def delete_with_contents(self, name: str) -> None:
         """Delete a scope and its contents; ``ScopeNotFoundError`` also during a deletion."""
         await self._refuse_while_clearing(name, ScopeNotFoundError)
+        target = Target()
 
         async def clear() -> None:
             async with self._locks.hold(_intent(name)):
-                await self._clear(await self._enter(name, "clearing"))
+                if (scope := await self._enter(name, "clearing", target)) is not None:
+                    await self._clear(scope)
 
         await until_unchanged(clear)
 
@@ -127,12 +133,29 @@ class ScopeOperations:
         if scope is not None and scope.record.phase == "clearing":
             raise kind(f"scope {name} is being deleted")
 
-    async def _enter(self, name: str, phase: str) -> Scope:
+    async def _enter(self, name: str, phase: str, target: Target) -> Scope | None:
+        """Return a scope in a phase of its deletion, or None if another controller has ended that.
+
+        Raises ``ScopeNotFoundError`` if there is no active scope, or another one than first.
+        """
         if name == names.INTERNAL_SCOPE:
             raise InvalidRequestError(f"scope {name} belongs to the system")
-        scope = await self._store.active_scope(name)
+        missing = ScopeNotFoundError(f"scope {name} does not exist")
+        scope = await self._store.find_scope(name)
+        if scope is None or not target.includes(scope.record.scope_id):
+            if scope is None or scope.record.phase == "active":
+                await self._store.remove_intent(_intent(name))
+            if target.is_begun:
+                return None
+            raise missing
+        if target.is_begun and scope.record.phase == phase:
+            return scope
+        if scope.record.phase != "active":
+            raise missing
         await self._store.put_intent(_intent(name))
-        return await self._change(scope, phase)
+        scope = await self._change(scope, phase)
+        target.is_begun = True
+        return scope
 
     async def _change(self, scope: Scope, phase: str) -> Scope:
         record = structs.replace(scope.record, phase=phase)
@@ -156,15 +179,14 @@ class ScopeOperations:
     async def _clear(self, scope: Scope) -> None:
         """Delete what a scope contains until the scope is empty.
 
-        Things that were being made when the scope closed may still appear meanwhile.
+        Things that were being made when the scope closed may still appear meanwhile. What a scope
+        that is made since contains stays, though its name is the same.
         """
         while True:
             try:
-                groups = (await self._store.list_groups(scope.name, "")).names
-                streams = (await self._store.list_streams(scope.name, "")).names
-                tables = (await self._tables.list(scope.name, "")).names
+                groups, streams, tables = await self._list(scope)
             except ScopeNotFoundError:
-                # An earlier attempt deleted the tables and did not get to the record.
+                # An earlier attempt, or another controller, deleted the tables.
                 break
             if not groups and not streams and not tables:
                 try:
@@ -173,14 +195,17 @@ class ScopeOperations:
                 except TableNotEmptyError:
                     log.info("something was still being made in the scope", scope=scope.name)
             # A group goes before the streams that it subscribes to; a stream takes its mark along.
-            await self._for_each(groups, partial(self._groups.delete_in_any_case, scope.name))
-            await self._for_each(tables, partial(self._tables.delete_in_any_case, scope.name))
+            await self._for_each(groups, partial(self._groups.delete_in_any_case, scope))
+            await self._for_each(tables, partial(self._tables.delete_in_any_case, scope))
             marked = [name for name in streams if not name.startswith(names.MARK_PREFIX)]
-            await self._for_each(
-                marked or streams, partial(self._streams.delete_internal, scope.name)
-            )
+            await self._for_each(marked or streams, partial(self._streams.delete_internal, scope))
         await self._store.remove_scope(scope)
         await self._store.remove_intent(_intent(scope.name))
+
+    async def _list(self, scope: Scope) -> list[list[str]]:
+        """Return names of reader groups, streams and key-value tables of this very scope."""
+        kinds = (GROUP_KIND, STREAM_KIND, TABLE_KIND)
+        return [(await self._store.list_objects_of(scope, kind, "")).names for kind in kinds]
 
     async def _for_each(
         self, found: Iterable[str], delete: Callable[[str], Awaitable[None]]

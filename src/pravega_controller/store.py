@@ -42,7 +42,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
@@ -88,6 +88,7 @@ from pravega_controller.segment_client import run_all
 from pravega_controller.stream_history import StreamHistory, is_snapshot_due
 from pravega_controller.streams import Segment, StreamConfiguration
 from pravega_controller.table_client import (
+    NO_VERSION,
     NOT_EXISTS,
     REMOVED_KEYS_MAX,
     UPDATED_KEYS_MAX,
@@ -110,6 +111,9 @@ its last snapshot."""
 K = TypeVar("K")
 T = TypeVar("T")
 V = TypeVar("V")
+
+STREAM_KIND = "s"
+GROUP_KIND = "g"
 
 _END = "end"
 """Token after a listing's last page."""
@@ -447,11 +451,7 @@ class MetadataStore:
 
     async def discard_streams(self, scope: Scope, stream_ids: Iterable[str]) -> None:
         """Remove the records of streams that never got segments."""
-        keys = [
-            _key(stream_id, *parts)
-            for stream_id in stream_ids
-            for parts in (("configuration",), ("epoch", "0"), ("state",))
-        ]
+        keys = [key for stream_id in stream_ids for key in _first_keys(stream_id)]
         await self._tables.remove_all(scope.histories, keys)
 
     async def write_stream(
@@ -528,7 +528,8 @@ class MetadataStore:
     async def remove_streams(self, streams: Sequence[Stream]) -> None:
         """Remove the records of streams of one scope, then their names.
 
-        A crash in between leaves the stream to be removed, or a name without a stream.
+        A crash in between leaves the stream to be removed, or a name without a stream. Raises
+        ``VersionConflictError`` if a name is another stream's by now, whose records stay.
         """
         keys_max = (REMOVED_KEYS_MAX - 100) // len(streams)
         removed: list[bytes] = []
@@ -559,32 +560,48 @@ class MetadataStore:
     async def discard_unnamed(
         self, scope: str, names_: Sequence[str], stream_ids: Iterable[str]
     ) -> None:
-        """Remove the records of those streams to which none of the names leads."""
+        """Remove the records of those streams to which none of the names leads.
+
+        A stream stays whose creator lives after all, and makes it meanwhile: it has another state.
+        """
         found = await self._scope(scope)
+        wanted = list(stream_ids)
+        keys = [_key(one, "state") for one in wanted]
+        states = await self._tables.get_all(found.histories, keys)
         entries = await self._tables.get_all(found.objects, [_stream_key(n) for n in names_])
         leading = {
             decode(entry.value, NameRecord).stream_id
             for entry in entries
             if entry is not None and not earlier_records.is_earlier(entry.value)
         }
-        await self.discard_streams(found, [one for one in stream_ids if one not in leading])
+        for one, state in zip(wanted, states, strict=True):
+            if one in leading or state is None:
+                continue
+            first, *rest = [(key, NO_VERSION) for key in _first_keys(one)]
+            try:
+                await self._tables.remove_if(found.histories, [(first[0], state.version), *rest])
+            except VersionConflictError:
+                log.info("the creator of a stream lives", scope=scope, stream_id=one)
 
     async def remove_dead_name(self, scope: str, name: str) -> None:
         """Remove a name whose stream has no state, and make sure that it never gets one."""
-        found = await self._scope(scope)
-        entry = await self._tables.get(found.objects, _stream_key(name))
+        await self.remove_dead_name_of(await self._scope(scope), name)
+
+    async def remove_dead_name_of(self, scope: Scope, name: str) -> None:
+        """Remove a name like ``remove_dead_name``, of this very scope and none made since."""
+        entry = await self._tables.get(scope.objects, _stream_key(name))
         if entry is None or earlier_records.is_earlier(entry.value):
             return
         key = _key(decode(entry.value, NameRecord).stream_id, "state")
         try:
-            await self._tables.put(found.histories, key, GONE, version=NOT_EXISTS)
+            await self._tables.put(scope.histories, key, GONE, version=NOT_EXISTS)
         except VersionConflictError:
             return
-        await self._tables.remove(found.objects, _stream_key(name), version=entry.version)
+        await self._tables.remove(scope.objects, _stream_key(name), version=entry.version)
 
     async def list_streams(self, scope: str, token: str) -> Listing:
         """Return the streams of a scope, internal ones too."""
-        return await self.list_objects(scope, "s", token)
+        return await self.list_objects(scope, STREAM_KIND, token)
 
     async def tagged_streams(self, scope: Scope) -> AsyncIterator[tuple[str, tuple[str, ...]]]:
         """Yield each stream of a scope that has tags, with its tags; log and skip damaged ones."""
@@ -593,10 +610,6 @@ class MetadataStore:
             for entry, tags in zip(streams, await self._tags_of(scope, streams), strict=True):
                 if tags:
                     yield entry.key.decode().removeprefix("s/"), tags
-
-    async def list_groups(self, scope: str, token: str) -> Listing:
-        """Return the reader groups of a scope."""
-        return await self.list_objects(scope, "g", token)
 
     async def next_number(self, scope: str, name: str) -> int:
         """Return the first segment number that no stream of this name used before."""
@@ -651,10 +664,22 @@ class MetadataStore:
         key = stream.key("subscriber", name)
         await self._tables.put(stream.table, key, encode(record), version=version)
 
-    async def add_subscriber(self, stream: Stream, name: str, *, generation: int) -> None:
-        """Make a reader group a subscriber; one that is keeps its cut; ``VersionConflictError``."""
+    async def add_subscriber(
+        self,
+        stream: Stream,
+        name: str,
+        *,
+        generation: int,
+        is_wanted: Callable[[], Awaitable[bool]],
+    ) -> None:
+        """Make a reader group a subscriber; one that is keeps its cut; ``VersionConflictError``.
+
+        Whether ``is_wanted`` is asked once the subscribers are read.
+        """
         keys = [stream.key("subscribers"), stream.key("subscriber", name)]
         known, current = await self._tables.get_all(stream.table, keys)
+        if not await is_wanted():
+            return
         cut = {} if current is None else decode(current.value, SubscriberRecord).cut
         record = SubscriberRecord(generation, cut)
         changes = [Change(keys[1], encode(record), current.version if current else NOT_EXISTS)]
@@ -664,21 +689,30 @@ class MetadataStore:
             changes.append(Change(keys[0], encode(together), version))
         await self._tables.update(stream.table, changes)
 
-    async def remove_subscriber(self, stream: Stream, name: str) -> None:
-        """Remove a reader group from the subscribers; it need not be one."""
-        key = stream.key("subscribers")
-        known = await self._tables.get(stream.table, key)
+    async def remove_subscriber(
+        self, stream: Stream, name: str, *, is_wanted: Callable[[], Awaitable[bool]]
+    ) -> None:
+        """Remove a reader group from the subscribers; it need not be one.
+
+        Whether ``is_wanted`` is asked once they are read. Raises ``VersionConflictError`` if the
+        group has subscribed since.
+        """
+        keys = [stream.key("subscribers"), stream.key("subscriber", name)]
+        known, current = await self._tables.get_all(stream.table, keys)
+        if (current is None and name not in _names_in(known)) or not await is_wanted():
+            return
         if known is not None and name in _names_in(known):
             left = tuple(one for one in _names_in(known) if one != name)
             value = encode(SubscribersRecord(left))
-            await self._tables.put(stream.table, key, value, version=known.version)
-        await self._tables.remove(stream.table, stream.key("subscriber", name))
+            await self._tables.put(stream.table, keys[0], value, version=known.version)
+        if current is not None:
+            await self._tables.remove(stream.table, keys[1], version=current.version)
 
     # ---- Reader groups ---------------------------------------------------------------------------
 
     async def group(self, scope: str, name: str) -> ReaderGroup:
         """Return a reader group; ``ReaderGroupNotFoundError`` or ``ScopeNotFoundError``."""
-        found, entry = await self.get_object(scope, "g", name)
+        found, entry = await self.get_object(scope, GROUP_KIND, name)
         if entry is None:
             raise ReaderGroupNotFoundError(f"reader group {scope}/{name} does not exist")
         return ReaderGroup(found, name, entry.version, decode(entry.value, ReaderGroupRecord))
@@ -693,10 +727,20 @@ class MetadataStore:
         )
         return replace(group, version=version, record=record)
 
+    async def is_unchanged(self, group: ReaderGroup) -> bool:
+        """Return whether a reader group is there now as it was read."""
+        try:
+            entry = await self._tables.get(group.scope.objects, f"g/{group.name}".encode())
+        except NoSuchTableError:
+            return False
+        return entry is not None and entry.version == group.version
+
     async def remove_group(self, group: ReaderGroup) -> None:
-        await self._tables.remove(
-            group.scope.objects, f"g/{group.name}".encode(), version=group.version
-        )
+        """Remove a reader group's record; fine if it is gone, also with its scope."""
+        with suppress(NoSuchTableError):
+            await self._tables.remove(
+                group.scope.objects, f"g/{group.name}".encode(), version=group.version
+            )
 
     # ---- Other objects of a scope ----------------------------------------------------------------
 
@@ -725,13 +769,16 @@ class MetadataStore:
 
     async def list_objects(self, scope: str, kind: str, token: str) -> Listing:
         """Return a page of the names of a scope's objects of a kind; ``ScopeNotFoundError``."""
-        found = await self._scope(scope)
+        return await self.list_objects_of(await self._scope(scope), kind, token)
+
+    async def list_objects_of(self, scope: Scope, kind: str, token: str) -> Listing:
+        """Return a page like ``list_objects``, of this very scope and none made since."""
 
         def shown(entry: Entry) -> str | None:
             found_kind, _, name = entry.key.decode().partition("/")
             return name if found_kind == kind else None
 
-        return await self._list(found.objects, token, shown)
+        return await self._list(scope.objects, token, shown)
 
     # ---- Intents ---------------------------------------------------------------------------------
 
@@ -1069,6 +1116,11 @@ def _names_in(entry: Entry | None) -> tuple[str, ...]:
 
 def _stream_key(name: str) -> bytes:
     return f"s/{name}".encode()
+
+
+def _first_keys(stream_id: str) -> list[bytes]:
+    """Return the keys of the records with which a stream begins, that of its state first."""
+    return [_key(stream_id, *p) for p in (("state",), ("configuration",), ("epoch", "0"))]
 
 
 def _key(stream_id: str, *parts: str) -> bytes:

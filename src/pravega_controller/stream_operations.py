@@ -25,14 +25,12 @@ from pravega_controller.errors import (
     NotFoundError,
     ScalePreconditionError,
     ScopeNotFoundError,
-    StreamNotSealedError,
     StreamSealedError,
 )
 from pravega_controller.history import Successor, scaled_epoch
 from pravega_controller.records import (
     ConfigurationRecord,
     Create,
-    Delete,
     HeadRecord,
     Scale,
     Seal,
@@ -163,13 +161,7 @@ class StreamOperations:
     async def delete(self, scope: str, name: str) -> None:
         """Delete a sealed stream. Raises ``StreamNotSealedError`` for another."""
 
-        async def change() -> None:
-            stream = await self._workflows.begin(scope, name)
-            if not stream.record.is_sealed:
-                raise StreamNotSealedError(f"stream {scope}/{name} is not sealed")
-            await self._workflows.run(stream, Delete())
-
-        await self._workflows.change(scope, name, change)
+        await self._workflows.delete(scope, name)
 
     # ---- Questions -------------------------------------------------------------------------------
 

@@ -18,7 +18,10 @@ Invariants:
 4. A deleted stream leaves the number after its last segment behind, so that no segment name is ever
    used twice.
 5. A stream and its mark stream are made and removed by the same updates.
-6. Transactions are ended before a stream's segments are sealed for good. Rolling, which merges
+6. A deletion is about one stream, by its id: it deletes nothing of one that was made under the name
+   since. So what a stream's name leads to, its mark stream and its tags, is deleted only as it was
+   read while the stream was there.
+7. Transactions are ended before a stream's segments are sealed for good. Rolling, which merges
    those of an earlier epoch, comes before the pending workflow: sealing may need it, too.
 """
 
@@ -26,6 +29,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import NoReturn, Protocol, TypeAlias, TypeVar
 
@@ -34,7 +38,7 @@ import trio
 from msgspec import structs
 
 from pravega_controller import stream_cuts
-from pravega_controller.conflicts import until_unchanged
+from pravega_controller.conflicts import Target, until_unchanged
 from pravega_controller.errors import (
     ControllerError,
     IllegalStateError,
@@ -84,6 +88,7 @@ from pravega_controller.streams import (
     even_ranges,
     fixed_configuration,
 )
+from pravega_controller.table_client import Entry
 from pravega_controller.tag_index import TagIndex
 from pravega_wire import names
 
@@ -113,6 +118,17 @@ T = TypeVar("T")
 
 RegisterTruncation: TypeAlias = Callable[[Stream], Awaitable[None]]
 """Called with a stream whose head has moved, before the truncation counts as finished."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Belongings:
+    """The things that only a stream's name leads to: its mark stream, and its tags in the index.
+
+    They were read while the stream was there, so that they are not those of a later one.
+    """
+
+    marks: list[Stream]
+    tags: list[Entry]
 
 
 class TransactionSteps(Protocol):
@@ -201,14 +217,26 @@ class StreamWorkflows:
 
         return await until_unchanged(act)
 
-    async def settled(self, scope: str, name: str) -> Stream:
-        """Return a stream without pending work; the caller holds it exclusively."""
-        stream = await self._acquire(await self._store.stream(scope, name))
+    async def settled(
+        self, scope: str, name: str, *, is_wanted: Callable[[Stream], bool] | None = None
+    ) -> Stream:
+        """Return a stream without pending work; the caller holds it exclusively.
+
+        Raises ``StreamNotFoundError``, also for a stream that ``is_wanted`` refuses.
+        """
+        missing = StreamNotFoundError(f"stream {scope}/{name} does not exist")
+        stream = await self._store.stream(scope, name)
+        if is_wanted is not None and not is_wanted(stream):
+            raise missing
+        stream = await self._acquire(stream)
+        if is_wanted is not None and not is_wanted(stream):
+            # It was deleted while its owner was waited for.
+            raise missing
         if _is_settled(stream):
             return stream
         settled = await self._settle(stream)
         if settled is None:
-            raise StreamNotFoundError(f"stream {scope}/{name} does not exist")
+            raise missing
         return settled
 
     async def _acquire(self, stream: Stream) -> Stream:
@@ -236,7 +264,9 @@ class StreamWorkflows:
             stream = await self._store.stream(scope, name)
         return stream
 
-    async def begin(self, scope: str, name: str) -> Stream:
+    async def begin(
+        self, scope: str, name: str, *, is_wanted: Callable[[Stream], bool] | None = None
+    ) -> Stream:
         """Return a stream without pending work, which the caller will change.
 
         The intent is written while the stream is read. After a refusal it stays for a while.
@@ -244,7 +274,7 @@ class StreamWorkflows:
         found: list[Stream] = []
 
         async def read() -> None:
-            found.append(await self.settled(scope, name))
+            found.append(await self.settled(scope, name, is_wanted=is_wanted))
 
         intent = stream_intent(scope, name)
         try:
@@ -350,21 +380,101 @@ class StreamWorkflows:
             scope, name, partial(self._create_in, scope, name, configuration, phases)
         )
 
-    async def delete_internal(self, scope: str, name: str) -> None:
-        """Seal and delete a stream that the controller itself made; a missing one is fine."""
+    async def delete(self, scope: str, name: str) -> None:
+        """Delete a sealed stream. Raises ``StreamNotSealedError`` for another.
+
+        A stream that was made under the name since the request came stays.
+        """
+        target = Target()
+
+        async def delete() -> None:
+            def is_wanted(stream: Stream) -> bool:
+                return target.includes(stream.stream_id)
+
+            await self._delete_target(scope, name, target, is_wanted, seals=False)
+
+        await self.change(scope, name, delete)
+
+    async def delete_internal(self, scope: Scope, name: str, *, stream_id: str = "") -> None:
+        """Seal and delete a stream of this very scope, that of an id if one is given.
+
+        A missing stream is fine, and one that was made under the name since stays.
+        """
+        target = Target(stream_id)
+
+        def is_wanted(stream: Stream) -> bool:
+            is_in_scope = stream.scope.record.scope_id == scope.record.scope_id
+            return is_in_scope and target.includes(stream.stream_id)
 
         async def delete() -> None:
             try:
-                stream: Stream | None = await self.begin(scope, name)
-            except StreamNotFoundError:
-                return
-            assert stream is not None
-            if not stream.record.is_sealed:
-                stream = await self.run(stream, Seal())
-            if stream is not None:
-                await self.run(stream, Delete())
+                await self._delete_target(scope.name, name, target, is_wanted, seals=True)
+            except NotFoundError:
+                log.debug("nothing to delete", scope=scope.name, stream=name)
+                # Whoever deleted it may have left names, which keep the scope from being empty.
+                with suppress(NotFoundError):
+                    for dead in _with_mark(name):
+                        await self._store.remove_dead_name_of(scope, dead)
 
-        await self.change(scope, name, delete)
+        await self.change(scope.name, name, delete)
+
+    async def _delete_target(
+        self,
+        scope: str,
+        name: str,
+        target: Target,
+        is_wanted: Callable[[Stream], bool],
+        *,
+        seals: bool,
+    ) -> None:
+        """Delete the stream that a deletion is about, first sealing it if ``seals``."""
+        try:
+            stream, belongings = await self._begin_deletion(scope, name, is_wanted)
+            if not stream.record.is_sealed:
+                if not seals:
+                    raise StreamNotSealedError(f"stream {scope}/{name} is not sealed")
+                sealed = await self.run(stream, Seal())
+                assert sealed is not None
+                stream = sealed
+            pending = Delete()
+            # As this succeeds, the stream was there when its belongings were read.
+            stream = await self.start(stream, pending)
+            target.is_begun = True
+            await self._step(stream, pending, partial(self._delete_with, belongings))
+        except NotFoundError:
+            if not target.is_begun:
+                raise
+            log.info("another controller has deleted it", scope=scope, stream=name)
+        await self._store.remove_intent(stream_intent(scope, name))
+
+    async def _begin_deletion(
+        self, scope: str, name: str, is_wanted: Callable[[Stream], bool]
+    ) -> tuple[Stream, _Belongings]:
+        """Return a stream without pending work, and what is deleted with it.
+
+        That is read at the same time if the stream is known, and otherwise once it is found.
+        """
+        known = self._store.known(scope, name)
+        streams: list[Stream] = []
+        belongings: list[_Belongings] = []
+
+        async def begin() -> None:
+            streams.append(await self.begin(scope, name, is_wanted=is_wanted))
+
+        async def find_belongings() -> None:
+            if known is not None and _is_settled(known):
+                belongings.append(await self._find_belongings(known))
+
+        await run_all(begin, find_belongings)
+        [stream] = streams
+        if (
+            not belongings
+            or known is None
+            or known.stream_id != stream.stream_id
+            or known.configuration.tags != stream.configuration.tags
+        ):
+            belongings = [await self._find_belongings(stream)]
+        return stream, belongings[0]
 
     async def _create_in(
         self, scope: str, name: str, configuration: StreamConfiguration, phases: Sequence[str]
@@ -497,12 +607,17 @@ class StreamWorkflows:
             names.segment_name(scope, name, identifier) for identifier in unneeded
         )
 
-    async def _step(self, stream: Stream, work: StreamWorkflow | Rolling) -> Stream | None:
+    async def _step(
+        self,
+        stream: Stream,
+        work: StreamWorkflow | Rolling,
+        step: Callable[..., Awaitable[Stream | None]] | None = None,
+    ) -> Stream | None:
+        """Carry out a step of pending work, the one of its kind unless ``step`` is given."""
         try:
             if isinstance(work, Rolling):
                 return await self._transactions.finish_roll(stream, work)
-            step: Callable[..., Awaitable[Stream | None]] = _STEPS[type(work)]
-            return await step(self, stream, work)
+            return await (step or partial(_STEPS[type(work)], self))(stream, work)
         except VersionConflictError:
             await self.delete_strays(stream)
             raise
@@ -591,7 +706,11 @@ class StreamWorkflows:
         await for_each(stream.active, update)
         before, after = set(stream.configuration.tags), set(configuration.tags)
         await self._tags.add(stream.scope, stream.name, after - before)
-        await self._tags.remove(stream.scope, stream.name, before - after)
+        unwanted = await self._tags.find_entries(stream.scope, stream.name, before - after)
+        if unwanted:
+            # While this controller was slow, a later update or stream may have got the tag.
+            stream = await self._store.write_stream(stream, stream.record)
+            await self._tags.remove(stream.scope, unwanted)
         count = len(stream.active)
         is_fixed = scaling.scale_type is ScaleType.FIXED
         epochs: list[Epoch] = []
@@ -623,33 +742,45 @@ class StreamWorkflows:
         )
 
     async def _delete(self, stream: Stream, pending: Delete) -> None:
-        streams = [stream]
+        belongings = await self._find_belongings(stream)
+        # If another controller has removed the stream, these are another one's: then this fails.
+        stream = await self._store.write_stream(stream, stream.record)
+        await self._delete_with(belongings, stream, pending)
 
-        async def delete_mark() -> None:
-            streams.extend(await self._mark_of(stream))
+    async def _delete_with(self, belongings: _Belongings, stream: Stream, pending: Delete) -> None:
+        """Delete a stream, which has a record of that, and its belongings.
+
+        Everything is deleted by names or versions that nothing else ever has: if others finish the
+        deletion meanwhile, what is made after it stays.
+        """
+        streams = [stream, *belongings.marks]
+        if pending.has_segments:
             numbers = {one.name: one.record.next_number for one in streams}
             await run_all(
                 partial(self._store.write_next_numbers, stream.scope.name, numbers),
-                *(partial(self._delete_all, mark) for mark in streams[1:]),
-            )
-
-        if pending.has_segments:
-            remove_tags = partial(
-                self._tags.remove, stream.scope, stream.name, stream.configuration.tags
-            )
-            await run_all(
-                delete_mark,
-                remove_tags,
-                partial(self._delete_all, stream),
+                *(partial(self._delete_all, one) for one in streams),
+                partial(self._tags.remove, stream.scope, belongings.tags),
                 partial(self._transactions.forget_all, stream),
             )
             if not stream.history.fits_one_removal:
                 # The epochs are removed now: no later task may ask them for segments.
                 record = structs.replace(stream.record, pending=Delete(has_segments=False))
                 streams[0] = await self._store.write_stream(stream, record)
-        else:
-            streams += await self._mark_of(stream)
         await self._store.remove_streams(streams)
+
+    async def _find_belongings(self, stream: Stream) -> _Belongings:
+        """Return what belongs to a stream, if the stream turns out to be there afterwards."""
+        belongings = _Belongings([], [])
+
+        async def find_marks() -> None:
+            belongings.marks.extend(await self._mark_of(stream))
+
+        async def find_tags() -> None:
+            tags = stream.configuration.tags
+            belongings.tags.extend(await self._tags.find_entries(stream.scope, stream.name, tags))
+
+        await run_all(find_marks, find_tags)
+        return belongings
 
     async def _mark_of(self, stream: Stream) -> list[Stream]:
         """Return a stream's mark stream, if there is one."""

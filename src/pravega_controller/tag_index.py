@@ -6,7 +6,7 @@ Owns: the keys and values of the tables ``_system/_tables/controller/tags-<scope
     32 zeros: the index has every stream that has tags                ->  empty TagRecord
 
 Invariants:
-1. An index is complete before it is read or changed: its first user builds it from the records of
+1. An index is complete before it is read or added to: its first user builds it from the records of
    the streams, and then writes the entry under zeros.
 2. A stream that has a tag is in a complete index, because the workflow that adds the tag writes it
    there before it ends. A stream that lost a tag may still be there: callers check what they find.
@@ -18,6 +18,7 @@ import base64
 import binascii
 import hashlib
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
 import msgspec
@@ -28,15 +29,18 @@ from pravega_controller.errors import (
     InvalidRequestError,
     NoSuchTableError,
     ScopeNotFoundError,
+    VersionConflictError,
 )
 from pravega_controller.records import decode, encode
 from pravega_controller.segment_client import for_each
 from pravega_controller.store import MetadataStore, Scope
-from pravega_controller.table_client import TableClient
+from pravega_controller.table_client import Entry, TableClient
 
 HASH_BYTES = 16
 KEY_BYTES = 2 * HASH_BYTES
 PAGE_ENTRIES = 500
+RECORD_BYTES_MAX = 4096
+"""Maximum length of a record, in bytes."""
 _FIRST = bytes(HASH_BYTES)
 _LAST = b"\xff" * HASH_BYTES
 _WHOLE_KEY = bytes(KEY_BYTES)
@@ -74,16 +78,26 @@ class TagIndex:
         await self._make_whole(scope)
         await self._put(scope, stream, wanted)
 
-    async def remove(self, scope: Scope, stream: str, tags: Iterable[str]) -> None:
-        """Record that a stream does not have these tags; it may never have had them."""
+    async def find_entries(self, scope: Scope, stream: str, tags: Iterable[str]) -> list[Entry]:
+        """Return what there is of these tags of a stream, to be removed by ``remove``."""
+        if not (keys := [_key(tag, stream) for tag in tags]):
+            return []
+        try:
+            found = await self._tables.get_all(
+                scope.tag_index, keys, value_bytes_max=RECORD_BYTES_MAX
+            )
+        except NoSuchTableError:
+            return []
+        return [entry for entry in found if entry is not None]
 
-        async def remove(tag: str) -> None:
-            await self._tables.remove(scope.tag_index, _key(tag, stream))
+    async def remove(self, scope: Scope, entries: Iterable[Entry]) -> None:
+        """Record that a stream lost tags, except for those that it got since they were found."""
 
-        if not (unwanted := list(tags)):
-            return
-        await self._make_whole(scope)
-        await for_each(unwanted, remove)
+        async def remove(entry: Entry) -> None:
+            with suppress(VersionConflictError, NoSuchTableError):
+                await self._tables.remove(scope.tag_index, entry.key, version=entry.version)
+
+        await for_each(entries, remove)
 
     async def find(self, scope: Scope, tag: str, *, from_key: bytes = b"") -> TaggedPage:
         """Return the next streams that may have a tag, in order; ``ScopeNotFoundError``."""

@@ -43,7 +43,7 @@ REQUESTS: list[tuple[str, int, Request]] = [
     ("truncate", 4, truncate),
     ("group", 7, lambda c: c.groups.create("s", "g", GROUP_ID, GROUP)),
     ("seal", 6, lambda c: c.streams.seal("s", "a")),
-    ("delete", 8, lambda c: c.streams.delete("s", "a")),
+    ("delete", 7, lambda c: c.streams.delete("s", "a")),
 ]
 
 

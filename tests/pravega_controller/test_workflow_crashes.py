@@ -261,7 +261,7 @@ async def check_group_updated(c: Controller, memory: MemorySegmentStore) -> None
 
 
 async def check_group_deleted(c: Controller, memory: MemorySegmentStore) -> None:
-    assert (await c.store.list_groups("s", "")).names == []
+    assert (await c.store.list_objects("s", "g", "")).names == []
     assert await c.groups.subscribers("s", "a") == []
     assert live(memory, "s/_RGg/") == live(memory, "s/_MARK_RGg/") == {}
 
