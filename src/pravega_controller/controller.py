@@ -178,8 +178,8 @@ def _assemble(
     deaths: list[Callable[[], None]] = []
     members, intents = _join_later(config, table_client, background, random, deaths)
     store = MetadataStore(table_client, intents, random=random)
-    tags = TagIndex(table_client, store)
     late = LateSegments(store)
+    tags = TagIndex(table_client, store, late)
     workflows = StreamWorkflows(
         store,
         segments,
@@ -214,7 +214,7 @@ def _assemble(
     tables = KeyValueTableOperations(
         store, table_client, late, now_ms=now_ms, finish_later=finish_later
     )
-    scopes = ScopeOperations(store, workflows, groups, tables, finish_later=finish_later)
+    scopes = ScopeOperations(store, workflows, groups, tables, late, finish_later=finish_later)
     _register_finishers(background, workflows, groups, tables, scopes, late)
     registry = RetentionRegistry(table_client, now_ms=now_ms)
     streams = StreamOperations(store, segments, workflows, tags, registry.register)

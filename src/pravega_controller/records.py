@@ -255,7 +255,8 @@ class IntentRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
 
     kind: str
     """``scope``, ``stream``, ``group`` or ``key-value-table``; for segments that a dead controller
-    may create late, ``transaction-segments``, ``stream-segments`` or ``table-segments``."""
+    may create late, ``transaction-segments``, ``stream-segments`` or ``table-segments``; for tables
+    of a scope, ``scope-tables``."""
     scope: str
     name: str = ""
     stream_ids: tuple[str, ...] = ()

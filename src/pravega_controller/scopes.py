@@ -30,11 +30,18 @@ from pravega_controller.errors import (
 )
 from pravega_controller.key_value_tables import OBJECT_KIND as TABLE_KIND
 from pravega_controller.key_value_tables import KeyValueTableOperations
+from pravega_controller.late_segments import LateSegments
 from pravega_controller.locks import WorkflowLocks
 from pravega_controller.reader_groups import ReaderGroupOperations
 from pravega_controller.records import IntentRecord
 from pravega_controller.segment_client import for_each
-from pravega_controller.store import GROUP_KIND, STREAM_KIND, MetadataStore, Scope
+from pravega_controller.store import (
+    GROUP_KIND,
+    SCOPE_TABLES_KIND,
+    STREAM_KIND,
+    MetadataStore,
+    Scope,
+)
 from pravega_controller.stream_workflows import StreamWorkflows
 from pravega_wire import names
 
@@ -53,6 +60,7 @@ class ScopeOperations:
         streams: StreamWorkflows,
         groups: ReaderGroupOperations,
         tables: KeyValueTableOperations,
+        late: LateSegments,
         *,
         finish_later: Callable[[IntentRecord], None],
     ) -> None:
@@ -61,6 +69,8 @@ class ScopeOperations:
         self._groups = groups
         self._tables = tables
         self._locks = WorkflowLocks(finish_later)
+        self._late = late
+        late.register(SCOPE_TABLES_KIND, store.delete_unneeded_tables)
 
     async def create(self, name: str) -> None:
         """Make a scope. Raises ``InvalidNameError``, ``AlreadyExistsError``."""
@@ -77,7 +87,9 @@ class ScopeOperations:
                     except VersionConflictError:
                         await self._store.remove_intent(_intent(name))
                         raise
-                elif scope.record.phase != "creating":
+                elif scope.record.phase == "creating":
+                    await self._late.promise(scope.tables_intent)
+                else:
                     raise AlreadyExistsError(f"scope {name} exists")
                 await self._finish_creating(scope)
 
@@ -118,6 +130,8 @@ class ScopeOperations:
             if scope is None or scope.record.phase == "active":
                 await self._store.remove_intent(_intent(name))
             elif scope.record.phase == "creating":
+                # Another controller may have begun it, and be dead.
+                await self._late.promise(scope.tables_intent)
                 await self._finish_creating(scope)
             elif scope.record.phase == "clearing":
                 await self._clear(scope)
@@ -163,7 +177,12 @@ class ScopeOperations:
 
     async def _finish_creating(self, scope: Scope) -> None:
         await self._store.create_scope_tables(scope)
-        await self._change(scope, "active")
+        try:
+            await self._change(scope, "active")
+        except VersionConflictError:
+            # Another controller may have finished the creation, and then deleted the scope.
+            await self._store.delete_unneeded_tables(scope.tables_intent)
+            raise
         await self._store.remove_intent(_intent(scope.name))
 
     async def _delete(self, scope: Scope) -> None:

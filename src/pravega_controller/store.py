@@ -112,6 +112,8 @@ K = TypeVar("K")
 T = TypeVar("T")
 V = TypeVar("V")
 
+SCOPE_TABLES_KIND = "scope-tables"
+"""Kind of the intents to look for tables of a scope that a dead controller may create late."""
 STREAM_KIND = "s"
 GROUP_KIND = "g"
 
@@ -148,6 +150,11 @@ class Scope:
     def tag_index(self) -> str:
         """Return the name of the table that ``tag_index`` keeps."""
         return _table(f"tags-{self.record.scope_id}")
+
+    @property
+    def tables_intent(self) -> IntentRecord:
+        """Return the intent to delete the scope's tables later, if the scope is gone by then."""
+        return IntentRecord(SCOPE_TABLES_KIND, self.name, self.record.scope_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,6 +331,15 @@ class MetadataStore:
         await self._tables.delete(scope.objects, must_be_empty=True)
         await self._tables.delete(scope.histories, must_be_empty=False)
         await self._tables.delete(scope.tag_index, must_be_empty=False)
+
+    async def delete_unneeded_tables(self, intent: IntentRecord) -> None:
+        """Delete the tables of a scope, whatever they hold, if it is gone: they were made late."""
+        current = await self.find_scope(intent.scope)
+        if current is not None and current.record.scope_id == intent.name:
+            return
+        gone = Scope(intent.scope, NOT_EXISTS, ScopeRecord(intent.name, "deleting"))
+        for table in (gone.objects, gone.histories, gone.tag_index):
+            await self._tables.delete(table, must_be_empty=False)
 
     async def list_scopes(self, token: str) -> Listing:
         """Return a page of scopes, the system's own last: clients look into the first one."""

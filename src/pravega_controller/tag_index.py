@@ -31,6 +31,7 @@ from pravega_controller.errors import (
     ScopeNotFoundError,
     VersionConflictError,
 )
+from pravega_controller.late_segments import LateSegments
 from pravega_controller.records import decode, encode
 from pravega_controller.segment_client import for_each
 from pravega_controller.store import MetadataStore, Scope
@@ -66,9 +67,10 @@ class TaggedPage:
 class TagIndex:
     """The tag indexes of all scopes."""
 
-    def __init__(self, tables: TableClient, store: MetadataStore) -> None:
+    def __init__(self, tables: TableClient, store: MetadataStore, late: LateSegments) -> None:
         self._tables = tables
         self._store = store
+        self._late = late
         self._whole: set[str] = set()
 
     async def add(self, scope: Scope, stream: str, tags: Iterable[str]) -> None:
@@ -134,11 +136,21 @@ class TagIndex:
             is_whole = False
         if not is_whole:
             log.info("building the index of tags", scope=scope.name)
-            await self._tables.create(table, key_length=KEY_BYTES)
-            async for stream, tags in self._store.tagged_streams(scope):
-                await self._put(scope, stream, tags)
-            await self._tables.put(table, _WHOLE_KEY, encode(TagRecord("", "")))
+            # If this controller dies, and the scope is deleted, the table may be created later.
+            await self._late.promise(scope.tables_intent)
+            try:
+                await self._build(scope)
+            except NoSuchTableError:
+                # The scope is being deleted: the table may have been created after that.
+                await self._store.delete_unneeded_tables(scope.tables_intent)
+                raise
         self._whole.add(table)
+
+    async def _build(self, scope: Scope) -> None:
+        await self._tables.create(scope.tag_index, key_length=KEY_BYTES)
+        async for stream, tags in self._store.tagged_streams(scope):
+            await self._put(scope, stream, tags)
+        await self._tables.put(scope.tag_index, _WHOLE_KEY, encode(TagRecord("", "")))
 
     async def _put(self, scope: Scope, stream: str, tags: Iterable[str]) -> None:
         async def put(tag: str) -> None:

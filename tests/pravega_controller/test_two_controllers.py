@@ -25,6 +25,7 @@ from pravega_controller.errors import (
 from pravega_controller.history import apply_epochs, scaled_epoch
 from pravega_controller.intents import INTENTS
 from pravega_controller.key_value_tables import KeyValueTableConfiguration
+from pravega_controller.late_segments import LATE_SECONDS
 from pravega_controller.records import (
     NamedCut,
     ReaderGroupConfiguration,
@@ -392,5 +393,5 @@ async def test_who_is_too_late_to_make_a_scope_leaves_no_intent(
                 nursery.start_soon(create, one, f"s{number}", 0.0)
                 nursery.start_soon(create, two, f"s{number}", number * 0.001 + 0.0005)
         assert 0 < len(refused) < 30
-        await trio.sleep(5)
+        await trio.sleep(LATE_SECONDS + 15)
         assert not memory_store.tables[INTENTS].entries
