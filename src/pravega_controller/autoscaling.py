@@ -18,6 +18,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import aclosing
 
 import msgspec
 import structlog
@@ -106,13 +107,14 @@ class AutoScaling:
     async def forget_old_marks(self) -> None:
         """Remove the marks that have ended, and those of segments that are not active any more."""
         now = self._now_ms()
-        async for entries in self._tables.pages(IDLE_SEGMENTS):
-            for entry in entries:
-                name, _, segment_id = entry.key.decode().rpartition("/")
-                until = decode(entry.value, IdleSegmentRecord).until_ms
-                is_over = until is not None and until <= now
-                if is_over or not await self._is_active(name, int(segment_id)):
-                    await self._tables.remove(IDLE_SEGMENTS, entry.key, version=entry.version)
+        async with aclosing(self._tables.pages(IDLE_SEGMENTS)) as pages:
+            async for entries in pages:
+                for entry in entries:
+                    name, _, segment_id = entry.key.decode().rpartition("/")
+                    until = decode(entry.value, IdleSegmentRecord).until_ms
+                    is_over = until is not None and until <= now
+                    if is_over or not await self._is_active(name, int(segment_id)):
+                        await self._tables.remove(IDLE_SEGMENTS, entry.key, version=entry.version)
 
     async def _is_active(self, stream_name: str, segment_id: int) -> bool:
         scope, _, name = stream_name.partition("/")

@@ -16,7 +16,8 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import TypeAlias
 
 import msgspec
@@ -169,13 +170,14 @@ class _Carrier:
         """Write the epochs' records, and return the stream's, which counts them."""
         changes: list[Change] = []
         size = 0
-        async for epoch in self._epochs(record):
-            made = self._changes_of(epoch)
-            changes += made
-            size += sum(len(change.value) for change in made)
-            if size > CHUNK_BYTES or len(changes) >= CHUNK_KEYS:
-                await self._tables.put_all(self._table, changes)
-                changes, size = [], 0
+        async with aclosing(self._epochs(record)) as epochs:
+            async for epoch in epochs:
+                made = self._changes_of(epoch)
+                changes += made
+                size += sum(len(change.value) for change in made)
+                if size > CHUNK_BYTES or len(changes) >= CHUNK_KEYS:
+                    await self._tables.put_all(self._table, changes)
+                    changes, size = [], 0
         if changes:
             await self._tables.put_all(self._table, changes)
         return StreamRecord(
@@ -197,7 +199,7 @@ class _Carrier:
         keys = [_epoch_key(self._name, number) for number in range(count)]
         await self._tables.remove_all(self._table, [*keys, _subscribers_key(self._name)])
 
-    async def _epochs(self, record: EarlierStreamRecord) -> AsyncIterator[EarlierEpoch]:
+    async def _epochs(self, record: EarlierStreamRecord) -> AsyncGenerator[EarlierEpoch, None]:
         pending = record.pending
         if isinstance(pending, Create):
             yield pending.first

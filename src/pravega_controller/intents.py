@@ -21,6 +21,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -151,23 +152,24 @@ class Intents:
         """
         taken: list[IntentRecord] = []
         removed: list[tuple[bytes, int]] = []
-        async for entries in self._tables.pages(INTENTS):
-            for entry in entries:
-                owner, has_owner, _ = entry.key.decode().partition("/")
-                if len(entry.key.split(b"/")) < KEY_PARTS:
-                    owner = ""
-                if (
-                    not has_owner
-                    or owner == self._instance_id
-                    or (owner and not await is_dead(owner))
-                ):
-                    continue
-                try:
-                    taken.append(decode(entry.value, IntentRecord))
-                except CorruptMetadataError as error:
-                    log.error("intent is damaged", key=entry.key.decode(), reason=str(error))
-                    continue
-                removed.append((entry.key, entry.version))
+        async with aclosing(self._tables.pages(INTENTS)) as pages:
+            async for entries in pages:
+                for entry in entries:
+                    owner, has_owner, _ = entry.key.decode().partition("/")
+                    if len(entry.key.split(b"/")) < KEY_PARTS:
+                        owner = ""
+                    if (
+                        not has_owner
+                        or owner == self._instance_id
+                        or (owner and not await is_dead(owner))
+                    ):
+                        continue
+                    try:
+                        taken.append(decode(entry.value, IntentRecord))
+                    except CorruptMetadataError as error:
+                        log.error("intent is damaged", key=entry.key.decode(), reason=str(error))
+                        continue
+                    removed.append((entry.key, entry.version))
         merged: dict[bytes, _Written] = {}
         for intent in taken:
             key = self._key(intent)

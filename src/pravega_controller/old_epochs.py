@@ -33,6 +33,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from typing import TypeAlias
 
 import msgspec
@@ -138,16 +139,17 @@ class OldEpochs:
         found: dict[str, int] = {}
         now = self._now_ms()
         try:
-            async for entries in self._tables.pages(OLD_EPOCHS):
-                for entry in entries:
-                    try:
-                        record = decode(entry.value, OldEpochsRecord)
-                    except CorruptMetadataError as error:
-                        log.error("a registration is damaged", key=entry.key, reason=str(error))
-                        continue
-                    # A time further ahead than any delay comes from a wrong clock.
-                    if not now < record.look_ms <= now + self._expiring_ms:
-                        found[entry.key.decode()] = entry.version
+            async with aclosing(self._tables.pages(OLD_EPOCHS)) as pages:
+                async for entries in pages:
+                    for entry in entries:
+                        try:
+                            record = decode(entry.value, OldEpochsRecord)
+                        except CorruptMetadataError as error:
+                            log.error("a registration is damaged", key=entry.key, reason=str(error))
+                            continue
+                        # A time further ahead than any delay comes from a wrong clock.
+                        if not now < record.look_ms <= now + self._expiring_ms:
+                            found[entry.key.decode()] = entry.version
         except NoSuchTableError:
             log.debug("no stream was registered yet")
         return found

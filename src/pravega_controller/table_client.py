@@ -14,7 +14,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
 from pravega_controller.errors import (
@@ -266,7 +266,7 @@ class TableClient:
         assert isinstance(reply, TableEntriesRead)
         return tuple(Entry(e.key.key, e.value, e.key.version) for e in reply.entries)
 
-    async def pages(self, table: str) -> AsyncIterator[tuple[Entry, ...]]:
+    async def pages(self, table: str) -> AsyncGenerator[tuple[Entry, ...], None]:
         """Yield every entry of a table, page by page."""
         token = b""
         while (page := await self.page(table, token)).entries:

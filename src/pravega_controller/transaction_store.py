@@ -21,7 +21,8 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from random import Random
 from typing import TypeAlias
@@ -219,31 +220,34 @@ class TransactionStore:
         except NoSuchTableError:
             log.debug("no transaction was ever begun", table=table)
 
-    async def load(self) -> AsyncIterator[Found]:
+    async def load(self) -> AsyncGenerator[Found, None]:
         """Yield all entries of the tables; log and skip a record that cannot be read."""
         for table in self._names:
-            async for entry in self._entries(table):
-                if (found := _loaded(entry)) is not None:
-                    yield found
+            async with aclosing(self._entries(table)) as entries:
+                async for entry in entries:
+                    if (found := _loaded(entry)) is not None:
+                        yield found
 
     async def load_stream(
         self, scope: str, stream: str, stream_id: str
-    ) -> AsyncIterator[StoredTransaction]:
+    ) -> AsyncGenerator[StoredTransaction, None]:
         """Yield the stored transactions of a stream, without those of other streams of its name."""
         prefix = _key(scope, stream, b"")
-        async for entry in self._entries(self._names[table_index(scope, stream)]):
-            if entry.key.startswith(prefix):
-                found = _loaded(entry)
-                if not isinstance(found, StoredTransaction):
-                    continue
-                if found.stored.record.may_belong_to(stream_id):
-                    yield found
+        async with aclosing(self._entries(self._names[table_index(scope, stream)])) as entries:
+            async for entry in entries:
+                if entry.key.startswith(prefix):
+                    found = _loaded(entry)
+                    if not isinstance(found, StoredTransaction):
+                        continue
+                    if found.stored.record.may_belong_to(stream_id):
+                        yield found
 
-    async def _entries(self, table: str) -> AsyncIterator[Entry]:
+    async def _entries(self, table: str) -> AsyncGenerator[Entry, None]:
         try:
-            async for entries in self._tables.pages(table):
-                for entry in entries:
-                    yield entry
+            async with aclosing(self._tables.pages(table)) as pages:
+                async for entries in pages:
+                    for entry in entries:
+                        yield entry
         except NoSuchTableError:
             log.debug("no transaction was ever begun", table=table)
 

@@ -32,7 +32,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from functools import partial
 
 import structlog
@@ -158,27 +158,28 @@ class TransactionWorkflows:
         taken: list[Transaction] = []
         owners: dict[tuple[str, str, str], StreamTransactions] = {}
         committing: dict[tuple[str, str], list[StoredTransaction]] = {}
-        async for found in self._transactions.load():
-            if isinstance(found, StoredLine):
-                self._record_line(found)
-                continue
-            if isinstance(found, StoredBegunEpoch):
-                self._record_epoch(found)
-                continue
-            record = found.stored.record
-            if record.state is TransactionState.COMMITTING:
-                committing.setdefault((found.scope, found.stream), []).append(found)
-                continue
-            if record.holder not in dead:
-                dead[record.holder] = await self._members.is_dead(record.holder)
-            if not dead[record.holder]:
-                continue
-            key = (found.scope, found.stream, record.stream_id)
-            if key not in owners:
-                owners[key] = await self._find_owner(*key)
-            transaction = self._adopt_found(owners[key], found)
-            if transaction is not None:
-                taken.append(transaction)
+        async with aclosing(self._transactions.load()) as stored:
+            async for found in stored:
+                if isinstance(found, StoredLine):
+                    self._record_line(found)
+                    continue
+                if isinstance(found, StoredBegunEpoch):
+                    self._record_epoch(found)
+                    continue
+                record = found.stored.record
+                if record.state is TransactionState.COMMITTING:
+                    committing.setdefault((found.scope, found.stream), []).append(found)
+                    continue
+                if record.holder not in dead:
+                    dead[record.holder] = await self._members.is_dead(record.holder)
+                if not dead[record.holder]:
+                    continue
+                key = (found.scope, found.stream, record.stream_id)
+                if key not in owners:
+                    owners[key] = await self._find_owner(*key)
+                transaction = self._adopt_found(owners[key], found)
+                if transaction is not None:
+                    taken.append(transaction)
         for owner in self.registry.all():
             owner.ended = dict(sorted(owner.ended.items(), key=lambda item: item[1].ended_ms))
             self.finish_decided_soon(owner)

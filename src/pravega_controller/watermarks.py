@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -209,15 +210,16 @@ class Watermarks:
 
     async def _read_marks(self) -> dict[StreamName, dict[str, _Mark]]:
         marks: defaultdict[StreamName, dict[str, _Mark]] = defaultdict(dict)
-        async for entries in self._tables.pages(WRITER_MARKS):
-            for entry in entries:
-                scope, name, writer = entry.key.decode().split("/", 2)
-                try:
-                    record = decode(entry.value, WriterMarkRecord)
-                except CorruptMetadataError as error:
-                    log.error("a writer's mark is damaged", key=entry.key, reason=str(error))
-                    continue
-                marks[scope, name][writer] = _Mark(entry.key, entry.version, record)
+        async with aclosing(self._tables.pages(WRITER_MARKS)) as pages:
+            async for entries in pages:
+                for entry in entries:
+                    scope, name, writer = entry.key.decode().split("/", 2)
+                    try:
+                        record = decode(entry.value, WriterMarkRecord)
+                    except CorruptMetadataError as error:
+                        log.error("a writer's mark is damaged", key=entry.key, reason=str(error))
+                        continue
+                    marks[scope, name][writer] = _Mark(entry.key, entry.version, record)
         return marks
 
     async def _advance(self, scope: str, name: str, marks: dict[str, _Mark]) -> None:
