@@ -215,6 +215,24 @@ class Scaler(Client):
             return
 
 
+class Truncator(Client):
+    """Drops what is before the active segments of the stream that transactions are written to."""
+
+    async def run(self, count: int) -> None:
+        """Do it so often."""
+        for _ in range(count):
+            await self.pause(20)
+            active = await self.ask(lambda c: c.streams.active_segments("s", "a"))
+            await self._truncate({segment.segment_id: 0 for segment in active})
+
+    async def _truncate(self, cut: dict[int, int]) -> None:
+        try:
+            await self.ask(lambda c: c.streams.truncate("s", "a", cut))
+        except InvalidRequestError:
+            # Another cut, of a later request, came first.
+            return
+
+
 class Lifecycle(Client):
     """Makes a stream, begins transactions on it, seals and deletes it, again and again."""
 

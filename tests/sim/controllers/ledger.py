@@ -187,7 +187,7 @@ class Ledger:
                     f"segments {told.segments}"
                 )
         again = [name for name, count in Counter(store.created).items() if count > 1]
-        # A request that comes late may make a segment of a deleted stream for a while.
+        # A request that comes late may make a segment for a while that was deleted.
         again = [name for name in again if not _may_be_made_late(name)]
         if again:
             raise ViolationError(f"names were used twice: {again}")
@@ -230,8 +230,7 @@ class Ledger:
 
 
 def _may_be_made_late(name: str) -> bool:
-    parsed = names.parse_segment_name(name)
-    return parsed.stream in DELETED_STREAMS and parsed.transaction_id is None
+    return not names.is_transaction_segment(name)
 
 
 def _must_precede(first: bytes, one: Told, second: bytes, other: Told) -> bool:

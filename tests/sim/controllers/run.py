@@ -17,12 +17,13 @@ import trio
 from simulation.logs import logs_kept
 from simulation.scheduler import Trace, run_seeded
 
-from controllers.clients import Client, Lifecycle, Scaler, Side, TransactionWriter
+from controllers.clients import Client, Lifecycle, Scaler, Side, TransactionWriter, Truncator
 from controllers.ledger import DELETED_STREAMS, Ledger, ViolationError, WatchedStore
 from controllers.network import Link, Rates
 from pravega_controller.config import ControllerConfig
 from pravega_controller.controller import Controller, Environment, open_controller
 from pravega_controller.errors import ControllerError
+from pravega_controller.stream_cuts import END_OFFSET, cut_at
 from pravega_controller.streams import fixed_configuration
 from pravega_controller.transactions import TransactionState
 from pravega_wire import names
@@ -142,6 +143,7 @@ class Simulation:
                 count = random.randint(6, 15) if is_busy else random.randint(2, 5)
                 nursery.start_soon(make(TransactionWriter).run, count)
             nursery.start_soon(make(Scaler).run, random.randrange(4))
+            nursery.start_soon(make(Truncator).run, random.randrange(3))
             nursery.start_soon(make(Lifecycle).run, random.randrange(3))
 
     async def _live(self, side: Side) -> None:
@@ -229,9 +231,9 @@ class Simulation:
             if parsed.stream == "a":
                 there[names.segment_id(parsed.segment_number, parsed.epoch)] = segment.is_sealed
         active = {segment.segment_id for segment in found.active}
-        known: set[int] = set()
-        for number in range(found.record.epoch + 1):
-            known |= {one.segment_id for one in await found.history.segments_in(number)}
+        end = cut_at(found.active, offset=END_OFFSET)
+        between = await found.history.segments_between(found.head, end)
+        known = {segment.segment_id for segment in between}
         if there.keys() != known:
             raise ViolationError(f"segments {sorted(there)}, but the history has {sorted(known)}")
         for identifier, is_sealed in there.items():
