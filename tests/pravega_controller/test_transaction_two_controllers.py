@@ -14,9 +14,11 @@ from pravega_controller.errors import InvalidRequestError, VersionConflictError
 from pravega_controller.intents import INTENTS
 from pravega_controller.late_segments import LATE_SECONDS
 from pravega_controller.members import MEMBERS
+from pravega_controller.records import decode
 from pravega_controller.streams import fixed_configuration
 from pravega_controller.testing.memory_segment_store import MemorySegmentStore
 from pravega_controller.transaction_operations import PingAnswer
+from pravega_controller.transaction_records import TransactionRecord
 from pravega_controller.transactions import TransactionState, segment_name
 from pravega_wire import commands as wire
 from pravega_wire import names
@@ -355,3 +357,44 @@ async def test_a_lease_that_a_dead_controller_renewed_is_not_shortened_by_who_wa
         assert await one.transactions.state("s", "a", identifier) is TransactionState.OPEN
         memory_store.pause.set()
         assert await one.transactions.ping("s", "a", identifier, lease_ms=LEASE) is PingAnswer.OK
+
+
+async def test_a_commit_whose_answer_was_lost_while_the_line_changed_is_archived(
+    open_on_memory: OpenController,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The controller that recorded the commit reads it, and must know it for its own work."""
+    is_lost = trio.Event()
+    answer = memory_store._answer
+
+    def lose_first_answer(request: wire.Request) -> wire.Reply | None:
+        reply = answer(request)
+        if is_lost.is_set() or not isinstance(request, wire.UpdateTableEntries):
+            return reply
+        records = [
+            decode(entry.value, TransactionRecord)
+            for entry in request.table_entries
+            if "/transactions-" in request.segment and entry.key.key.startswith(b"t/")
+        ]
+        if not any(record.state is TransactionState.COMMITTED for record in records):
+            return reply
+        is_lost.set()
+        return None
+
+    monkeypatch.setattr(memory_store, "_answer", lose_first_answer)
+    async with open_on_memory(port=1) as one, open_on_memory(port=2) as two:
+        await make_stream(one)
+        await trio.sleep(10)
+        first, second = await begin(one), await begin(one)
+        assert await commit(one, first)
+        await is_lost.wait()
+        assert await commit(two, second)
+        await trio.sleep(30)
+        for controller in (one, two):
+            for transaction in (first, second):
+                found = await controller.transactions.state("s", "a", transaction)
+                assert found is TransactionState.COMMITTED
+        assert not [key for key in stored(memory_store, "transactions") if key.startswith(b"t/")]
+        assert len(await two.transactions.completed("s", "a")) == 2
