@@ -34,7 +34,7 @@ import binascii
 import math
 from collections import OrderedDict
 from collections.abc import (
-    AsyncIterator,
+    AsyncGenerator,
     Awaitable,
     Callable,
     Iterable,
@@ -42,7 +42,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import contextmanager, suppress
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
@@ -619,13 +619,16 @@ class MetadataStore:
         """Return the streams of a scope, internal ones too."""
         return await self.list_objects(scope, STREAM_KIND, token)
 
-    async def tagged_streams(self, scope: Scope) -> AsyncIterator[tuple[str, tuple[str, ...]]]:
+    async def tagged_streams(
+        self, scope: Scope
+    ) -> AsyncGenerator[tuple[str, tuple[str, ...]], None]:
         """Yield each stream of a scope that has tags, with its tags; log and skip damaged ones."""
-        async for entries in self._tables.pages(scope.objects):
-            streams = [entry for entry in entries if entry.key.startswith(b"s/")]
-            for entry, tags in zip(streams, await self._tags_of(scope, streams), strict=True):
-                if tags:
-                    yield entry.key.decode().removeprefix("s/"), tags
+        async with aclosing(self._tables.pages(scope.objects)) as pages:
+            async for entries in pages:
+                streams = [entry for entry in entries if entry.key.startswith(b"s/")]
+                for entry, tags in zip(streams, await self._tags_of(scope, streams), strict=True):
+                    if tags:
+                        yield entry.key.decode().removeprefix("s/"), tags
 
     async def next_number(self, scope: str, name: str) -> int:
         """Return the first segment number that no stream of this name used before."""

@@ -18,7 +18,7 @@ import base64
 import binascii
 import hashlib
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 
 import msgspec
@@ -148,8 +148,9 @@ class TagIndex:
 
     async def _build(self, scope: Scope) -> None:
         await self._tables.create(scope.tag_index, key_length=KEY_BYTES)
-        async for stream, tags in self._store.tagged_streams(scope):
-            await self._put(scope, stream, tags)
+        async with aclosing(self._store.tagged_streams(scope)) as streams:
+            async for stream, tags in streams:
+                await self._put(scope, stream, tags)
         await self._tables.put(scope.tag_index, _WHOLE_KEY, encode(TagRecord("", "")))
 
     async def _put(self, scope: Scope, stream: str, tags: Iterable[str]) -> None:
