@@ -18,7 +18,7 @@ MACROS = [("CYTHON_TRACE", "1")] if DEBUG else []
 
 
 def extensions() -> list[Extension]:
-    """One extension module for each ``.pyx`` file below ``src/_fast``."""
+    """Return one extension module for each ``.pyx`` file below ``src/_fast``."""
     sources = sorted(Path("src/_fast").rglob("*.pyx"))
     return [
         Extension(

@@ -36,7 +36,7 @@ def invoke(*arguments: str) -> Result:
 
 @pytest.fixture
 def states(monkeypatch: pytest.MonkeyPatch) -> list[ClusterState]:
-    """The states that successive looks find; the last one stays."""
+    """Return a look that finds one state after the other, and then the last one again."""
     found: list[ClusterState] = []
 
     def read(*arguments: object) -> ClusterState:

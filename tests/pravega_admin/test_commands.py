@@ -376,7 +376,7 @@ def test_whoever_closes_our_output_ends_the_reading(
 
 @pytest.fixture
 def begin(store: "Standalone", stream: str) -> Callable[[], str]:
-    """Begins a transaction on the stream, as a client does; returns its id as clients print it."""
+    """Begin a transaction on the stream, as a client does; returns its id as clients print it."""
     from pravega_blocking.controller_client import ControllerClient
 
     def run() -> str:

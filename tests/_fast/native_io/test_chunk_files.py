@@ -26,7 +26,7 @@ Request = tuple[bytes, bytes | None, int, list[bytes]]
 
 @pytest.fixture
 def length_max() -> Iterator[int]:
-    """The maximum length of a file, which is enforced.
+    """Return the maximum length of a file, which is enforced.
 
     The file for the output of the tests may well be long.
     """

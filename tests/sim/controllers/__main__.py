@@ -13,7 +13,7 @@ from controllers.run import FailedSeedError, Report, simulate
 
 
 def run_seed(seed: int) -> Report | str:
-    """A report, or what went wrong."""
+    """Run a seed; return its report, or a text that says what went wrong."""
     try:
         report = simulate(seed)
     except FailedSeedError as error:
@@ -59,7 +59,7 @@ def run_many(first: int, count: int, processes: int) -> int:
 
 
 def main() -> int:
-    """The command."""
+    """Run the command; return its exit code."""
     arguments = parse_arguments("controllers")
     if arguments.seed is not None:
         return run_one(arguments.seed)

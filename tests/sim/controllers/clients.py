@@ -62,7 +62,7 @@ class Side:
         self._calls: set[trio.CancelScope] = set()
 
     def end_calls(self) -> None:
-        """Nobody gets an answer to what is under way."""
+        """End the calls that are under way without an answer."""
         self.controller = None
         for scope in self._calls:
             scope.cancel()
@@ -95,7 +95,7 @@ class Client:
         self.random = random
 
     async def ask(self, act: Callable[[Controller], Awaitable[T]]) -> T:
-        """An answer from some controller; a request may be carried out several times for it."""
+        """Return any controller's answer; the request may be carried out several times for it."""
         for _ in range(TRIES_MAX):
             try:
                 return await self.random.choice(self.sides).call(act)

@@ -104,7 +104,7 @@ class Ledger:
     events: int = 0
 
     def count(self) -> int:
-        """The place of what happens now."""
+        """Count an event; return its place."""
         self.events += 1
         return self.events
 
@@ -165,7 +165,7 @@ class Ledger:
     # ---- At the end ------------------------------------------------------------------------------
 
     def check_streams(self, store: MemorySegmentStore) -> None:
-        """Every committed transaction is whole and once, every other one is nowhere."""
+        """Check that each committed transaction is there once and whole, and no other one is."""
         places: dict[tuple[bytes, int], int] = {}
         for name in store.segments:
             if names.is_transaction_segment(name):
@@ -193,7 +193,7 @@ class Ledger:
             raise ViolationError(f"names were used twice: {again}")
 
     def check_order(self, store: MemorySegmentStore) -> None:
-        """The order of commits is that of the stream, for every key."""
+        """Check that for every key commits have the same order as in the stream."""
         committed = {i: t for i, t in self.transactions.items() if t.is_committed}
         read: dict[int, list[tuple[int, int, bytes]]] = {}
         for name, segment in store.segments.items():
@@ -219,7 +219,7 @@ class Ledger:
                         )
 
     def check_metadata(self, store: MemorySegmentStore) -> None:
-        """Nothing is left under way."""
+        """Check that no record of unfinished work is left."""
         if left := list(store.tables[INTENTS].entries):
             raise ViolationError(f"intents are left: {left}")
         for table, content in store.tables.items():

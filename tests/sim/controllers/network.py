@@ -41,7 +41,7 @@ class Rates:
         self.late_requests = random.choice([0.0, 0.01, 0.05])
 
     def calm_down(self) -> None:
-        """Let nothing go wrong any more."""
+        """Stop all faults."""
         self.lost_replies = self.late_requests = 0.0
 
 
@@ -67,20 +67,20 @@ class Link:
         self._killed = 0.0
 
     def haunt(self) -> None:
-        """The controller was killed: what it has sent may come much later."""
+        """Let requests that a killed controller has sent come much later."""
         self._lives += 1
         self._killed = trio.current_time()
 
     def cut(self) -> None:
-        """Let nothing through."""
+        """Stop all requests and replies."""
         self._mended = trio.Event()
 
     def mend(self) -> None:
-        """Let through what waits, and all that comes."""
+        """Let waiting and later requests and replies through."""
         self._mended.set()
 
     async def open_stream(self, host: str, port: int) -> trio.abc.Stream:
-        """What the controller opens in place of a TCP connection."""
+        """Open a connection in memory, in place of a TCP connection."""
         await self._pass(late=False)
         ours, theirs = trio.testing.memory_stream_pair()
         self._nursery.start_soon(self._serve, ours)

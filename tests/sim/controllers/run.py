@@ -75,7 +75,7 @@ class Simulation:
         self.trace(what)
 
     def on_step(self) -> None:
-        """Before every step of every task."""
+        """Count the step that a task is about to make."""
         if self.trace.step_count > STEPS_MAX:
             self.violated(ViolationError(f"no end after {STEPS_MAX} steps"))
 
@@ -88,7 +88,7 @@ class Simulation:
             self._scope.cancel()
 
     async def main(self) -> None:
-        """The whole run."""
+        """Run the whole simulation."""
         began = trio.current_time()
         with trio.CancelScope() as self._scope:
             async with trio.open_nursery() as nursery:
@@ -195,7 +195,7 @@ class Simulation:
         side.life.cancel()
 
     async def _cut(self, side: Side, then: Callable[[], None]) -> None:
-        """Let nothing of a controller through for a while; ``then`` it may be killed."""
+        """Cut a controller off for a while; ``then`` it may be killed."""
         self.note(f"cut {side.port}")
         side.link.cut()
         await trio.sleep(self.random.uniform(*CUT_SECONDS))
@@ -204,7 +204,7 @@ class Simulation:
         side.link.mend()
 
     async def _check(self, client: Client, store: WatchedStore) -> None:
-        """What must hold when all has come to rest."""
+        """Check the rules of the end, when no work is left."""
         ledger = self.ledger
         for identifier, told in ledger.transactions.items():
             stream = told.stream
@@ -221,7 +221,7 @@ class Simulation:
         self.counts["aborted"] = len(ledger.transactions) - self.counts["committed"]
 
     async def _check_segments(self, client: Client, store: WatchedStore) -> None:
-        """The segments are those of the history, and only the active ones can be written to."""
+        """Check that the segments are those of the history, and only active ones are not sealed."""
         found = await client.ask(lambda c: c.store.stream("s", "a"))
         there: dict[int, bool] = {}
         for name, segment in store.segments.items():
@@ -248,7 +248,7 @@ async def _ask_state(
 
 
 def _first(error: BaseException) -> BaseException:
-    """The first error in a group."""
+    """Return the first error in a group."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
