@@ -257,7 +257,7 @@ def child_specs(settings: StandaloneSettings, shares: Shares | None) -> list[tup
             "controller" if index == 0 else f"controller-{index}",
             CONTROLLER,
             # One process at a time uses the data directory, whatever the ports of its controllers.
-            {"port": port, "place": f"standalone-{index}", **controller},
+            {**controller, "port": port, "place": f"standalone-{index}"},
         )
         for index, port in enumerate(_controller_ports(settings))
     ]

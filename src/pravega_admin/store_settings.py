@@ -29,6 +29,7 @@ SETTINGS_WITH_OPTIONS = {
         "segment_stores",
         "container_stores",
         "container_count",
+        "place",
         "published_address",
         "zookeeper",
         "cluster",

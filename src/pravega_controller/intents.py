@@ -126,6 +126,11 @@ class Intents:
         # Until now it was unknown whether the intent had been written.
         return self._written.setdefault(key, _read(entry)).intent
 
+    def version_of(self, intent: IntentRecord) -> int | None:
+        """Return the version at which this controller wrote the intent of this key last, if any."""
+        written = self._written.get(self._key(intent))
+        return None if written is None else written.version
+
     async def write_again(self) -> None:
         """Write all intents again: a controller that took this one for dead has removed some."""
         for key in list(self._written):

@@ -24,7 +24,7 @@ import msgspec
 import structlog
 from msgspec import structs
 
-from pravega_controller.conflicts import until_unchanged
+from pravega_controller.conflicts import Target, until_unchanged
 from pravega_controller.errors import (
     InvalidRequestError,
     KeyValueTableNotFoundError,
@@ -194,22 +194,24 @@ class KeyValueTableOperations:
 
         It does so, too, if the scope of this name has another id.
         """
-        is_decided = False
+        target = Target()
 
         async def delete() -> None:
-            nonlocal is_decided
-            if is_decided:
-                # Another controller finishes it too. A table that it has created since stays.
+            if target.is_begun:
+                # Another controller finishes it too. A table that was created since stays.
                 await self.finish(scope, name)
                 return
             async with self._locks.hold(_intent(scope, name)):
-                table = await self._settled(scope, name)
-                if scope_id and table.scope.record.scope_id != scope_id:
-                    raise KeyValueTableNotFoundError(f"scope {scope} is another one by now")
+                table = await self._load(scope, name)
+                owner_id = table.scope.record.scope_id
+                is_in_scope = not scope_id or owner_id == scope_id
+                if not is_in_scope or not target.includes(f"{owner_id}/{table.record.created_ms}"):
+                    raise KeyValueTableNotFoundError(f"{scope}/{name} is another table by now")
+                table = await self._settle_found(table)
                 await self._store.put_intent(_intent(scope, name))
                 record = structs.replace(table.record, pending=DeleteTable())
                 table = await self._write(table, record)
-                is_decided = True
+                target.is_begun = True
                 await self._settle(table)
 
         await until_unchanged(delete)
@@ -244,12 +246,19 @@ class KeyValueTableOperations:
         return KeyValueTable(owner, name, entry.version, record)
 
     async def _settled(self, scope: str, name: str) -> KeyValueTable:
-        table = await self._load(scope, name)
+        return await self._settle_found(await self._load(scope, name))
+
+    async def _settle_found(self, table: KeyValueTable) -> KeyValueTable:
+        """Finish the pending workflow of a table, if any.
+
+        Raises ``KeyValueTableNotFoundError`` if that was its deletion.
+        """
         if isinstance(table.record.pending, CreateTable):
             await self._promise_to_look(table)
         settled = await self._settle(table)
         if settled is None:
-            raise KeyValueTableNotFoundError(f"key-value table {scope}/{name} does not exist")
+            name = f"{table.scope.name}/{table.name}"
+            raise KeyValueTableNotFoundError(f"key-value table {name} does not exist")
         return settled
 
     async def _run(self, table: KeyValueTable) -> None:

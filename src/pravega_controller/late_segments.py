@@ -56,6 +56,8 @@ class LateSegments:
         self._due: list[tuple[float, int, IntentRecord]] = []
         """A heap by the time of trio's clock at which segments are to be deleted again."""
         self._ties = itertools.count()
+        self._versions: dict[tuple[str, str, str], int | None] = {}
+        """The version at which each intent was written when its time was set."""
         self._pauses: dict[tuple[str, str, str], float] = {}
         """Seconds until the next attempt, for intents whose deletion has failed."""
         self._due_at: dict[tuple[str, str, str], float] = {}
@@ -84,12 +86,15 @@ class LateSegments:
     async def finish(self, kind: str, scope: str, name: str) -> None:
         """Take over what another controller promised: delete the segments later."""
         intent = await self._store.intents.find(IntentRecord(kind, scope, name))
-        if _key(intent) not in self._due_at:
+        key, version = _key(intent), self._store.intents.version_of(intent)
+        # One that was taken over once more was written once more.
+        if key not in self._due_at or self._versions[key] != version:
             self._delete_after(LATE_SECONDS, intent)
 
     def _delete_after(self, seconds: float, intent: IntentRecord) -> None:
         due = trio.current_time() + seconds
         self._due_at[_key(intent)] = due
+        self._versions[_key(intent)] = self._store.intents.version_of(intent)
         heapq.heappush(self._due, (due, next(self._ties), intent))
         self._is_added.set()
 
@@ -116,7 +121,7 @@ class LateSegments:
                 if self._due_at.get(key) == due:
                     await self._deleters[intent.kind](intent)
             if self._due_at.get(key) == due:
-                del self._due_at[key]
+                del self._due_at[key], self._versions[key]
                 self._pauses.pop(key, None)
                 await self._store.remove_intent(intent)
         except Exception as error:

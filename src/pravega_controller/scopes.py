@@ -205,7 +205,8 @@ class ScopeOperations:
             try:
                 groups, streams, tables = await self._list(scope)
             except ScopeNotFoundError:
-                # An earlier attempt, or another controller, deleted the tables.
+                # An earlier attempt, or another controller, deleted this table, maybe not all.
+                await self._store.delete_scope_tables(scope)
                 break
             if not groups and not streams and not tables:
                 try:

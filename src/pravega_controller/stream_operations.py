@@ -16,6 +16,7 @@ from typing import TypeAlias
 import structlog
 
 from pravega_controller import stream_cuts
+from pravega_controller.conflicts import Target
 from pravega_controller.errors import (
     CorruptMetadataError,
     EpochDroppedError,
@@ -25,6 +26,7 @@ from pravega_controller.errors import (
     NotFoundError,
     ScalePreconditionError,
     ScopeNotFoundError,
+    StreamNotFoundError,
     StreamSealedError,
 )
 from pravega_controller.history import Successor, scaled_epoch
@@ -130,10 +132,23 @@ class StreamOperations:
         return await self._workflows.change(scope, name, change)
 
     async def seal(self, scope: str, name: str) -> None:
-        """Seal a stream for good; fine if it is sealed."""
+        """Seal a stream for good; fine if it is sealed.
+
+        A stream that was made under the name since the request came stays as it is.
+        """
+        target = Target()
+
+        def is_wanted(stream: Stream) -> bool:
+            return target.includes(stream.stream_id)
 
         async def change() -> None:
-            stream = await self._workflows.begin(scope, name)
+            try:
+                stream = await self._workflows.begin(scope, name, is_wanted=is_wanted)
+            except StreamNotFoundError:
+                if target.identity:
+                    # It was deleted since, and so it was sealed.
+                    return
+                raise
             if stream.record.is_sealed:
                 await self._store.remove_intent(stream_intent(scope, name))
             else:

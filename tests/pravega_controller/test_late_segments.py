@@ -28,7 +28,7 @@ from pravega_controller.late_segments import (
 )
 from pravega_controller.records import IntentRecord, encode
 from pravega_controller.streams import fixed_configuration
-from pravega_controller.table_client import NOT_EXISTS
+from pravega_controller.table_client import NOT_EXISTS, TableClient
 from pravega_controller.testing.memory_segment_store import MemorySegmentStore, MemoryTable
 from pravega_wire import commands as wire
 
@@ -290,6 +290,40 @@ async def test_a_promise_that_is_repeated_while_it_waits_for_others_is_kept_late
         await late.promise(INTENT)
         await trio.sleep(100)
         assert kept == [2 * LATE_SECONDS + 20]
+        assert not memory_store.tables[INTENTS].entries
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_promise_that_is_taken_over_is_kept_after_the_whole_time_again(
+    open_on_memory: OpenController,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """This controller has made the same promise before; the other knew of more segments."""
+    kept: list[tuple[float, IntentRecord]] = []
+
+    async def delete(intent: IntentRecord) -> None:
+        kept.append((round(trio.current_time() - began), intent))
+
+    async def is_dead(instance_id: str) -> bool:
+        return instance_id == "dead"
+
+    async with open_on_memory() as controller, trio.open_nursery() as nursery:
+        late = LateSegments(controller.store)
+        late.register("stream-segments", delete)
+        nursery.start_soon(late.run)
+        began = trio.current_time()
+        await late.promise(INTENT)
+        await trio.sleep(50)
+        others = structs.replace(INTENT, segment_ids=(0, 1))
+        key = f"dead/{INTENT.kind}/{INTENT.scope}/{INTENT.name}".encode()
+        await TableClient(controller.segments).put(INTENTS, key, encode(others))
+        await controller.store.intents.take_over(is_dead)
+        for _ in range(2):
+            await late.finish(INTENT.kind, INTENT.scope, INTENT.name)
+            await trio.sleep(1)
+        await trio.sleep(200)
+        assert kept == [(50 + LATE_SECONDS, others)]
         assert not memory_store.tables[INTENTS].entries
         nursery.cancel_scope.cancel()
 

@@ -19,7 +19,7 @@ from msgspec import structs
 
 from pravega_controller.conflicts import until_unchanged
 from pravega_controller.controller import Controller
-from pravega_controller.errors import NotFoundError
+from pravega_controller.errors import AlreadyExistsError, NotFoundError
 from pravega_controller.intents import INTENTS
 from pravega_controller.key_value_tables import KeyValueTableConfiguration
 from pravega_controller.late_segments import LATE_SECONDS
@@ -90,6 +90,11 @@ async def tolerate(act: Awaitable[object]) -> None:
         await act
 
 
+async def tolerate_existing(act: Awaitable[object]) -> None:
+    with suppress(AlreadyExistsError):
+        await act
+
+
 async def fill_scope(c: Controller) -> None:
     await c.scopes.create("s")
     await c.streams.create("s", "a", TAGGED)
@@ -124,6 +129,26 @@ async def make_sealed_stream(c: Controller) -> None:
 async def end_stream(c: Controller) -> None:
     await tolerate(c.streams.delete("s", "a"))
     await c.streams._workflows.finish("s", "a")
+
+
+async def make_stream(c: Controller) -> None:
+    await c.scopes.create("s")
+    await c.streams.create("s", "a", TAGGED)
+
+
+async def end_open_stream(c: Controller) -> None:
+    await tolerate(c.streams.seal("s", "a"))
+    await end_stream(c)
+
+
+async def make_table(c: Controller) -> None:
+    await tolerate_existing(c.scopes.create("s"))
+    await c.tables.create("s", "t", TABLE)
+
+
+async def end_table(c: Controller) -> None:
+    await tolerate(c.tables.delete("s", "t"))
+    await c.tables.finish("s", "t")
 
 
 async def begin_deletion(c: Controller) -> None:
@@ -191,6 +216,15 @@ async def check_stream(c: Controller) -> None:
 async def check_sealed_stream(c: Controller) -> None:
     assert (await c.store.stream("s", "a")).record.is_sealed
     await check_stream(c)
+
+
+async def check_open_stream(c: Controller) -> None:
+    assert not (await c.store.stream("s", "a")).record.is_sealed
+    await check_stream(c)
+
+
+async def check_table(c: Controller) -> None:
+    assert (await c.tables.get("s", "t")).record.pending is None
 
 
 async def check_group(c: Controller) -> None:
@@ -270,6 +304,24 @@ CASES = {
         make_anew=make_sealed_stream,
         check=check_sealed_stream,
         objects=["_MARKa", "a"],
+    ),
+    "stream that is sealed": Case(
+        prepare=make_stream,
+        delete=lambda c: c.streams.seal("s", "a"),
+        first=2,
+        end=end_open_stream,
+        make_anew=lambda c: c.streams.create("s", "a", TAGGED),
+        check=check_open_stream,
+        objects=["_MARKa", "a"],
+    ),
+    "key-value table": Case(
+        prepare=make_table,
+        delete=lambda c: c.tables.delete("s", "t"),
+        first=1,
+        end=end_table,
+        make_anew=make_table,
+        check=check_table,
+        objects=["t_kvtable"],
     ),
     "tag": Case(
         prepare=begin_update,
