@@ -16,15 +16,20 @@ Invariants:
 2. A chunk names each outcome in the archive. A chunk is dropped only when all its outcomes are
    older than ``KEPT_MS_MIN`` and their keys are removed.
 3. Before outcomes are added, the version of the archive is read first, and the existence of the
-   stream is checked then. The outcomes are added only at this version. The record of an empty
-   archive is removed only at the version at which it was empty. So nothing is added to the archive
-   of a stream that is deleted at the same time.
+   stream is checked then. The outcomes are added only at this version. The record of an archive is
+   removed only at the version that it had when it was empty, or before its chunks were removed. So
+   nothing is added to the archive of a stream that is deleted at the same time.
+4. Before the outcomes of a deleted stream are removed, the version of the archive is read first,
+   and it is checked then that no other stream has the name. A chunk is removed only at the version
+   that was read, and only if it is older than this version of the archive: every write of a table
+   has a larger version than those before it, and the record of an archive is written after its
+   chunks. So nothing is removed of the archive of a later stream of the name.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -33,7 +38,13 @@ from pravega_controller.errors import NoSuchTableError, VersionConflictError
 from pravega_controller.grouped_writes import GroupedWrites
 from pravega_controller.locks import KeyedLocks
 from pravega_controller.records import decode, encode
-from pravega_controller.table_client import NOT_EXISTS, Change, Entry, TableClient
+from pravega_controller.table_client import (
+    NO_VERSION,
+    NOT_EXISTS,
+    Change,
+    Entry,
+    TableClient,
+)
 from pravega_controller.transaction_records import (
     ArchiveRecord,
     Outcome,
@@ -144,24 +155,38 @@ class OutcomeArchive:
                 first, end = archive.record.first, archive.record.end
                 if first == end:
                     return
-                chunk, _ = await self._chunk(scope, stream, first)
+                chunk, version = await self._chunk(scope, stream, first)
                 if any(now_ms - outcome.ended_ms < KEPT_MS_MIN for outcome in chunk.outcomes):
                     return
-                await self._drop_first(scope, stream, archive, chunk)
+                # The chunk goes first: whoever is killed in between leaves no keys behind.
+                await self._remove_chunk(scope, stream, archive, first, chunk, version)
+                record = ArchiveRecord(first + 1, end)
+                await self._write(scope, stream, [], archive, record)
 
-    async def remove(self, scope: str, stream: str) -> None:
-        """Remove the whole archive, because the stream is being deleted."""
+    async def remove(
+        self, scope: str, stream: str, *, may_have_name: Callable[[], Awaitable[bool]]
+    ) -> None:
+        """Remove the whole archive, because the stream is being deleted.
+
+        ``may_have_name`` tells whether no other stream has taken the name by now.
+        """
         async with self._locks.hold((scope, stream)):
             # Another controller may still archive transactions that ended before.
-            await until_unchanged(lambda: self._remove_all(scope, stream))
+            await until_unchanged(lambda: self._remove_all(scope, stream, may_have_name))
 
-    async def _remove_all(self, scope: str, stream: str) -> None:
-        while True:
-            archive = await self._load(scope, stream)
-            if archive.record.first == archive.record.end:
-                break
-            chunk, _ = await self._chunk(scope, stream, archive.record.first)
-            await self._drop_first(scope, stream, archive, chunk)
+    async def _remove_all(
+        self, scope: str, stream: str, may_have_name: Callable[[], Awaitable[bool]]
+    ) -> None:
+        archive = await self._load(scope, stream)
+        first, end = archive.record.first, archive.record.end
+        if first < end:
+            # The order matters: the archive was there before the answer, so it is of no later
+            # stream. Nothing is lost with an empty archive, whichever stream has it.
+            if not await may_have_name():
+                return
+            for number in range(first, end):
+                chunk, version = await self._chunk(scope, stream, number)
+                await self._remove_chunk(scope, stream, archive, number, chunk, version)
         if archive.version != NOT_EXISTS:
             await self._remove_record(scope, stream, archive)
 
@@ -172,14 +197,29 @@ class OutcomeArchive:
         key = _archive_key(scope, stream)
         await self._tables.remove(table, key, version=archive.version)
 
-    async def _drop_first(
-        self, scope: str, stream: str, archive: Archive, chunk: OutcomesRecord
+    async def _remove_chunk(
+        self,
+        scope: str,
+        stream: str,
+        archive: Archive,
+        number: int,
+        chunk: OutcomesRecord,
+        version: int,
     ) -> None:
-        """Remove the first chunk: its outcomes, then itself, then its number."""
-        first = archive.record.first
-        keys = [_outcome_key(scope, stream, outcome.identifier) for outcome in chunk.outcomes]
-        await self._remove(scope, stream, [*keys, _chunk_key(scope, stream, first)])
-        await self._write(scope, stream, [], archive, ArchiveRecord(first + 1, archive.record.end))
+        """Remove a chunk and its outcomes at once.
+
+        Raises ``VersionConflictError`` if the chunk was written after this version of the archive.
+        """
+        if version == NOT_EXISTS:
+            return
+        self._known.pop((scope, stream), None)
+        if version > archive.version:
+            raise VersionConflictError(f"the archive of {scope}/{stream} has changed")
+        versions = [(_chunk_key(scope, stream, number), version)]
+        for outcome in chunk.outcomes:
+            # Nothing else ever has this key: no two transactions have one id.
+            versions.append((_outcome_key(scope, stream, outcome.identifier), NO_VERSION))
+        await self._tables.remove_if(self._names[table_index(scope, stream)], versions)
 
     async def _load(self, scope: str, stream: str) -> Archive:
         if (known := self._known.get((scope, stream))) is not None:
@@ -222,9 +262,6 @@ class OutcomeArchive:
             return await self._tables.get_all(self._names[table_index(scope, stream)], keys)
         except NoSuchTableError:
             return [None] * len(keys)
-
-    async def _remove(self, scope: str, stream: str, keys: Sequence[bytes]) -> None:
-        await self._tables.remove_all(self._names[table_index(scope, stream)], keys)
 
 
 def _outcome_key(scope: str, stream: str, digits: str) -> bytes:

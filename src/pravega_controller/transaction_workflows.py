@@ -1112,17 +1112,17 @@ class TransactionWorkflows:
                 for identifier in identifiers:
                     owner.ended.pop(identifier, None)
             await self._transactions.remove_line(scope, name, stream.stream_id)
-            if await self._may_have_name(stream):
-                await self._archive.remove(scope, name)
+            await self._archive.remove(
+                scope, name, may_have_name=partial(self._may_have_name, stream)
+            )
             self.registry.forget(owner)
 
     async def _may_have_name(self, stream: Stream) -> bool:
         """Return whether no other stream has taken the name of a stream.
 
-        This controller may have been stopped while another one deleted the stream.
+        This controller may have been stopped while another one deleted the stream, even if it is
+        alone by now.
         """
-        if self._members.solitude is not None:
-            return True
         try:
             found = await self._store.stream(stream.scope.name, stream.name)
         except (NotFoundError, CorruptMetadataError):
