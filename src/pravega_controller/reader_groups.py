@@ -11,6 +11,8 @@ Invariants:
    replaces.
 3. A group subscribes to its streams exactly while its retention type is not 0; a subscriber's cut
    never moves backwards.
+4. A group's stream is made by the update that writes the group's record again as it was: it is
+   never made for a group that is gone.
 """
 
 from __future__ import annotations
@@ -151,9 +153,12 @@ class ReaderGroupOperations:
         """Return a group that readers can use. Raises ``ReaderGroupNotFoundError``."""
         group = await self._store.group(scope, name)
         if isinstance(group.record.pending, CreateGroup | DeleteGroup):
-            async with self._locks.hold(_intent(scope, name)):
-                return await self._settled(scope, name)
+            return await until_unchanged(partial(self._get_settled, scope, name))
         return group
+
+    async def _get_settled(self, scope: str, name: str) -> ReaderGroup:
+        async with self._locks.hold(_intent(scope, name)):
+            return await self._settled(scope, name)
 
     async def update(
         self,
@@ -307,11 +312,14 @@ class ReaderGroupOperations:
         configuration = fixed_configuration(1, rollover_bytes=STATE_STREAM_ROLLOVER_BYTES)
         state_stream = names.reader_group_stream(group.name)
         subscribed = group.record.configuration.subscribed
-        await run_all(
-            partial(self._streams.create_internal, group.scope.name, state_stream, configuration),
-            partial(self._subscribe, group, subscribed, generation=0),
-        )
-        return await self._store.write_group(group, structs.replace(group.record, pending=None))
+        current = group
+
+        async def create_stream() -> None:
+            nonlocal current
+            current = await self._streams.create_for_group(group, state_stream, configuration)
+
+        await run_all(create_stream, partial(self._subscribe, group, subscribed, generation=0))
+        return await self._store.write_group(current, structs.replace(group.record, pending=None))
 
     async def _update(
         self, group: ReaderGroup, configuration: ReaderGroupConfiguration

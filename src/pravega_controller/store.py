@@ -421,6 +421,41 @@ class MetadataStore:
 
     async def insert_streams(self, scope: Scope, new: Sequence[NewStream]) -> list[Stream]:
         """Record new streams that are being made, all or none; ``VersionConflictError``."""
+        return (await self._insert_streams(scope, new))[0]
+
+    async def insert_streams_of_group(
+        self, group: ReaderGroup, new: Sequence[NewStream]
+    ) -> tuple[list[Stream], ReaderGroup]:
+        """Record streams like ``insert_streams`` for a reader group; return the group with them.
+
+        The update of their names writes the group's record again as it is: it fails if the group
+        has changed, or is gone.
+        """
+        same = Change(_group_key(group.name), encode(group.record), group.version)
+        streams, version = await self._insert_streams(group.scope, new, same_object=same)
+        return streams, replace(group, version=version)
+
+    async def insert_mark_stream(
+        self, stream: Stream, new: Sequence[NewStream]
+    ) -> tuple[list[Stream], Stream]:
+        """Record a stream's mark stream like ``insert_streams``; return the stream with it.
+
+        The update of the mark stream's records writes the stream's state again as it is: it fails
+        if the stream has changed, or is gone.
+        """
+        same = Change(stream.key("state"), encode(stream.record), stream.version)
+        marks, version = await self._insert_streams(stream.scope, new, same_state=same)
+        return marks, self._keep(replace(stream, version=version))
+
+    async def _insert_streams(
+        self,
+        scope: Scope,
+        new: Sequence[NewStream],
+        *,
+        same_object: Change | None = None,
+        same_state: Change | None = None,
+    ) -> tuple[list[Stream], int]:
+        """Record new streams if what they belong to is unchanged; return its new version, too."""
         changes: list[Change] = []
         streams: list[Stream] = []
         for one in new:
@@ -433,13 +468,14 @@ class MetadataStore:
             ]
             streams.append(stream)
         named = [
-            Change(
-                _stream_key(one.name),
-                encode(NameRecord(one.stream_id)),
-                one.name_version,
-            )
+            Change(_stream_key(one.name), encode(NameRecord(one.stream_id)), one.name_version)
             for one in new
         ]
+        keys = [change.key for change in named]
+        if same_object is not None:
+            named.append(same_object)
+        if same_state is not None:
+            changes.append(same_state)
         versions: list[int] = []
         name_versions: list[int] = []
 
@@ -450,20 +486,34 @@ class MetadataStore:
             name_versions.extend(await self._tables.update(scope.objects, named))
 
         try:
-            await run_all(write_records, write_names)
+            if same_state is None:
+                await run_all(write_records, write_names)
+            else:
+                # The records decide, so they come last: a name that came after them could come
+                # when the stream is gone. Whoever takes a name without records makes them fail.
+                await write_names()
+                await write_records()
         except NoSuchTableError as error:
             raise ScopeNotFoundError(f"scope {scope.name} does not exist") from error
         except VersionConflictError:
             if versions:
                 await self.discard_streams(scope, [one.stream_id for one in new])
+            if name_versions:
+                # Nothing may come back to these names, and they keep the scope from being empty.
+                with suppress(VersionConflictError, NoSuchTableError):
+                    left = list(zip(keys, name_versions, strict=False))
+                    await self._tables.remove_if(scope.objects, left)
             raise
         by_key = dict(zip((change.key for change in changes), versions, strict=True))
-        return [
+        by_name = dict(zip((change.key for change in named), name_versions, strict=True))
+        made = [
             self._keep(
-                replace(stream, version=by_key[stream.key("state")], name_version=name_version)
+                replace(stream, version=by_key[stream.key("state")], name_version=by_name[key])
             )
-            for stream, name_version in zip(streams, name_versions, strict=True)
+            for stream, key in zip(streams, keys, strict=True)
         ]
+        same = same_object or same_state
+        return made, NO_VERSION if same is None else {**by_key, **by_name}[same.key]
 
     async def discard_streams(self, scope: Scope, stream_ids: Iterable[str]) -> None:
         """Remove the records of streams that never got segments."""
@@ -742,23 +792,28 @@ class MetadataStore:
     async def write_group(self, group: ReaderGroup, record: ReaderGroupRecord) -> ReaderGroup:
         """Replace a reader group's record."""
         version = await self._tables.put(
-            group.scope.objects, f"g/{group.name}".encode(), encode(record), version=group.version
+            group.scope.objects, _group_key(group.name), encode(record), version=group.version
         )
         return replace(group, version=version, record=record)
 
     async def is_unchanged(self, group: ReaderGroup) -> bool:
-        """Return whether a reader group is there now as it was read."""
+        """Return whether a reader group is there now as it was read.
+
+        It may have been written again as it is, with a stream of its own.
+        """
         try:
-            entry = await self._tables.get(group.scope.objects, f"g/{group.name}".encode())
+            entry = await self._tables.get(group.scope.objects, _group_key(group.name))
         except NoSuchTableError:
             return False
-        return entry is not None and entry.version == group.version
+        if entry is None:
+            return False
+        return entry.version == group.version or entry.value == encode(group.record)
 
     async def remove_group(self, group: ReaderGroup) -> None:
         """Remove a reader group's record; fine if it is gone, also with its scope."""
         with suppress(NoSuchTableError):
             await self._tables.remove(
-                group.scope.objects, f"g/{group.name}".encode(), version=group.version
+                group.scope.objects, _group_key(group.name), version=group.version
             )
 
     # ---- Other objects of a scope ----------------------------------------------------------------
@@ -1135,6 +1190,10 @@ def _names_in(entry: Entry | None) -> tuple[str, ...]:
 
 def _stream_key(name: str) -> bytes:
     return f"s/{name}".encode()
+
+
+def _group_key(name: str) -> bytes:
+    return f"g/{name}".encode()
 
 
 def _first_keys(stream_id: str) -> list[bytes]:

@@ -17,7 +17,8 @@ Invariants:
 3. A truncation moves the head before it drops bytes: no client is sent to bytes that may be gone.
 4. A deleted stream leaves the number after its last segment behind, so that no segment name is ever
    used twice.
-5. A stream and its mark stream are made and removed by the same updates.
+5. A stream and its mark stream are made and removed by the same updates. A mark stream that is
+   missing is made by an update that writes its stream's state, too.
 6. A deletion is about one stream, by its id: it deletes nothing of one that was made under the name
    since. So what a stream's name leads to, its mark stream and its tags, is deleted only as it was
    read while the stream was there.
@@ -77,6 +78,7 @@ from pravega_controller.store import (
     MetadataStore,
     NewStream,
     Place,
+    ReaderGroup,
     Scope,
     Stream,
     StreamWrite,
@@ -110,6 +112,8 @@ LATE_KIND = "stream-segments"
 """Kind of the intents to look for segments that a dead controller may create late."""
 FIXED_POLICY = (int(ScaleType.FIXED), 0)
 """The scale type and target rate of a segment that never requests to be scaled."""
+ANY_PHASE = ("active", "clearing", "deleting")
+"""The phases of a scope in which workflows that have begun go on."""
 
 log = structlog.get_logger(__name__)
 
@@ -118,6 +122,9 @@ T = TypeVar("T")
 
 RegisterTruncation: TypeAlias = Callable[[Stream], Awaitable[None]]
 """Called with a stream whose head has moved, before the truncation counts as finished."""
+
+InsertStreams: TypeAlias = Callable[[Scope, Sequence[NewStream]], Awaitable[list[Stream]]]
+"""Records new streams of a scope, all or none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,15 +214,15 @@ class StreamWorkflows:
     async def change(self, scope: str, name: str, action: Callable[[], Awaitable[T]]) -> T:
         """Call ``action`` with the stream held; repeat it if another controller has written."""
 
-        async def act() -> T:
-            async with self.exclusive(scope, name):
-                try:
-                    return await action()
-                except REFUSALS:
-                    await self._store.remove_intent(stream_intent(scope, name))
-                    raise
+        return await until_unchanged(partial(self._change_once, scope, name, action))
 
-        return await until_unchanged(act)
+    async def _change_once(self, scope: str, name: str, action: Callable[[], Awaitable[T]]) -> T:
+        async with self.exclusive(scope, name):
+            try:
+                return await action()
+            except REFUSALS:
+                await self._store.remove_intent(stream_intent(scope, name))
+                raise
 
     async def settled(
         self, scope: str, name: str, *, is_wanted: Callable[[Stream], bool] | None = None
@@ -363,22 +370,51 @@ class StreamWorkflows:
 
     async def create(self, scope: str, name: str, configuration: StreamConfiguration) -> bool:
         """Make a stream and its mark stream; False if it existed. Raises ``ScopeNotFoundError``."""
+        insert = self._store.insert_streams
         return await self.change(
-            scope, name, partial(self._create_in, scope, name, configuration, ("active",))
+            scope, name, partial(self._create_in, scope, name, configuration, ("active",), insert)
         )
 
-    async def create_internal(
-        self, scope: str, name: str, configuration: StreamConfiguration
-    ) -> bool:
-        """Make a stream even if its scope is being cleared; False if it existed.
+    async def create_for_group(
+        self, group: ReaderGroup, name: str, configuration: StreamConfiguration
+    ) -> ReaderGroup:
+        """Make a stream of a reader group if there is none; return the group as it is then.
 
         The steps of a workflow must not depend on the scope's phase, because the workflow must end
-        before the scope can.
+        before the scope can. Raises ``VersionConflictError`` if the group has changed, after which
+        nothing is made: it may be gone, and nothing would ever delete its stream.
         """
-        phases = ("active", "clearing", "deleting")
-        return await self.change(
-            scope, name, partial(self._create_in, scope, name, configuration, phases)
-        )
+        current = group
+
+        async def insert(scope: Scope, new: Sequence[NewStream]) -> list[Stream]:
+            nonlocal current
+            _check_same(scope, group.scope)
+            streams, current = await self._store.insert_streams_of_group(current, new)
+            return streams
+
+        scope = group.scope.name
+        create = partial(self._create_in, scope, name, configuration, ANY_PHASE, insert)
+        # After a conflict, the caller reads the group again.
+        await self._change_once(scope, name, create)
+        return current
+
+    async def _create_mark(self, stream: Stream, mark: str) -> Stream:
+        """Make the mark stream of a stream if there is none; return the stream as it is then.
+
+        Raises ``VersionConflictError`` like ``create_for_group``.
+        """
+        current = stream
+
+        async def insert(scope: Scope, new: Sequence[NewStream]) -> list[Stream]:
+            nonlocal current
+            _check_same(scope, stream.scope)
+            marks, current = await self._store.insert_mark_stream(current, new)
+            return marks
+
+        scope = stream.scope.name
+        create = partial(self._create_in, scope, mark, MARK_CONFIGURATION, ANY_PHASE, insert)
+        await self._change_once(scope, mark, create)
+        return current
 
     async def delete(self, scope: str, name: str) -> None:
         """Delete a sealed stream. Raises ``StreamNotSealedError`` for another.
@@ -477,9 +513,14 @@ class StreamWorkflows:
         return stream, belongings[0]
 
     async def _create_in(
-        self, scope: str, name: str, configuration: StreamConfiguration, phases: Sequence[str]
+        self,
+        scope: str,
+        name: str,
+        configuration: StreamConfiguration,
+        phases: Sequence[str],
+        insert: InsertStreams,
     ) -> bool:
-        """Make a stream; the caller holds it exclusively."""
+        """Make a stream, which ``insert`` records; the caller holds it exclusively."""
         if self._store.known(scope, name) is not None and await self._exists(scope, name):
             return False
         wanted = _with_mark(name)
@@ -520,7 +561,7 @@ class StreamWorkflows:
             )
             if not place.is_taken
         ]
-        streams = await self._store.insert_streams(owner, new)
+        streams = await insert(owner, new)
         try:
             await self._finish_creating(streams)
         except VersionConflictError:
@@ -630,13 +671,18 @@ class StreamWorkflows:
             try:
                 found = await self._store.stream(stream.scope.name, mark)
             except StreamNotFoundError:
-                await self.create_internal(stream.scope.name, mark, MARK_CONFIGURATION)
+                streams[0] = await self._create_mark(stream, mark)
             else:
                 if isinstance(found.record.pending, Create):
                     if found.record.owner != self._me:
                         await self._promise_to_look(found)
                     streams.append(found)
-        return (await self._finish_creating(streams))[0]
+        try:
+            return (await self._finish_creating(streams))[0]
+        except VersionConflictError:
+            for one in streams[1:]:
+                await self.delete_strays(one)
+            raise
 
     async def _finish_creating(self, streams: Sequence[Stream]) -> list[Stream]:
         """Make the segments of new streams, and then the streams, together.
@@ -875,6 +921,12 @@ async def _being_created(stream: Stream) -> list[int]:
             epoch = await stream.history.epoch(number)
             created += [segment.segment_id for segment in epoch.created]
     return created
+
+
+def _check_same(scope: Scope, expected: Scope) -> None:
+    """Raise ``ScopeNotFoundError`` if a scope of this name was made since."""
+    if scope.record.scope_id != expected.record.scope_id:
+        raise ScopeNotFoundError(f"scope {scope.name} does not exist any more")
 
 
 def _with_mark(name: str) -> list[str]:

@@ -19,13 +19,15 @@ from msgspec import structs
 
 from pravega_controller.conflicts import until_unchanged
 from pravega_controller.controller import Controller
-from pravega_controller.errors import AlreadyExistsError, NotFoundError
+from pravega_controller.errors import AlreadyExistsError, NotFoundError, VersionConflictError
+from pravega_controller.history import first_epoch
 from pravega_controller.intents import INTENTS
 from pravega_controller.key_value_tables import KeyValueTableConfiguration
 from pravega_controller.late_segments import LATE_SECONDS
 from pravega_controller.members import MEMBERS
 from pravega_controller.records import (
     ConfigurationRecord,
+    Create,
     CreateGroup,
     Delete,
     NamedCut,
@@ -33,7 +35,9 @@ from pravega_controller.records import (
     ReaderGroupRecord,
     Update,
 )
+from pravega_controller.store import NewStream, StreamWrite
 from pravega_controller.streams import fixed_configuration
+from pravega_controller.table_client import NOT_EXISTS
 from pravega_controller.testing.memory_segment_store import MemorySegmentStore
 from pravega_wire import commands as wire
 
@@ -447,3 +451,98 @@ async def test_records_stay_of_a_stream_whose_creator_lives(
             still.end()
         await check_stream(creator)
         assert (await creator.store.stream("s", "a")).stream_id == stream_ids[0]
+
+
+async def begin_creation(c: Controller) -> None:
+    """Leave the creation of a stream and its mark stream to whoever finds it."""
+    await c.scopes.create("s")
+    await c.streams.create("s", "a", TAGGED)
+    streams = [await c.store.stream("s", name) for name in ("a", "_MARKa")]
+    record = partial(structs.replace, pending=Create(), owner="")
+    await c.store.write_streams([StreamWrite(one, record(one.record)) for one in streams])
+
+
+async def begin_creation_without_mark(c: Controller) -> None:
+    """Leave the creation of a stream, whose mark stream is missing, to whoever finds it."""
+    await c.scopes.create("s")
+    scope = await c.store.active_scope("s")
+    first = first_epoch([(0.0, 1.0)], first_number=0, created_ms=0)
+    new = NewStream("a", c.store.new_id(), NOT_EXISTS, TAGGED, first, "")
+    await c.store.insert_streams(scope, [new])
+
+
+async def end_creation(c: Controller) -> None:
+    await finish_stream(c)
+    await c.streams.seal("s", "a")
+    await c.streams.delete("s", "a")
+
+
+async def check_no_group(c: Controller) -> None:
+    listing = await c.store.list_streams("s", "")
+    assert sorted(listing.names) == ["_MARKa", "a"]
+
+
+async def check_empty(c: Controller) -> None:
+    scope = await c.store.active_scope("s")
+    for kind in ("s", "g", "t"):
+        assert (await c.store.list_objects_of(scope, kind, "")).names == []
+
+
+CREATIONS = {
+    "reader group": Case(
+        prepare=begin_group,
+        delete=finish_group,
+        first=0,
+        end=end_group,
+        make_anew=check_nothing,
+        check=check_no_group,
+        objects=["_MARKa", "a"],
+    ),
+    "stream": Case(
+        prepare=begin_creation,
+        delete=finish_stream,
+        first=0,
+        end=end_creation,
+        make_anew=check_nothing,
+        check=check_empty,
+        objects=[],
+    ),
+    "stream without its mark stream": Case(
+        prepare=begin_creation_without_mark,
+        delete=finish_stream,
+        first=0,
+        end=end_creation,
+        make_anew=check_nothing,
+        check=check_empty,
+        objects=[],
+    ),
+}
+"""Creations that a slow controller goes on with after what they make was made and deleted."""
+
+
+@pytest.mark.parametrize("case", CREATIONS.values(), ids=CREATIONS)
+async def test_a_creation_that_others_ended_leaves_nothing(
+    case: Case,
+    open_on_memory: OpenController,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    number = case.first
+    while not await delete_amid(case, number, open_on_memory, memory_store):
+        memory_store.reset()
+        number += case.step
+    assert number > case.first
+
+
+async def test_a_mark_stream_of_a_changed_stream_leaves_no_name(
+    open_on_memory: OpenController, memory_store: MemorySegmentStore
+) -> None:
+    async with open_on_memory() as c:
+        await begin_creation_without_mark(c)
+        stream = await c.store.stream("s", "a")
+        await c.store.write_stream(stream, stream.record)
+        first = first_epoch([(0.0, 1.0)], first_number=0, created_ms=0)
+        mark = NewStream("_MARKa", c.store.new_id(), NOT_EXISTS, TAGGED, first, "")
+        with pytest.raises(VersionConflictError):
+            await c.store.insert_mark_stream(stream, [mark])
+        assert (await c.store.list_streams("s", "")).names == ["a"]
