@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from selectors import EVENT_READ, DefaultSelector
 
@@ -80,19 +81,27 @@ def wait_until_stored(directory: Path, *, bytes_min: int, seconds_max: float) ->
     """Wait until the files below a directory have this many bytes, or until the time is over."""
     deadline = time.perf_counter() + seconds_max
     while time.perf_counter() < deadline:
-        if sum(path.stat().st_size for path in _files_of(directory)) >= bytes_min:
+        length = 0
+        for path in _files_of(directory):
+            # A running server also removes files.
+            with suppress(FileNotFoundError):
+                length += path.stat().st_size
+        if length >= bytes_min:
             return
         time.sleep(SETTLED_SECONDS)
 
 
 def forget_pages(directory: Path) -> list[Path]:
-    """Remove the files below a directory from the page cache; return them."""
-    files = _files_of(directory)
-    for path in files:
-        descriptor = os.open(path, os.O_RDONLY)
-        os.fdatasync(descriptor)
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        os.close(descriptor)
+    """Remove the files below a directory from the page cache; return them.
+
+    A server that runs may remove files meanwhile.
+    """
+    files: list[Path] = []
+    for path in _files_of(directory):
+        with suppress(FileNotFoundError), path.open("rb") as file:
+            os.fdatasync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            files.append(path)
     return files
 
 
