@@ -96,7 +96,7 @@ class Intents:
                 # It is there still, as it was or as it is now.
                 self._written.setdefault(key, written)
             raise
-        # Whoever wrote or removed it meanwhile must not take it for idle: it is in use.
+        # Another task may have marked it as idle meanwhile, but the caller uses it.
         self._idle_since.pop(key, None)
         self._written[key] = _Written(merged, version)
 

@@ -4,8 +4,8 @@ A controller asks the segment store to create segments: those of a transaction, 
 key-value table. It may die before the segment store carries out these requests. Another controller
 then finishes or undoes its work, and clients may end the transaction, or truncate or delete what
 has the segments, all before the requests of the dead controller are carried out. These then create
-segments that nothing refers to. So whoever continues or undoes such work records an intent first,
-and deletes what is not needed after ``LATE_SECONDS``.
+segments that nothing refers to. So a controller that continues or undoes such work first records an
+intent. After ``LATE_SECONDS`` it deletes the segments that nothing needs.
 
 Owns: which segments are to be deleted again, and when. Which of them are still needed is decided,
 at that time, by the module that registers for their kind.

@@ -490,7 +490,8 @@ class MetadataStore:
                 await run_all(write_records, write_names)
             else:
                 # The records decide, so they come last: a name that came after them could come
-                # when the stream is gone. Whoever takes a name without records makes them fail.
+                # when the stream is gone. If another controller has taken the name, which had no
+                # records yet, the update of the records fails.
                 await write_names()
                 await write_records()
         except NoSuchTableError as error:

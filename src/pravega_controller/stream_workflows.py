@@ -447,7 +447,7 @@ class StreamWorkflows:
                 await self._delete_target(scope.name, name, target, is_wanted, seals=True)
             except NotFoundError:
                 log.debug("nothing to delete", scope=scope.name, stream=name)
-                # Whoever deleted it may have left names, which keep the scope from being empty.
+                # An earlier deletion may have left names, and with them the scope is not empty.
                 with suppress(NotFoundError):
                     for dead in _with_mark(name):
                         await self._store.remove_dead_name_of(scope, dead)

@@ -158,7 +158,7 @@ class OutcomeArchive:
                 chunk, version = await self._chunk(scope, stream, first)
                 if any(now_ms - outcome.ended_ms < KEPT_MS_MIN for outcome in chunk.outcomes):
                     return
-                # The chunk goes first: whoever is killed in between leaves no keys behind.
+                # Remove the chunk first: a controller killed between the two leaves no keys behind.
                 await self._remove_chunk(scope, stream, archive, first, chunk, version)
                 record = ArchiveRecord(first + 1, end)
                 await self._write(scope, stream, [], archive, record)

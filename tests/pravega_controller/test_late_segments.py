@@ -223,7 +223,7 @@ async def test_a_promise_that_is_repeated_is_kept_after_the_whole_time_again(
         await late.promise(INTENT)
         await trio.sleep(40)
         await late.promise(INTENT)
-        # Whoever looks for what is left over finds it under way.
+        # A sweep for unfinished intents calls this; it must not change the time.
         await late.finish("stream-segments", "s", "a/0/0")
         await trio.sleep(200)
         due = 40 + LATE_SECONDS

@@ -156,14 +156,14 @@ async def end_table(c: Controller) -> None:
 
 
 async def begin_deletion(c: Controller) -> None:
-    """Leave a deletion to whoever finds it."""
+    """Record the deletion of a stream that has no owner."""
     await seal_stream(c)
     stream = await c.store.stream("s", "a")
     await c.store.write_stream(stream, structs.replace(stream.record, pending=Delete(), owner=""))
 
 
 async def begin_update(c: Controller) -> None:
-    """Leave an update that takes the tag away to whoever finds it."""
+    """Record an update that removes the tag and has no owner."""
     await c.scopes.create("s")
     await c.streams.create("s", "a", TAGGED)
     stream = await c.store.stream("s", "a")
@@ -187,7 +187,7 @@ async def make_group(c: Controller, group_id: str) -> None:
 
 
 async def begin_group(c: Controller) -> None:
-    """Leave the creation of a group to whoever finds it."""
+    """Record the creation of a group, without carrying it out."""
     await c.scopes.create("s")
     await c.streams.create("s", "a", fixed_configuration(1))
     record = ReaderGroupRecord(GROUP_ID, 0, GROUP, pending=CreateGroup())
@@ -401,6 +401,17 @@ async def delete_amid(
     return False
 
 
+async def stop_at_each_request(
+    case: Case, open_on_memory: OpenController, memory: MemorySegmentStore
+) -> None:
+    """Check a case with the slow controller stopped at one request after the other."""
+    number = case.first
+    while not await delete_amid(case, number, open_on_memory, memory):
+        memory.reset()
+        number += case.step
+    assert number > case.first
+
+
 def segments(memory: MemorySegmentStore) -> list[str]:
     return [name for name in (*memory.segments, *memory.tables) if name.startswith("s/")]
 
@@ -418,11 +429,7 @@ async def test_what_is_made_after_a_deletion_stays(
     memory_store: MemorySegmentStore,
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    number = case.first
-    while not await delete_amid(case, number, open_on_memory, memory_store):
-        memory_store.reset()
-        number += case.step
-    assert number > case.first
+    await stop_at_each_request(case, open_on_memory, memory_store)
 
 
 @pytest.mark.parametrize("number", range(4))
@@ -454,7 +461,7 @@ async def test_records_stay_of_a_stream_whose_creator_lives(
 
 
 async def begin_creation(c: Controller) -> None:
-    """Leave the creation of a stream and its mark stream to whoever finds it."""
+    """Record the creation of a stream and its mark stream, which has no owner."""
     await c.scopes.create("s")
     await c.streams.create("s", "a", TAGGED)
     streams = [await c.store.stream("s", name) for name in ("a", "_MARKa")]
@@ -463,7 +470,7 @@ async def begin_creation(c: Controller) -> None:
 
 
 async def begin_creation_without_mark(c: Controller) -> None:
-    """Leave the creation of a stream, whose mark stream is missing, to whoever finds it."""
+    """Record the creation of a stream without an owner, and no mark stream."""
     await c.scopes.create("s")
     scope = await c.store.active_scope("s")
     first = first_epoch([(0.0, 1.0)], first_number=0, created_ms=0)
@@ -527,11 +534,7 @@ async def test_a_creation_that_others_ended_leaves_nothing(
     memory_store: MemorySegmentStore,
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    number = case.first
-    while not await delete_amid(case, number, open_on_memory, memory_store):
-        memory_store.reset()
-        number += case.step
-    assert number > case.first
+    await stop_at_each_request(case, open_on_memory, memory_store)
 
 
 async def test_a_mark_stream_of_a_changed_stream_leaves_no_name(
