@@ -66,6 +66,14 @@ final class KillNineWorkload {
     private static final long SECONDS_TO_THE_END = 120;
     private static final long LEASE_MS = 60_000;
     private static final int ABORTED_OF = 5;
+
+    /**
+     * The shortest time between transactions of a writer without connection pooling. The client
+     * holds the buffer of 1 MiB of each connection for 20 s, also after its end, so more than some
+     * 70 connections a second fill the heap.
+     */
+    private static final long UNPOOLED_TRANSACTION_MS = 125;
+
     private static final long SCALE_MS = 2_000;
 
     private final Path directory;
@@ -182,8 +190,13 @@ final class KillNineWorkload {
                 executor);
     }
 
-    /** Writes transactions, one after the other, and aborts some of them. */
+    /**
+     * Writes transactions, one after the other, and aborts some of them.
+     *
+     * <p>The connections of one writer are its transactions' own, those of the others are shared.
+     */
     private void commitUntilStopped(int writerNumber) throws Exception {
+        boolean pooled = writerNumber != 0;
         EventWriterConfig config =
                 EventWriterConfig.builder()
                         .initialBackoffMillis(5)
@@ -191,6 +204,7 @@ final class KillNineWorkload {
                         .maxBackoffMillis(500)
                         .retryAttempts(10_000)
                         .transactionTimeoutTime(LEASE_MS)
+                        .enableConnectionPooling(pooled)
                         .build();
         try (EventStreamClientFactory clients = patientClients();
                 TransactionalEventStreamWriter<String> writer =
@@ -208,6 +222,9 @@ final class KillNineWorkload {
                 }
                 if (commit(transaction, events, number % ABORTED_OF == 0)) {
                     sequence += BATCH;
+                }
+                if (!pooled) {
+                    Thread.sleep(UNPOOLED_TRANSACTION_MS);
                 }
             }
         }

@@ -55,8 +55,8 @@ final class TransactionWorks {
     }
 
     /**
-     * Shared connections: the client keeps every transaction, with its connection and a buffer of 1 MiB for it, until it next pings, seconds
-     * later. With a connection for each transaction a heap of 1 GiB is full after some 500 of them, and the client then waits for 30 s.
+     * Shared connections: the client holds the buffer of 1 MiB of each connection for 20 s, also after its end. With a connection for each
+     * transaction and segment a heap of 1 GiB is full after some 1,000 of them, and the client then fails or waits for 30 s.
      */
     static EventWriterConfig transactionalConfig() {
         return EventWriterConfig.builder().enableConnectionPooling(true).build();
