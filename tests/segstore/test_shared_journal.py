@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import trio
@@ -46,4 +47,4 @@ async def test_a_quiet_container_does_not_keep_the_journal_of_a_busy_one(tmp_pat
                     await trio.sleep(0.2)
             assert quiet.segment_info("q").length == 24 * 8
             assert busy.segment_info("b").length == 24 * 16 * MIB
-            assert journal.statistics().file_count <= 16
+            assert len(os.listdir(tmp_path)) <= 16

@@ -46,11 +46,11 @@ class JournalThread:
         batches are submitted and not fetched. ``records`` is a list.
         """
 
-    def fetch_results(self) -> list[tuple[int, float]]:
+    def fetch_results(self) -> list[int]:
         """Remove and return the batches that ended since the last call, in order.
 
         Each is the number of its durable bytes (all, or it failed) or an errno as a negative
-        number, and the seconds that the write took.
+        number.
         """
 
     def resume(self) -> None:

@@ -13,10 +13,9 @@ Invariants:
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.mem cimport PyMem_RawFree, PyMem_RawRealloc
 from libc.errno cimport EINTR, errno
-from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memcpy, memset
-from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 from posix.types cimport off_t
 from posix.unistd cimport write
 
@@ -92,7 +91,6 @@ cdef struct Job:
     Py_ssize_t entry_count
     Py_ssize_t entry_capacity
     size_t length
-    int64_t nanoseconds
     ssize_t result
     uint32_t salt
     int descriptor
@@ -218,17 +216,10 @@ cdef ssize_t write_job(Shared *shared, const Job *job) noexcept nogil:
             return -errno
 
 
-cdef int64_t now_nanoseconds() noexcept nogil:
-    cdef timespec now
-    clock_gettime(CLOCK_MONOTONIC, &now)
-    return <int64_t>now.tv_sec * 1000000000 + now.tv_nsec
-
-
 cdef void *run_thread(void *argument) noexcept nogil:
     cdef Shared *shared = <Shared *>argument
     cdef Job *job
     cdef uint64_t one = 1
-    cdef int64_t started
     cdef bint blocked
     cdef sigset_t signals
     # Signals are for the interpreter's threads.
@@ -243,12 +234,7 @@ cdef void *run_thread(void *argument) noexcept nogil:
         job = &shared.jobs[shared.over % SLOTS]
         blocked = shared.blocked
         pthread_mutex_unlock(&shared.lock)
-        job.result = 0
-        job.nanoseconds = 0
-        if not blocked:
-            started = now_nanoseconds()
-            job.result = write_job(shared, job)
-            job.nanoseconds = now_nanoseconds() - started
+        job.result = 0 if blocked else write_job(shared, job)
         pthread_mutex_lock(&shared.lock)
         if job.result != <ssize_t>job.length:
             shared.blocked = True
@@ -338,7 +324,7 @@ cdef class JournalThread:
         """Remove and return the batches that ended since the last call, in order.
 
         Each is the number of its durable bytes (all, or it failed) or an errno as a negative
-        number, and the seconds that the write took.
+        number.
         """
         cdef uint64_t over
         cdef Job *job
@@ -349,7 +335,7 @@ cdef class JournalThread:
         while self.taken < over:
             job = &self.shared.jobs[self.taken % SLOTS]
             self.release(job)
-            taken.append((job.result, job.nanoseconds * 1e-9))
+            taken.append(job.result)
             self.taken += 1
         return taken
 

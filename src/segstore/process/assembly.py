@@ -89,7 +89,7 @@ async def open_containers(
                 scrub=None if chunk_storage is not None else scrub_policy(config),
                 readable=tier.readable_of(directory.store_id),
             )
-            yield _Opener(config, opening, directory, data_logs, journals, confirm).open
+            yield _Opener(opening, directory, data_logs, journals, confirm).open
     except BaseExceptionGroup as group:
         if not is_open and len(group.exceptions) == 1:
             raise group.exceptions[0] from group.exceptions[0].__cause__
@@ -169,14 +169,12 @@ class _Opener:
 
     def __init__(
         self,
-        config: SegmentStoreConfig,
         opening: ContainerOpening,
         directory: DataDirectory,
         data_logs: DurableDataLogFactory | None,
         journals: Mapping[int, KeptJournal],
         confirm: ConfirmOwner | None,
     ) -> None:
-        self._config = config
         self._opening = opening
         self._directory = directory
         self._data_logs = data_logs
@@ -205,16 +203,11 @@ class _Opener:
         self, kept: KeptJournal, container_id: int
     ) -> AsyncIterator[SegmentContainer]:
         journal = await kept.wait_open()
-        file_bytes = self._config.journal_file_bytes
-
-        def log_bytes() -> int:
-            return journal.statistics().log_bytes(file_bytes)
-
         async with (
             self._opening.open_on(
                 journal,
                 container_id,
-                log_bytes=log_bytes,
+                log_bytes=journal.log_bytes,
                 confirm=self._confirm and partial(self._confirm, kept.number),
             ) as container,
             trio.open_nursery() as nursery,

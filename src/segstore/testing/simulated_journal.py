@@ -57,7 +57,6 @@ def open_simulated_journal(
         disk=disk,
         runner=runner or InlineRunner(latency_seconds),
         run_blocking=run_in_place,
-        clock=trio.current_time,
         new_salt=lambda: random.getrandbits(32),
     )
 

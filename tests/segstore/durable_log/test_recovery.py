@@ -78,7 +78,7 @@ class Machine:
         ):
             yield container
             while with_notes and len(self.notes.list_files()) + 2 < (  # noqa: ASYNC110
-                journal.statistics().needed_file_count
+                journal.log_bytes() // SETTINGS.file_bytes
             ):
                 await trio.sleep(0.01)
             self.disk = self.disk.after_kill()

@@ -306,7 +306,6 @@ class Host:
     async def _serve(self, life: Life) -> None:
         store, plan = self._store, self._plan
         logs = EpochRecordingLogs(store.planted.logs(life.journal))
-        file_bytes = store.settings.file_bytes
         chunks: ChunkStorage = store.tier_2(logs.epoch_now)
         if plan.damages_chunks:
             chunks = self._damaged(chunks)
@@ -330,7 +329,7 @@ class Host:
                     operations_max=plan.operations_max,
                     attributes_dirty_max=plan.attributes_dirty_max,
                 ),
-                log_bytes=lambda: life.journal.statistics().log_bytes(file_bytes),
+                log_bytes=life.journal.log_bytes,
                 attribute_pages=life.pages,
                 attribute_cache=AttributeCache(
                     segment_count_max=plan.attributes_cached,

@@ -2,6 +2,5 @@
 
 from segstore.tiers.journal.journal import ContainerLog, Journal, open_journal
 from segstore.tiers.journal.settings import JournalSettings
-from segstore.tiers.journal.statistics import JournalStatistics
 
-__all__ = ["ContainerLog", "Journal", "JournalSettings", "JournalStatistics", "open_journal"]
+__all__ = ["ContainerLog", "Journal", "JournalSettings", "open_journal"]

@@ -233,11 +233,6 @@ class FilePreparer:
         self._rolled_over_at = -HURRY_SECONDS
 
     @property
-    def file_count(self) -> int:
-        """Return how many files the journal has, needed, ready and freed."""
-        return self._file_count
-
-    @property
     def _files_ahead(self) -> int:
         return self._settings.files_ahead + self._hurried
 

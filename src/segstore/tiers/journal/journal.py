@@ -19,7 +19,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection,
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from time import perf_counter
 from typing import TypeVar
 
 import trio
@@ -50,7 +49,6 @@ from segstore.tiers.journal.recovery import Recovered, recover
 from segstore.tiers.journal.runner import Helper, ThreadRunner, WriterRunner, running
 from segstore.tiers.journal.scan import check_indexes
 from segstore.tiers.journal.settings import JournalSettings
-from segstore.tiers.journal.statistics import BatchAverages, JournalStatistics
 from segstore.tiers.journal.writer import BatchWriter, RecordQueue, WrittenBatch
 
 T = TypeVar("T")
@@ -80,9 +78,6 @@ class Journal:
         self._queue = queue
         self._preparer = preparer
         self._run_blocking = run_blocking
-        self._averages = BatchAverages()
-        self._entry_count = 0
-        self._queued_count = 0
         self._queued_bytes = 0
         self._waiters: list[tuple[LogState, int, trio.Event]] = []
         self._closed = False
@@ -128,29 +123,11 @@ class Journal:
             if container_id not in container_ids:
                 self._truncate(container_id, state, state.next_position)
 
-    def statistics(self) -> JournalStatistics:
-        """Return figures for metrics and for the batching delay."""
-        return JournalStatistics(
-            batch_count=self._averages.batch_count,
-            entry_count=self._entry_count,
-            byte_count=self._averages.byte_count,
-            recent_latency_seconds=self._averages.recent_latency_seconds,
-            average_batch_bytes=self._averages.average_batch_bytes,
-            queued_bytes=self._queued_bytes,
-            queued_count=self._queued_count,
-            file_count=self._preparer.file_count,
-            needed_file_count=len(self._last_positions),
-        )
-
-    @property
-    def recent_latency_seconds(self) -> float:
-        """Return how many seconds recent batches took until they were durable."""
-        return self._averages.recent_latency_seconds
-
-    @property
-    def average_batch_bytes(self) -> float:
-        """Return how many bytes recent batches had on average."""
-        return self._averages.average_batch_bytes
+    def log_bytes(self) -> int:
+        """Return the bytes that count for the throttle of writers: whole files, and all that is on
+        its way into them, of any container. Together these could fill the space that is left for
+        making room."""
+        return len(self._last_positions) * self._file_bytes + self._queued_bytes
 
     def _adopt(self, recovered: Recovered) -> None:
         for container_id, container in recovered.state.containers.items():
@@ -179,7 +156,6 @@ class Journal:
         if self._closed:
             self._refuse(record, DataLogError("the journal is closed"))
             return
-        self._queued_count += 1
         self._queued_bytes += record.length
         self._queue.ordered.append(record)
         self._runner.wake()
@@ -199,21 +175,18 @@ class Journal:
             self._record_batch(batch)
         for record in batch.records:
             if record.on_durable is not None:
-                self._queued_count -= 1
                 self._queued_bytes -= record.length
                 record.on_durable(batch.error)
         if self._waiters:
             self._wake_waiters()
 
     def _record_batch(self, batch: WrittenBatch) -> None:
-        self._averages.add(length=batch.length, seconds=batch.seconds)
         rolled_over = batch.generation != self._current_generation
         if rolled_over:
             self._current_generation = batch.generation
         positions = self._last_positions.setdefault(batch.generation, {})
         for record in batch.records:
             if record.kind == Kind.ENTRY:
-                self._entry_count += 1
                 positions[record.container_id] = record.position
                 self._logs[record.container_id].durable_position = record.position
             elif record.kind == Kind.FREE:
@@ -310,7 +283,7 @@ class Journal:
         """Fail what the writer could not write before it ended."""
         if records:
             error = self.failure or DataLogError("the journal was closed while it had no space")
-            self._batch_over(WrittenBatch(records, -1, 0, 0.0, error))
+            self._batch_over(WrittenBatch(records, -1, error))
         self._wake_waiters()
 
 
@@ -459,7 +432,6 @@ async def open_journal(
     disk: Disk | None = None,
     runner: WriterRunner | None = None,
     run_blocking: RunBlocking = _run_in_thread,
-    clock: Callable[[], float] = perf_counter,
     new_salt: Callable[[], int] = _random_salt,
 ) -> AsyncIterator[Journal]:
     """Open the journal in ``directory`` (which exists), recovering what is there.
@@ -502,7 +474,7 @@ async def open_journal(
             raise DataLogError(
                 f"the first file in {directory} cannot be made: {reason_of(error, directory)}"
             ) from error
-    writer = BatchWriter(queue, pool, recovered.tail, recovered.state, settings, clock)
+    writer = BatchWriter(queue, pool, recovered.tail, recovered.state, settings)
     journal = Journal(disk, runner, queue, preparer, recovered, run_blocking, settings)
     helpers: list[Helper] = [partial(_prepare_files, preparer, runner, writer)]
     if contents is not None:

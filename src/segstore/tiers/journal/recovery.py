@@ -154,7 +154,7 @@ class _Recovery:
     def empty_journal(self, state: JournalState) -> Recovered:
         """Return a journal without a batch that passes. Raises if a file may have had one."""
         for generation in sorted(self.files):
-            self.check_torn(self.scan_of_nothing(self.files[generation], batch_number=1))
+            self.check_torn(FileScan(self.files[generation], next_batch_number=1))
         for name in self.unreadable.values():
             raise DataLogCorruptError(f"journal file {name}, offset 0: the file header is damaged")
         recovered = Recovered(state, Tail(None, 0, 1))
@@ -197,12 +197,8 @@ class _Recovery:
         generation = newest.following_generation
         assert generation is not None
         file = self.existing(generation)
-        self.check_torn(self.scan_of_nothing(file, batch_number=newest.next_batch_number))
+        self.check_torn(FileScan(file, next_batch_number=newest.next_batch_number))
         return file
-
-    def scan_of_nothing(self, file: JournalFile, *, batch_number: int) -> FileScan:
-        """Return the scan of a file whose first batch, of that number, does not pass."""
-        return FileScan(file, next_batch_number=batch_number)
 
     def scan_all_needed(self, generations: list[int], recovered: Recovered) -> None:
         """Scan files, several at a time: while one is checked another is read."""

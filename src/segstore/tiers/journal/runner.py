@@ -143,10 +143,10 @@ class ThreadRunner:
         """Complete the batches that the thread has finished, and submit what is queued."""
         # The eventfd is not read: each write to it is an event of its own.
         try:
-            for written, seconds in self._thread.fetch_results():
+            for written in self._thread.fetch_results():
                 batch = self._submitted.popleft()
                 if written == batch.write_length:
-                    self._on_batch(self._writer.written(batch, seconds))
+                    self._on_batch(self._writer.written(batch))
                 else:
                     self._unwritten.append((batch, written))
             if self._unwritten:
@@ -324,7 +324,7 @@ class InlineRunner:
         """Do the writer's step, with a pause between the write and its effect."""
         batch = writer.prepare()
         if batch is None:
-            return writer.step()
+            return writer.failed_batch() if writer.failure is not None else None
         error = writer.write(batch)
         await trio.sleep(self._latency_seconds(batch.length))
         return writer.written(batch) if error is None else writer.not_written(batch, error)

@@ -17,7 +17,6 @@ Invariants:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from segstore.errors import DataLogError
@@ -65,7 +64,6 @@ class PreparedBatch:
     write_length: int
     """Bytes that are written: zeros fill the disk's block, so that the kernel need not read a block
     of a recycled file first."""
-    started: float
 
     def encode(self) -> list[Buffer]:
         """Return all ``write_length`` bytes."""
@@ -87,8 +85,6 @@ class WrittenBatch:
 
     records: list[Record]
     generation: int
-    length: int
-    seconds: float
     error: DataLogError | None = None
 
 
@@ -113,14 +109,12 @@ class BatchWriter:
         tail: Tail,
         state: JournalState,
         settings: JournalSettings,
-        clock: Callable[[], float],
     ) -> None:
         self._queue = queue
         self._pool = pool
         self._tail = tail
         self._state = state
         self._settings = settings
-        self._clock = clock
         self._prepared: deque[PreparedBatch] = deque()
         self._marked = True
         self._told_failure = False
@@ -131,17 +125,6 @@ class BatchWriter:
     def unmarked(self) -> bool:
         """Return whether something was written since the journal's end was last marked."""
         return not self._marked and not self._prepared and self.failure is None
-
-    def step(self) -> WrittenBatch | None:
-        """Write the next batch durably and return it; None when nothing can be written now.
-
-        When the disk is full, ``disk_full`` is set and the same batch is tried at the next call.
-        """
-        batch = self.prepare()
-        if batch is None:
-            return self.failed_batch() if self.failure is not None else None
-        error = self.write(batch)
-        return self.written(batch) if error is None else self.not_written(batch, error)
 
     def prepare(self) -> PreparedBatch | None:
         """Return the batch that is to be written next; None when there is none or no place for it.
@@ -162,11 +145,10 @@ class BatchWriter:
             self._prepared and self._prepared[-1].records[-1].kind == Kind.END
         ):
             return None
-        started = self._clock()
         records = self._pop_records()
         if not records:
             return None
-        batch = self._prepare(records, started)
+        batch = self._prepare(records)
         self._tail.offset = aligned(batch.offset + batch.length, BATCH_ALIGNMENT)
         self._tail.batch_number += 1
         self._prepared.append(batch)
@@ -180,7 +162,7 @@ class BatchWriter:
             return error
         return None
 
-    def written(self, batch: PreparedBatch, seconds: float | None = None) -> WrittenBatch:
+    def written(self, batch: PreparedBatch) -> WrittenBatch:
         """Continue behind the first prepared batch, which is durable."""
         prepared = self._prepared.popleft()
         assert prepared is batch, "batches become durable in order"
@@ -193,9 +175,7 @@ class BatchWriter:
             self._state.live.add(generation)
             batch.file.disk_file.close()
             self._tail.file = None
-        if seconds is None:
-            seconds = self._clock() - batch.started
-        return WrittenBatch(batch.records, generation, batch.length, seconds)
+        return WrittenBatch(batch.records, generation)
 
     def not_written(self, batch: PreparedBatch, error: OSError) -> WrittenBatch | None:
         """Keep a batch that met a full disk for another attempt; after any other error fail all
@@ -215,7 +195,7 @@ class BatchWriter:
         if file is None or self._marked or self._prepared or self.failure is not None:
             return
         self._marked = True
-        buffers = self._prepare([], self._clock()).encode()
+        buffers = self._prepare([]).encode()
         try:
             if durably:
                 file.disk_file.write_durably(buffers, offset)
@@ -279,15 +259,13 @@ class BatchWriter:
             used += record.stored_bytes
         return records if len(records) > snapshot_count else []
 
-    def _prepare(self, records: list[Record], started: float) -> PreparedBatch:
+    def _prepare(self, records: list[Record]) -> PreparedBatch:
         """Return a batch for the tail."""
         file, offset = self._tail.file, self._tail.offset
         assert file is not None
         length = BATCH_HEADER_BYTES + sum([record.stored_bytes for record in records])
         end = min(aligned(offset + length, file.disk_file.block_bytes), file.header.file_bytes)
-        return PreparedBatch(
-            records, file, offset, self._tail.batch_number, length, end - offset, started
-        )
+        return PreparedBatch(records, file, offset, self._tail.batch_number, length, end - offset)
 
     def pop_all(self) -> list[Record]:
         """Remove and return every record that is not durable; only when nothing is being
@@ -308,7 +286,7 @@ class BatchWriter:
         if self._told_failure and not records:
             return None
         self._told_failure = True
-        return WrittenBatch(records, -1, 0, 0.0, self.failure)
+        return WrittenBatch(records, -1, self.failure)
 
 
 def failure_of(error: OSError, file: JournalFile | None) -> DataLogError:

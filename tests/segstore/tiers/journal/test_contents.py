@@ -139,7 +139,7 @@ async def test_nothing_is_noted_while_files_are_completed_in_a_hurry(
     async with opened(disk, notes) as journal:
         log = await journal.open_log(0)
         number = 0
-        while journal.statistics().needed_file_count <= FILES_WITHOUT_NOTES + 4:
+        while journal.log_bytes() // SETTINGS.file_bytes <= FILES_WITHOUT_NOTES + 4:
             await append(log, frame_of(number))
             await trio.sleep(HURRY_SECONDS / HURRY_FILES / 16)
             number += 1
@@ -153,7 +153,7 @@ async def test_few_files_are_not_noted(autojump_clock: trio.testing.MockClock) -
     async with opened(disk, notes) as journal:
         log = await journal.open_log(0)
         number = 0
-        while journal.statistics().needed_file_count <= FILES_WITHOUT_NOTES + 1:
+        while journal.log_bytes() // SETTINGS.file_bytes <= FILES_WITHOUT_NOTES + 1:
             assert notes.list_files() == []
             await append(log, frame_of(number))
             await trio.sleep(60)

@@ -100,36 +100,14 @@ async def test_what_others_have_on_the_way_counts_for_the_bound_of_the_journal(
     opening = open_simulated_journal(SimulatedDisk(), SETTINGS, latency_seconds=lambda _: 0.001)
     async with opening as journal:
         logs = [await journal.open_log(container_id) for container_id in range(3)]
-        before = journal.statistics().log_bytes(SETTINGS.file_bytes)
+        before = journal.log_bytes()
         assert before == SETTINGS.file_bytes
         appends = Appends()
         for log in logs:
             appends.add(log, b"x" * 1000)
-        assert journal.statistics().log_bytes(SETTINGS.file_bytes) == before + 3000
+        assert journal.log_bytes() == before + 3000
         await appends.wait()
-        assert journal.statistics().log_bytes(SETTINGS.file_bytes) == before
-
-
-async def test_statistics_follow_the_batches(autojump_clock: trio.testing.MockClock) -> None:
-    disk = SimulatedDisk()
-    opening = open_simulated_journal(disk, SETTINGS, latency_seconds=lambda _: 0.001)
-    async with opening as journal:
-        assert journal.recent_latency_seconds == 0
-        log = await journal.open_log(0)
-        appends = Appends()
-        for _ in range(50):
-            appends.add(log, b"x" * 1000)
-            statistics = journal.statistics()
-            assert (statistics.queued_count, statistics.queued_bytes) == (1, 1000)
-            await appends.wait()
-        statistics = journal.statistics()
-        assert journal.recent_latency_seconds == statistics.recent_latency_seconds
-        assert statistics.recent_latency_seconds == pytest.approx(0.001)
-        assert statistics.entry_count == 50
-        assert statistics.batch_count == 51
-        assert statistics.queued_count == statistics.queued_bytes == 0
-        assert 1000 < journal.average_batch_bytes < 1100
-        assert statistics.byte_count > 50_000
+        assert journal.log_bytes() == before
 
 
 async def test_files_are_recycled_as_logs_are_truncated() -> None:
@@ -145,7 +123,7 @@ async def test_files_are_recycled_as_logs_are_truncated() -> None:
             await trio.testing.wait_all_tasks_blocked()
             created.add(len(disk.list_files()))
         assert max(created) <= 4
-        assert journal.statistics().needed_file_count <= 2
+        assert journal.log_bytes() <= SETTINGS.file_bytes * 2
         assert max(disk.list_files()) > f"{10:020d}"
 
 
@@ -163,7 +141,7 @@ async def test_an_idle_container_holds_only_the_files_it_needs() -> None:
             await appends.wait()
             await busy.truncate(appends.addresses[-1])
             await trio.testing.wait_all_tasks_blocked()
-        assert journal.statistics().needed_file_count <= 3
+        assert journal.log_bytes() <= SETTINGS.file_bytes * 3
     async with open_simulated_journal(disk, SETTINGS) as journal:
         idle = await journal.open_log(1)
         assert await read_all(idle) == [b"the idle container's last checkpoint"]
