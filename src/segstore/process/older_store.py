@@ -16,10 +16,10 @@ Invariants:
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 import trio
 
@@ -42,8 +42,6 @@ from segstore.tiers.journal.disk import UntouchedDisk
 from segstore.tiers.journal.log_reader import LogReader
 from segstore.tiers.journal.recovery import Recovered, recover
 
-T = TypeVar("T")
-
 _CLAIM: Final = re.compile(r"_system/chunks-([0-9]+)\$claim-([0-9]{10})-.*", re.ASCII)
 
 
@@ -60,7 +58,9 @@ async def refuse_implausible(
         for container_id, epoch in (await _claims(chunks)).items()
         if directory.journal_of(container_id) == journal
     }
-    recovered = await _run_blocking(lambda: recover(UntouchedDisk(path)) if path.is_dir() else None)
+    recovered = await trio.to_thread.run_sync(
+        lambda: recover(UntouchedDisk(path)) if path.is_dir() else None
+    )
     try:
         states = {} if recovered is None else recovered.state.containers
         for container_id, epoch in sorted(claims.items()):
@@ -182,20 +182,8 @@ async def _operations(
     path: Path, recovered: Recovered, container_id: int
 ) -> AsyncGenerator[Operation, None]:
     """Yield the operations in a container's log."""
-    state = recovered.state.containers[container_id]
-    reader = LogReader(
-        UntouchedDisk(path),
-        _run_blocking,
-        container_id,
-        {
-            generation: scan.indexes[container_id]
-            for generation, scan in recovered.scans.items()
-            if container_id in scan.indexes
-        },
-        {},
-        start=state.first_position,
-        end=state.next_position,
-    )
+    disk, run_blocking = UntouchedDisk(path), trio.to_thread.run_sync
+    reader = LogReader.of_scans(disk, run_blocking, container_id, recovered.state, recovered.scans)
     frames = FrameReader()
     async with aclosing(reader.read()) as entries:
         async for entry in entries:
@@ -209,7 +197,3 @@ def _close(recovered: Recovered) -> None:
         files.append(recovered.tail.file)
     for file in files:
         file.disk_file.close()
-
-
-async def _run_blocking(function: Callable[[], T]) -> T:
-    return await trio.to_thread.run_sync(function)

@@ -266,32 +266,20 @@ class StoreRecovery:
         left = journal.left
         if left is None or container_id not in left.state.containers:
             return 0, None
-        state = left.state.containers[container_id]
-        indexes = {
-            generation: scan.indexes[container_id]
-            for generation, scan in left.scans.items()
-            if container_id in scan.indexes
-        }
+        state, scans = left.state, left.scans
 
         lacks_beginning = isinstance(left, SoundPrefix) and container_id in left.without_beginning
 
         async def read_all() -> AsyncIterator[bytes]:
-            reader = LogReader(
-                DamagedDisk(journal.path),
-                trio.to_thread.run_sync,
-                container_id,
-                indexes,
-                {},
-                start=state.first_position,
-                end=state.next_position,
-            )
+            disk, run_blocking = DamagedDisk(journal.path), trio.to_thread.run_sync
+            reader = LogReader.of_scans(disk, run_blocking, container_id, state, scans)
             async for entry in reader.read():
                 yield entry.data
 
         def read() -> AsyncIterator[bytes]:
             return skip_to_checkpoint(read_all()) if lacks_beginning else read_all()
 
-        return state.epoch, read
+        return state.containers[container_id].epoch, read
 
     def _find_problems(self, container: ContainerRemains) -> None:
         number, stored, log = container.container_id, container.stored, container.replayed

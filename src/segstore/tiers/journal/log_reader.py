@@ -24,6 +24,7 @@ from segstore.tiers.journal.disk import Disk
 from segstore.tiers.journal.files import JournalFile, RunBlocking, journal_name, open_existing
 from segstore.tiers.journal.format import RECORD_HEADER_BYTES
 from segstore.tiers.journal.scan import EntryDigest, FileScan, read_file_entries, scan_file
+from segstore.tiers.journal.state import JournalState
 
 DIGEST_BYTES_MAX: Final = 64 * 1024 * 1024
 """Maximum of digests that are kept between the scan of a journal and the replay of its
@@ -95,6 +96,25 @@ class LogReader:
             for generation, index in indexes.items()
             if index.end_position > start  # else truncated since: the file may be gone
         }
+
+    @classmethod
+    def of_scans(
+        cls,
+        disk: Disk,
+        run_blocking: RunBlocking,
+        container_id: int,
+        state: JournalState,
+        scans: Mapping[int, FileScan],
+    ) -> LogReader:
+        """Return a reader of what scans of the journal's files found of a container."""
+        container = state.containers[container_id]
+        indexes = {
+            generation: scan.indexes[container_id]
+            for generation, scan in scans.items()
+            if container_id in scan.indexes
+        }
+        start, end = container.first_position, container.next_position
+        return cls(disk, run_blocking, container_id, indexes, {}, start=start, end=end)
 
     def truncate(self, position: int) -> None:
         """Forget the entries before ``position``, which are not read any more."""

@@ -38,19 +38,11 @@ async def write_journal(disk: SimulatedDisk, random: Random) -> dict[int, list[b
 async def entries_of(disk: SimulatedDisk, prefix: SoundPrefix, container: int) -> list[bytes]:
     if container not in prefix.state.containers:
         return []
-    state = prefix.state.containers[container]
-    indexes = {
-        generation: scan.indexes[container]
-        for generation, scan in prefix.scans.items()
-        if container in scan.indexes
-    }
 
     async def run(function):  # type: ignore[no-untyped-def]
         return function()
 
-    reader = LogReader(
-        disk, run, container, indexes, {}, start=state.first_position, end=state.next_position
-    )
+    reader = LogReader.of_scans(disk, run, container, prefix.state, prefix.scans)
     return [entry.data async for entry in reader.read()]
 
 
