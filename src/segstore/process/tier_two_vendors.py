@@ -130,10 +130,10 @@ def vendor_of(location: str) -> Vendor:
     return VENDORS[location.partition("://")[0]]
 
 
-def _parse_s3(text: str) -> str:
+def _parse(location: type[S3Location] | type[HdfsLocation], text: str) -> str:
     try:
-        return str(S3Location.parse(text))
-    except S3LocationError as error:
+        return str(location.parse(text))
+    except (S3LocationError, HdfsLocationError) as error:
         raise StorageConfigurationError(f"--tier2 {error}") from error
 
 
@@ -180,13 +180,6 @@ def _readable_objects(
     return ReadableTier(address, chunks.locate)
 
 
-def _parse_hdfs(text: str) -> str:
-    try:
-        return str(HdfsLocation.parse(text))
-    except HdfsLocationError as error:
-        raise StorageConfigurationError(f"--tier2 {error}") from error
-
-
 @asynccontextmanager
 async def _open_hdfs(location: str, settings: VendorSettings) -> AsyncIterator[TierTwo]:
     from segstore.tiers.hdfs.opening import open_hdfs
@@ -214,14 +207,16 @@ def _look_at_hdfs(location: str, settings: VendorSettings) -> Iterator[ChunkStor
 
 _HDFS: Final = Vendor(
     "webhdfs://HOST:PORT/PATH",
-    parse=_parse_hdfs,
+    parse=partial(_parse, HdfsLocation),
     open=_open_hdfs,
     look=_look_at_hdfs,
     leaves_doubt=True,
     can_move=True,
 )
 VENDORS: dict[str, Vendor] = {
-    "s3": Vendor("s3://BUCKET/PREFIX", parse=_parse_s3, open=_open_s3, look=_look_at_s3),
+    "s3": Vendor(
+        "s3://BUCKET/PREFIX", parse=partial(_parse, S3Location), open=_open_s3, look=_look_at_s3
+    ),
     "webhdfs": _HDFS,
     "swebhdfs": _HDFS,
 }

@@ -111,18 +111,11 @@ class _PropertyBody(msgspec.Struct):
 class OpenedHdfs:
     """A directory in an HDFS that answers; it is not yet known to be the store's."""
 
-    def __init__(
-        self,
-        hdfs: WebHdfs,
-        location: HdfsLocation,
-        settings: HdfsSettings,
-        random_bytes: Callable[[int], bytes],
-    ) -> None:
-        self.storage = HdfsChunkStorage(hdfs, random_bytes=random_bytes)
+    def __init__(self, hdfs: WebHdfs, location: HdfsLocation, settings: HdfsSettings) -> None:
+        self.storage = HdfsChunkStorage(hdfs, random_bytes=os.urandom)
         self._trial = hdfs.with_limits(START_LIMITS)
         self._location = location
         self._settings = settings
-        self._random_bytes = random_bytes
 
     def close(self) -> None:
         """Close the connections. Blocks shortly."""
@@ -153,14 +146,14 @@ class OpenedHdfs:
         """Check that a new store can use it. Raises ``StorageError`` with a sentence for users."""
         try:
             await self._trial.repeat("make its directory", lambda: self._trial.make_directory(""))
-            await self._try_everything(f"{PROBE}-{self._random_bytes(8).hex()}")
+            await self._try_everything(f"{PROBE}-{os.urandom(8).hex()}")
         except HdfsRequestError as error:
             raise self._explained(error.failure) from error
 
     async def _try_everything(self, name: str) -> None:
         """Create, extend, find, read and delete a chunk, where no store looks for chunks."""
         hdfs = self._trial.below(UNFINISHED_DIRECTORY)
-        storage = HdfsChunkStorage(hdfs, random_bytes=self._random_bytes, unfinished="")
+        storage = HdfsChunkStorage(hdfs, random_bytes=os.urandom, unfinished="")
         first, second = b"created", b", appended"
         try:
             await storage.write(name, offset=0, data=[first])
@@ -286,15 +279,10 @@ def connect(
     )
 
 
-async def open_hdfs(
-    location: HdfsLocation,
-    settings: HdfsSettings,
-    *,
-    random_bytes: Callable[[int], bytes] = os.urandom,
-) -> OpenedHdfs:
+async def open_hdfs(location: HdfsLocation, settings: HdfsSettings) -> OpenedHdfs:
     """Open a directory. Raises ``StorageConfigurationError`` or ``StorageUnreachableError`` with a
     sentence for users."""
-    opened = OpenedHdfs(connect(location, settings), location, settings, random_bytes)
+    opened = OpenedHdfs(connect(location, settings), location, settings)
     try:
         await opened.look()
     except BaseException:

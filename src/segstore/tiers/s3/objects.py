@@ -74,22 +74,6 @@ class RetryLimits:
     pause_seconds_max: float = 5.0
 
 
-@dataclass(slots=True)
-class RequestCounts:
-    """Count of requests, repeated ones included, and of the bytes of objects in them."""
-
-    puts: int = 0
-    gets: int = 0
-    heads: int = 0
-    deletes: int = 0
-    lists: int = 0
-    copies: int = 0
-    """The requests that join objects: beginning, parts and end of an upload."""
-    retries: int = 0
-    put_bytes: int = 0
-    got_bytes: int = 0
-
-
 @dataclass(frozen=True, slots=True)
 class FoundObject:
     """An object as a listing has it."""
@@ -138,7 +122,6 @@ class ObjectStore:
         self._limiter = trio.CapacityLimiter(THREADS_MAX)
         self._read_limiter = trio.CapacityLimiter(THREADS_MAX)
         self._can_put_if_none = True
-        self.counts = RequestCounts()
 
     @property
     def prefix(self) -> str:
@@ -170,17 +153,13 @@ class ObjectStore:
                 **condition,
             )
 
-        def count() -> None:
-            self.counts.puts += 1
-            self.counts.put_bytes += len(body)
-
         try:
-            await self._request(f"put {key}", put, count)
+            await self._request(f"put {key}", put)
         except S3RequestError as error:
             if error.failure.kind is FailureKind.UNSUPPORTED and self._can_put_if_none:
                 logger.warning("S3 has no conditional puts: it does without", tier2=str(self))
                 self._can_put_if_none = False
-                await self._request(f"put {key}", put, count)
+                await self._request(f"put {key}", put)
             elif error.failure.kind is FailureKind.EXISTS:
                 await self._check_is_ours(key, len(body), metadata)
             else:
@@ -211,11 +190,7 @@ class ObjectStore:
                 raise TruncatedBodyError(f"{len(body)} bytes came, not {length}")
             return body
 
-        def count() -> None:
-            self.counts.gets += 1
-            self.counts.got_bytes += length
-
-        return await self._request(f"read {key}", get, count, limiter=self._read_limiter)
+        return await self._request(f"read {key}", get, limiter=self._read_limiter)
 
     async def metadata(self, key: str) -> tuple[int, Mapping[str, str]]:
         """Return an object's length and metadata."""
@@ -224,10 +199,7 @@ class ObjectStore:
             answer = self._client.head_object(**self._named(key))
             return answer["ContentLength"], answer.get("Metadata", {})
 
-        def count() -> None:
-            self.counts.heads += 1
-
-        return await self._request(f"look up {key}", head, count, limiter=self._read_limiter)
+        return await self._request(f"look up {key}", head, limiter=self._read_limiter)
 
     async def delete(self, key: str) -> None:
         """Delete an object; a missing one is fine."""
@@ -235,11 +207,8 @@ class ObjectStore:
         def delete() -> None:
             self._client.delete_object(**self._named(key))
 
-        def count() -> None:
-            self.counts.deletes += 1
-
         try:
-            await self._request(f"delete {key}", delete, count)
+            await self._request(f"delete {key}", delete)
         except S3RequestError as error:
             if error.failure.kind is not FailureKind.MISSING:
                 raise
@@ -275,12 +244,9 @@ class ObjectStore:
                 arguments["ContinuationToken"] = token
             return self._client.list_objects_v2(**arguments)
 
-        def count() -> None:
-            self.counts.lists += 1
-
         while True:
             answer = await self._request(
-                f"list {prefix or 'everything'}", page, count, limiter=self._read_limiter
+                f"list {prefix or 'everything'}", page, limiter=self._read_limiter
             )
             found.extend(
                 FoundObject(each["Key"].removeprefix(self._prefix), each["Size"])
@@ -294,7 +260,7 @@ class ObjectStore:
         self, key: str, parts: Sequence[FoundObject], metadata: Mapping[str, str]
     ) -> None:
         """Make one object of several whole ones, in the server. Each has 5 MiB or more."""
-        upload = await self._copy_request(
+        upload = await self._request(
             f"begin to join {key}",
             lambda: self._client.create_multipart_upload(
                 **self._named(key),
@@ -319,7 +285,7 @@ class ObjectStore:
         def listed() -> Mapping[str, Any]:
             return self._client.list_multipart_uploads(Bucket=self._bucket, Prefix=self._prefix)
 
-        answer = await self._copy_request("list unfinished uploads", listed)
+        answer = await self._request("list unfinished uploads", listed)
         limit = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=older_than_seconds)
         old = [each for each in answer.get("Uploads", ()) if each["Initiated"] <= limit]
         for each in old:
@@ -340,7 +306,7 @@ class ObjectStore:
                 tag: str = answer["CopyPartResult"]["ETag"]
                 return tag
 
-            tags[index] = await self._copy_request(f"join {key}", copy_part)
+            tags[index] = await self._request(f"join {key}", copy_part)
 
         await run_parallel(range(len(parts)), copy, tasks_max=PARALLEL_COPIES_MAX)
         return tags
@@ -355,7 +321,7 @@ class ObjectStore:
     ) -> None:
         parts = [{"PartNumber": index + 1, "ETag": tag} for index, tag in enumerate(tags)]
         try:
-            await self._copy_request(
+            await self._request(
                 f"end joining {key}",
                 lambda: self._client.complete_multipart_upload(
                     **self._named(key), UploadId=upload, MultipartUpload={"Parts": parts}
@@ -369,7 +335,7 @@ class ObjectStore:
 
     async def _abort(self, key: str, upload: str) -> None:
         try:
-            await self._copy_request(
+            await self._request(
                 f"abort joining {key}",
                 lambda: self._client.abort_multipart_upload(**self._named(key), UploadId=upload),
             )
@@ -385,17 +351,10 @@ class ObjectStore:
                 " another store using this bucket and prefix?"
             )
 
-    async def _copy_request(self, what: str, call: Callable[[], T]) -> T:
-        def count() -> None:
-            self.counts.copies += 1
-
-        return await self._request(what, call, count)
-
     async def _request(
         self,
         what: str,
         call: Callable[[], T],
-        count: Callable[[], None],
         *,
         limiter: trio.CapacityLimiter | None = None,
     ) -> T:
@@ -404,7 +363,6 @@ class ObjectStore:
         pause = self._limits.pause_seconds_min
         attempt = 1
         while True:
-            count()
             try:
                 # A reader that is gone needs no answer; what is changed, is changed or not.
                 return await self._run_request(
@@ -421,7 +379,6 @@ class ObjectStore:
             await trio.sleep(pause * (0.5 + self._random() / 2))
             pause = min(2 * pause, self._limits.pause_seconds_max)
             attempt += 1
-            self.counts.retries += 1
 
     def _named(self, key: str) -> dict[str, Any]:
         return {"Bucket": self._bucket, "Key": self._prefix + key}

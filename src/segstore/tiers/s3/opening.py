@@ -43,8 +43,6 @@ CLEANUP_SECONDS_MAX: Final = 5.0
 PROBE: Final = "segstore-probe"
 DEFAULT_REGION: Final = "us-east-1"
 
-ClientFactory = Callable[[S3Settings], S3Client]
-
 logger = structlog.get_logger(__name__)
 
 
@@ -86,12 +84,10 @@ class OpenedS3:
         tier: S3Tier,
         trial: ObjectStore,
         explain: Callable[[S3RequestError], StorageError],
-        random_bytes: Callable[[int], bytes],
     ) -> None:
         self.tier = tier
         self._trial = trial
         self._explain = explain
-        self._random_bytes = random_bytes
 
     async def open(self) -> Callable[[Callable[[], int]], S3ChunkStorage]:
         """Return the function that gives chunks to their owners, once the prefix is known to be the
@@ -117,29 +113,26 @@ class OpenedS3:
     async def try_everything(self) -> None:
         """Check that a new store can use it. Raises ``StorageError`` with a sentence for users."""
         try:
-            await _try_everything(self._trial, self._random_bytes(8).hex())
+            await _try_everything(self._trial, os.urandom(8).hex())
         except S3RequestError as error:
             raise self._explain(error) from error
 
 
-async def open_s3(
-    location: S3Location,
-    settings: S3Settings,
-    *,
-    client_factory: ClientFactory = boto3_client,
-    random: Callable[[], float] = random.random,
-    random_bytes: Callable[[int], bytes] = os.urandom,
-) -> OpenedS3:
+async def open_s3(location: S3Location, settings: S3Settings) -> OpenedS3:
     """Open a prefix. Raises ``StorageConfigurationError`` or ``StorageUnreachableError`` with a
     sentence for users."""
     try:
-        client = client_factory(settings)
+        client = boto3_client(settings)
     except (BotoCoreError, ValueError) as error:
         raise StorageConfigurationError(f"tier 2 in {location}: {error}") from error
 
     def objects(limits: RetryLimits) -> ObjectStore:
         return ObjectStore(
-            client, bucket=location.bucket, prefix=location.prefix, random=random, limits=limits
+            client,
+            bucket=location.bucket,
+            prefix=location.prefix,
+            random=random.random,
+            limits=limits,
         )
 
     def explain(error: S3RequestError) -> StorageError:
@@ -155,7 +148,7 @@ async def open_s3(
     except BaseException:
         client.close()
         raise
-    return OpenedS3(S3Tier(objects(RetryLimits())), trial, explain, random_bytes)
+    return OpenedS3(S3Tier(objects(RetryLimits())), trial, explain)
 
 
 async def _try_everything(objects: ObjectStore, nonce: str) -> None:

@@ -37,7 +37,7 @@ from segstore.tiers.s3.keys import (
     object_name,
     parse_key,
 )
-from segstore.tiers.s3.objects import FoundObject, ObjectStore, RequestCounts
+from segstore.tiers.s3.objects import FoundObject, ObjectStore
 from segstore.tiers.s3.pieces import (
     ChunkMap,
     Extent,
@@ -119,11 +119,6 @@ class S3Tier:
     def sizes(self) -> PieceSizes:
         """Return the lengths at which pieces are joined."""
         return self._sizes
-
-    @property
-    def counts(self) -> RequestCounts:
-        """Return the requests that were sent up to now."""
-        return self._objects.counts
 
     def close(self) -> None:
         """Close the connections. Nothing can be requested any more."""
