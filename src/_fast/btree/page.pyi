@@ -1,4 +1,3 @@
-from collections.abc import Sequence
 from typing import final
 
 from typing_extensions import Buffer
@@ -79,7 +78,7 @@ class Footer:
 
     @property
     def pages_sum(self) -> int:
-        """Return the sum over the update's pages and its delta that ``sum_pages`` computes."""
+        """Return the sum over the sums of the update's pages and its delta."""
 
     def encode(self) -> bytes:
         """Return the footer's bytes."""
@@ -88,32 +87,3 @@ class Footer:
     def parse(data: Buffer, *, offset: int) -> Footer:
         """Return the footer in these bytes, which are at ``offset``; raises
         ``CorruptPageError``."""
-
-_LeafRecord = tuple[bytes, int]
-_IndexRecord = tuple[bytes, int, int, int]
-
-def unpack_page(
-    data: Buffer, *, offset: int, key_length: int = 16
-) -> tuple[int, list[_LeafRecord] | list[_IndexRecord]]:
-    """Return the level of a page and its records, ``(level, records)``. Raises
-    ``CorruptPageError``.
-
-    A leaf's record is ``(key, value)``; that of an index page, whose level is not 0, is
-    ``(key, offset, length, min_offset)``.
-    """
-
-def pack_page(
-    level: int,
-    records: Sequence[_LeafRecord] | Sequence[_IndexRecord],
-    *,
-    offset: int,
-    key_length: int = 16,
-) -> bytes:
-    """Return a page with these records, which ascend by key; the inverse of ``unpack_page``."""
-
-def sum_pages(data: Buffer, *, offset: int, key_length: int, value: int = 0) -> tuple[int, int]:
-    """Check the whole pages and deltas at the beginning of ``data``, which lies at ``offset``.
-
-    Returns the bytes of these pages, and the sum of an update's pages continued from ``value``.
-    Raises ``CorruptPageError``.
-    """

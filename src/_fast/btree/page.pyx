@@ -11,7 +11,7 @@ Invariants:
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
 from _fast.crc cimport crc32c_of
@@ -72,10 +72,7 @@ cdef void write_delta_header(
 cdef const char *header_fault(
     const unsigned char *page, uint64_t offset, int level, Py_ssize_t key_length
 ) noexcept nogil:
-    """Return what is wrong with the header of a page or a delta, or NULL.
-
-    A negative level stands for any.
-    """
+    """Return what is wrong with the header of a page or a delta, or NULL."""
     if load32(page) != crc32c_of(page + 4, HEADER_BYTES - 4, 0):
         return b"the page header's checksum is wrong"
     if page[8] != PAGE_VERSION or (page[9] != DELTA_LEVEL and load16(page + 14) != 0):
@@ -84,7 +81,7 @@ cdef const char *header_fault(
         return b"the page belongs to another offset"
     if load16(page + 12) != key_length:
         return b"the page has keys of another length"
-    if level >= 0 and page[9] != level:
+    if page[9] != level:
         return b"the page is of another level"
     if page[9] == DELTA_LEVEL:
         if not HEADER_BYTES < delta_bytes(page) <= DELTA_BYTES_MAX_:
@@ -142,102 +139,6 @@ cdef int check_page(
     if fault != NULL:
         raise CorruptPageError(offset, fault.decode())
     return 0
-
-
-cdef int check_key_length(Py_ssize_t key_length) except -1:
-    if not 1 <= key_length <= KEY_BYTES_MAX:
-        raise ValueError(f"a key has 1 to {KEY_BYTES_MAX} bytes, not {key_length}")
-    return 0
-
-
-def unpack_page(data, *, uint64_t offset, Py_ssize_t key_length=16):
-    """Return the level of a page and its records: ``(level, records)``."""
-    cdef Py_buffer view
-    check_key_length(key_length)
-    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-    try:
-        check_page(<const unsigned char *>view.buf, view.len, offset, -1, key_length)
-        if (<const unsigned char *>view.buf)[9] == DELTA_LEVEL:
-            raise CorruptPageError(offset, "this is a delta and not a page")
-        return unpacked(<const unsigned char *>view.buf, key_length)
-    finally:
-        PyBuffer_Release(&view)
-
-
-cdef tuple unpacked(const unsigned char *page, Py_ssize_t key_length):
-    cdef int level = page[9]
-    cdef Py_ssize_t stride = record_bytes(level, key_length)
-    cdef const unsigned char *record = page + HEADER_BYTES
-    cdef Pointer child
-    cdef list records = []
-    for _ in range(load16(page + 10)):
-        key = PyBytes_FromStringAndSize(<const char *>record, key_length)
-        if level:
-            child = load_pointer(record + key_length)
-            records.append((key, child.offset, child.length, child.min_offset))
-        else:
-            records.append((key, <int64_t>load64(record + key_length)))
-        record += stride
-    return level, records
-
-
-def pack_page(int level, records, *, uint64_t offset, Py_ssize_t key_length=16):
-    """Return a page with these records, which ascend by key; the inverse of ``unpack_page``."""
-    cdef Py_ssize_t stride = record_bytes(level, key_length)
-    cdef Pointer child
-    cdef unsigned char *record
-    check_key_length(key_length)
-    page = PyBytes_FromStringAndSize(NULL, HEADER_BYTES + len(records) * stride)
-    record = <unsigned char *>PyBytes_AS_STRING(page) + HEADER_BYTES
-    for key, *value in records:
-        if len(key) != key_length:
-            raise ValueError(f"a key of {len(key)} bytes where keys have {key_length}")
-        memcpy(record, PyBytes_AS_STRING(key), <size_t>key_length)
-        if level:
-            child.offset, child.length, child.min_offset = value
-            store_pointer(record + key_length, child)
-        else:
-            store64(record + key_length, <uint64_t><int64_t>value[0])
-        record += stride
-    record = <unsigned char *>PyBytes_AS_STRING(page)
-    write_header(
-        record,
-        level,
-        len(records),
-        key_length,
-        offset,
-        crc32c_of(record + HEADER_BYTES, <size_t>(len(records) * stride), 0),
-    )
-    check_page(record, len(page), offset, level, key_length)
-    return page
-
-
-def sum_pages(data, *, uint64_t offset, Py_ssize_t key_length, uint32_t value=0):
-    """Check the whole pages at the beginning of ``data``, which lies at ``offset``.
-
-    Returns the bytes of these pages, and the sum of an update's pages continued from ``value``.
-    """
-    cdef Py_buffer view
-    cdef Py_ssize_t position = 0
-    cdef Py_ssize_t length
-    cdef const unsigned char *page
-    cdef const char *fault
-    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-    try:
-        while view.len - position >= HEADER_BYTES:
-            page = <const unsigned char *>view.buf + position
-            fault = header_fault(page, offset + <uint64_t>position, -1, key_length)
-            if fault != NULL:
-                raise CorruptPageError(offset + <uint64_t>position, fault.decode())
-            length = page_bytes(page, key_length)
-            if length > view.len - position:
-                break
-            check_page(page, length, offset + <uint64_t>position, -1, key_length)
-            value = crc32c_of(page, 4, value)
-            position += length
-    finally:
-        PyBuffer_Release(&view)
-    return position, value
 
 
 cdef class Footer:

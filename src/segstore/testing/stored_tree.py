@@ -3,6 +3,7 @@
 Owns: bytes that only grow at their end, and are really gone before the truncation offset.
 """
 
+import struct
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -178,6 +179,17 @@ def parts_of(update: Update) -> list[tuple[int, bytes]]:
         position += length
     assert position == end
     return [*parts, (update.footer.offset, update.data[end:])]
+
+
+def records_of(page: bytes) -> tuple[int, list[Any]]:
+    """Return the level of a page and its records.
+
+    A leaf's record is ``(key, value)``; that of an index page, whose level is not 0, is
+    ``(key, offset, length, min_offset)``.
+    """
+    level, count, key_length = struct.unpack_from(">BHH", page, 9)
+    layout = struct.Struct(f">{key_length}s{'QHQ' if level else 'q'}")
+    return level, list(layout.iter_unpack(page[PAGE_HEADER_BYTES:]))[:count]
 
 
 def key_of(number: int, length: int = 16) -> bytes:

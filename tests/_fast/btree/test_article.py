@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from _fast.btree.page import PAGE_HEADER_BYTES, unpack_page
+from _fast.btree.page import PAGE_HEADER_BYTES
 from _fast.btree.tree import FOOTER_BYTES, PAGE_BYTES_MAX, Footer
-from segstore.testing.stored_tree import StoredTree, key_of, parts_of, stored_tree
+from segstore.testing.stored_tree import StoredTree, key_of, parts_of, records_of, stored_tree
 
 K = {number: key_of(number + 10) for number in range(-1, 4)}
 """The five keys of Figure 4; the numbers say how they ascend."""
@@ -43,7 +43,7 @@ def figure_four(*, compaction: bool) -> tuple[list[str], int]:
         update = tree.update(changes, truncates=False)
         assert update is not None
         for offset, page in parts_of(update)[:-1]:
-            level, records = unpack_page(page, offset=offset)
+            level, records = records_of(page)
             layout.append(name_of(level, [record[0] for record in records]))
             offsets.append(offset)
     return layout, offsets.index(update.truncate_offset)
@@ -167,12 +167,12 @@ def test_a_warm_lookup_reads_one_page_at_most() -> None:
 
 def lowest(tree: StoredTree, offset: int, length: int, level: int) -> int:
     """Return the lowest offset in a subtree; check what every index page says about it."""
-    found, records = unpack_page(tree.store.read(offset, length), offset=offset)
+    found, records = records_of(tree.store.read(offset, length))
     assert found == level
     if level == 0:
         return offset
     least = offset
-    for _, child, child_length, min_offset in records:  # type: ignore[misc]
+    for _, child, child_length, min_offset in records:
         assert lowest(tree, child, child_length, level - 1) == min_offset
         least = min(least, min_offset)
     return least

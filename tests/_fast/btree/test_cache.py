@@ -2,11 +2,12 @@
 
 import gc
 import random
+import struct
 
 import pytest
 
-from _fast.btree.page import pack_page
 from _fast.btree.tree import PageCache, Tree
+from _fast.crc import crc32c
 from segstore.testing.stored_tree import StoredTree, key_of, stored_tree
 
 REGION_BYTES = 2 << 20
@@ -77,14 +78,20 @@ def test_trees_that_share_a_cache_do_not_share_pages() -> None:
         assert tree.everything() == sorted(expected.items())
 
 
+def leaf_of(count: int, *, offset: int) -> bytes:
+    """Return a leaf with so many records; their keys have 8 bytes."""
+    records = b"".join(struct.pack(">Qq", number, number) for number in range(count))
+    head = struct.pack(">IBBHHHQ", crc32c(records), 1, 0, count, 8, 0, offset)
+    return struct.pack(">I", crc32c(head)) + head + records
+
+
 def test_a_page_that_is_longer_than_any_slot_is_not_cached() -> None:
     cache = PageCache(1 << 26)
     tree = Tree(cache, key_length=8)
-    records = [(key_of(number, 8), number) for number in range(5000)]
-    page = pack_page(0, records, offset=4096, key_length=8)
+    page = leaf_of(5000, offset=4096)
     assert len(page) > 65535
     assert tree.admit(page, offset=4096, length=len(page), level=0) == page
     assert cache.page_count == 0
-    page = pack_page(0, records[:2000], offset=4096, key_length=8)
+    page = leaf_of(2000, offset=4096)
     assert tree.admit(page, offset=4096, length=len(page), level=0) == page
     assert cache.page_count == 1

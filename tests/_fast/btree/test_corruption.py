@@ -4,7 +4,6 @@ import random
 
 import pytest
 
-from _fast.btree.page import unpack_page
 from _fast.btree.tree import FOOTER_BYTES, CorruptPageError, Footer
 from _fast.crc import crc32c
 from segstore.testing.stored_tree import StoredTree, key_of, stored_tree
@@ -116,8 +115,8 @@ def test_pages_and_deltas_are_told_apart() -> None:
     tree = small_tree()
     footer = tree.tree.footer
     delta = tree.store.read(footer.delta_offset, footer.delta_length)
-    with pytest.raises(CorruptPageError, match="a delta and not a page"):
-        unpack_page(delta, offset=footer.delta_offset)
+    with pytest.raises(CorruptPageError, match="of another level"):
+        tree.tree.admit(delta, offset=footer.delta_offset, length=len(delta), level=0)
 
 
 def test_a_first_key_is_lowered_where_a_delta_needs_it() -> None:
