@@ -3,10 +3,9 @@
 Owns: one reservation, cut into buffers, and the allocation of memory for them.
 
 Invariants:
-1. A reservation uses no memory. Buffers get memory in order, by `memory_begin` or `memory_fill`:
-   huge pages where those are cheap, otherwise small ones in steps.
+1. A reservation uses no memory. Buffers get memory in order, by `memory_begin`: huge pages where
+   those are cheap, otherwise small ones in steps.
 2. Nothing here changes a byte, even while others write to the same memory.
-3. Two threads may run this at once; races on the counts cost time and nothing else.
 
 A huge page is one wait for 512 blocks, and makes address translation quicker. But a virtual machine
 may have returned its large free pages to its host, which gives them back one by one: then a huge
@@ -108,8 +107,6 @@ cdef inline void memory_begin(Memory *memory, uint32_t buffer) noexcept nogil:
     cdef unsigned char *start = buffer_at(memory, buffer)
     cdef bint huge = memory.small_left == 0
     cdef uint64_t nanoseconds
-    if buffer < memory.begun_count:
-        return
     if huge:
         madvise(start, BUFFER_BYTES, MADV_HUGEPAGE)
     nanoseconds = thread_nanoseconds()
@@ -136,9 +133,3 @@ cdef inline void memory_reach(Memory *memory, uint32_t buffer, size_t end) noexc
         # No caller waits for this: the kernel makes them one huge page later.
         madvise(start, BUFFER_BYTES, MADV_HUGEPAGE)
     memory.ready_bytes = end
-
-
-cdef inline void memory_fill(Memory *memory, uint32_t buffer) noexcept nogil:
-    """Allocate all memory of the buffer; for a thread that may wait."""
-    memory_begin(memory, buffer)
-    memory_reach(memory, buffer, BUFFER_BYTES)

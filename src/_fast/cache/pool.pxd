@@ -132,14 +132,9 @@ cdef inline uint64_t pool_used(const Pool *pool) noexcept nogil:
     return (pool.used_blocks + pool.touched_count) * <uint64_t>BLOCK_BYTES
 
 
-cdef inline uint64_t reserved_buffers(const Pool *pool) noexcept nogil:
-    """Return how many buffers have memory, in use or prepared."""
-    return max(pool.touched_count, pool.memory.begun_count)
-
-
 cdef inline bint would_fault(const Pool *pool, uint64_t blocks) noexcept nogil:
     """Return whether allocating so many blocks would wait for the system."""
-    return reserved_buffers(pool) * (BLOCKS_PER_BUFFER - 1) - pool.used_blocks < blocks
+    return <uint64_t>pool.touched_count * (BLOCKS_PER_BUFFER - 1) - pool.used_blocks < blocks
 
 
 cdef inline uint32_t previous_block(const Pool *pool, uint32_t address) noexcept nogil:

@@ -37,10 +37,10 @@ class StreamingCache:
     passes on what ``on_full`` raises.
 
     An address is valid until its entry is deleted or replaced, or until an append returns another
-    one; afterwards another entry may get it. All operations but ``prepare`` are for one thread at a
-    time; they raise ``RuntimeError`` when another one runs. Views may go away in any thread. Every
-    operation with an address raises ``EntryMissingError`` when there is no such entry. Buffers in
-    arguments must be contiguous.
+    one; afterwards another entry may get it. All operations are for one thread at a time; they
+    raise ``RuntimeError`` when another one runs. Views may go away in any thread. Every operation
+    with an address raises ``EntryMissingError`` when there is no such entry. Buffers in arguments
+    must be contiguous.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class StreamingCache:
 
     @property
     def reserved_bytes(self) -> int:
-        """Return the bytes of touched or prepared buffers: they stay with the process."""
+        """Return the bytes of touched buffers: they stay with the process."""
 
     @property
     def pinned_count(self) -> int:
@@ -115,13 +115,6 @@ class StreamingCache:
         Returns one view for each run of neighbouring blocks; one empty view for an empty range.
         Views do not change: later appends do not show in them, and a deleted entry's memory is
         freed only when the last of its views is gone. Raises ``IndexError`` as ``get`` does.
-        """
-
-    def prepare(self, ahead_bytes: int) -> None:
-        """Prepare memory for the next ``ahead_bytes`` of entries in buffers that were never used.
-
-        Otherwise the first entry in a new buffer waits while the system finds 2 MiB and fills them
-        with zeros. For another thread: this holds no lock meanwhile.
         """
 
     def check(self) -> None:

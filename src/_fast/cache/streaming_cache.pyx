@@ -17,8 +17,7 @@ Invariants:
 
 cimport cython
 from cpython.buffer cimport (
-    PyBUF_FORMAT, PyBUF_ND, PyBUF_SIMPLE, PyBUF_STRIDES, PyBUF_WRITABLE,
-    PyBuffer_Release, PyObject_GetBuffer,
+    PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer,
 )
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint32_t, uint64_t
@@ -26,13 +25,13 @@ from libc.stdlib cimport free
 
 from _fast.cache.audit cimport audit
 from _fast.cache.copy cimport copy_bytes, prefetch_block
-from _fast.cache.memory cimport BUFFER_BYTES, memory_fill
+from _fast.cache.memory cimport BUFFER_BYTES
 from _fast.cache.pins cimport is_pin_of, pin_drop, pin_take, pins_grow
 from _fast.cache.pool cimport (
     BLOCK_BYTES, BLOCKS_PER_BUFFER, INDEX_MASK, LAST, Block, Walk,
     block_at, block_count, claim, copy_out, data_at, entry_length, first_block, free_blocks,
-    is_address, is_entry, pool_close, pool_open, pool_used, release, reserved_buffers, walk_begin,
-    walk_step, would_fault,
+    is_address, is_entry, pool_close, pool_open, pool_used, release, walk_begin, walk_step,
+    would_fault,
 )
 
 cdef enum:
@@ -69,27 +68,12 @@ cdef class _View:
     cdef uint32_t pin
     cdef unsigned char *start
     cdef Py_ssize_t length
-    cdef Py_ssize_t stride
 
     def __init__(self):
         raise TypeError("views come from StreamingCache.views")
 
     def __getbuffer__(self, Py_buffer *view, int flags):
-        if flags & PyBUF_WRITABLE:
-            raise BufferError("views of cache entries are read-only")
-        view.obj = self
-        view.buf = self.start
-        view.len = self.length
-        view.readonly = 1
-        view.itemsize = 1
-        view.format = NULL
-        if flags & PyBUF_FORMAT:
-            view.format = b"B"
-        view.ndim = 1
-        view.shape = &self.length if flags & PyBUF_ND else NULL
-        view.strides = &self.stride if flags & PyBUF_STRIDES == PyBUF_STRIDES else NULL
-        view.suboffsets = NULL
-        view.internal = NULL
+        PyBuffer_FillInfo(view, self, self.start, self.length, 1, flags)
 
     def __dealloc__(self):
         if self.cache is not None:
@@ -133,8 +117,8 @@ cdef class StreamingCache:
 
     @property
     def reserved_bytes(self):
-        """Return the bytes of touched or prepared buffers: they stay with the process."""
-        return reserved_buffers(&self._pool) * BUFFER_BYTES
+        """Return the bytes of touched buffers: they stay with the process."""
+        return <uint64_t>self._pool.touched_count * BUFFER_BYTES
 
     @property
     def pinned_count(self):
@@ -227,16 +211,6 @@ cdef class StreamingCache:
     def views(self, int64_t address, Py_ssize_t position=0, Py_ssize_t length=-1):
         """Return a range of the entry as read-only memory views, in order, without a copy."""
         return self.get_views(address, position, length)
-
-    def prepare(self, uint64_t ahead_bytes):
-        """Allocate memory for the next ``ahead_bytes``; may be called from another thread."""
-        cdef uint64_t in_one = (BLOCKS_PER_BUFFER - 1) * BLOCK_BYTES
-        cdef uint64_t end = ahead_bytes // in_one + (ahead_bytes % in_one != 0)
-        end = min(end, self._pool.buffer_count - self._pool.touched_count)
-        end += self._pool.touched_count
-        with nogil:
-            while reserved_buffers(&self._pool) < end:
-                memory_fill(&self._pool.memory, <uint32_t>reserved_buffers(&self._pool))
 
     cdef uint32_t insert_bytes(self, const unsigned char *data, Py_ssize_t length) except 0:
         cdef int attempts = 0
@@ -378,7 +352,6 @@ cdef class StreamingCache:
         cdef _View view = _View.__new__(_View)
         view.start = start
         view.length = length
-        view.stride = 1
         view.pin = pin
         self._pins.pins[pin].count += 1
         view.cache = self

@@ -12,8 +12,6 @@ cdef class DataFrame:
     cdef readonly Py_ssize_t length
     cdef readonly Py_ssize_t record_count
     cdef int exports
-    cdef Py_ssize_t shape
-    cdef Py_ssize_t stride
     cdef bint sealed
 
     cdef inline Py_ssize_t room_for_record(self) noexcept:

@@ -10,8 +10,7 @@ Invariants:
    ``FrameDamagedError``.
 """
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.buffer cimport PyBUF_FORMAT, PyBUF_ND, PyBUF_STRIDES
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
 from cpython.memoryview cimport PyMemoryView_FromObject
@@ -49,7 +48,6 @@ cdef class DataFrame:
         if self.buffer == NULL:
             raise MemoryError(f"no memory for a data frame of {limit} bytes")
         self.limit = limit
-        self.stride = 1
         self.reset()
 
     def __dealloc__(self):
@@ -158,22 +156,7 @@ cdef class DataFrame:
     def __getbuffer__(self, Py_buffer *view, int flags):
         if not self.sealed:
             raise BufferError("a data frame has no bytes before it is sealed")
-        if flags & PyBUF_WRITABLE:
-            raise BufferError("a sealed data frame does not change")
-        self.shape = self.length
-        view.obj = self
-        view.buf = self.buffer
-        view.len = self.length
-        view.readonly = 1
-        view.itemsize = 1
-        view.format = NULL
-        if flags & PyBUF_FORMAT:
-            view.format = b"B"
-        view.ndim = 1
-        view.shape = &self.shape if flags & PyBUF_ND else NULL
-        view.strides = &self.stride if flags & PyBUF_STRIDES == PyBUF_STRIDES else NULL
-        view.suboffsets = NULL
-        view.internal = NULL
+        PyBuffer_FillInfo(view, self, self.buffer, self.length, 1, flags)
         self.exports += 1
 
     def __releasebuffer__(self, Py_buffer *view):

@@ -261,32 +261,6 @@ def test_a_capacity_is_rounded_down_to_whole_buffers() -> None:
     assert StreamingCache(2 * BUFFER_LENGTH - 1).capacity_bytes == BUFFER_LENGTH
 
 
-def test_memory_can_be_prepared_ahead() -> None:
-    cache = StreamingCache(4 * BUFFER_LENGTH)
-    cache.insert(b"x")
-    cache.prepare(1)
-    assert cache.reserved_bytes == 2 * BUFFER_LENGTH
-    cache.prepare(BUFFER_LENGTH)
-    assert cache.reserved_bytes == 3 * BUFFER_LENGTH
-    assert cache.used_bytes == 2 * BLOCK_LENGTH
-    cache.prepare(2**64 - 1)
-    assert cache.reserved_bytes == cache.capacity_bytes
-    data = some_bytes(3 * BUFFER_LENGTH)
-    assert cache.get(cache.insert(data)) == data
-    cache.check()
-
-
-def test_memory_prepared_while_it_is_used_stays_what_it_is() -> None:
-    cache = StreamingCache(32 * BUFFER_LENGTH)
-    data = [some_bytes(100_000, seed) for seed in range(100)]
-    helper = threading.Thread(target=lambda: [cache.prepare(n << 21) for n in range(30)])
-    helper.start()
-    addresses = [cache.insert(data[number % 100]) for number in range(600)]
-    helper.join()
-    cache.check()
-    assert all(cache.get(address) == data[number % 100] for number, address in enumerate(addresses))
-
-
 @pytest.mark.parametrize("operation", ["insert", "append", "get", "get_into"])
 def test_large_copies_let_other_threads_run_but_not_in(operation: str) -> None:
     """While one thread copies, another gets an error, and the entry is whole afterwards."""
