@@ -134,7 +134,15 @@ class SegmentContainer(Protocol):
         expected_offset: int | None = None,
     ) -> int:
         """Append, wait until it is durable, and return the segment's length right after it."""
-        ...
+        waiter = Waiter()
+        self.append_nowait(
+            name,
+            data,
+            attribute_updates=attribute_updates,
+            expected_offset=expected_offset,
+            on_complete=waiter.complete,
+        )
+        return await waiter.wait()
 
     async def update_attributes(self, name: str, updates: Sequence[AttributeUpdate]) -> None:
         """Change attributes atomically, else ``BadAttributeUpdateError``."""
@@ -175,7 +183,11 @@ class SegmentContainer(Protocol):
         before), ``SegmentSealedError`` (target), ``SegmentTruncatedError`` (source),
         ``BadAttributeUpdateError``.
         """
-        ...
+        waiter = Waiter()
+        self.merge_nowait(
+            target, source, attribute_updates=attribute_updates, on_complete=waiter.complete
+        )
+        return await waiter.wait()
 
     async def activate(self, name: str) -> None:
         """Bring a segment into memory, if it exists, so that it can be used without waiting.
@@ -278,7 +290,11 @@ class SegmentContainer(Protocol):
 
     async def read(self, name: str, *, offset: int, length_max: int) -> ReadResult:
         """Read like ``read_nowait``, and wait for the result."""
-        ...
+        return await read_and_wait(
+            lambda complete: self.read_nowait(
+                name, offset=offset, length_max=length_max, on_complete=complete
+            )
+        )
 
 
 class Waiter:

@@ -33,11 +33,10 @@ from segstore.api import (
     OnAppended,
     OnRead,
     ReadHandle,
-    ReadResult,
+    SegmentContainer,
     SegmentInfo,
     SegmentSample,
     Waiter,
-    read_and_wait,
 )
 from segstore.attributes.attribute_indexes import AttributeIndexes, AttributePage
 from segstore.cache.manager import CacheManager
@@ -126,7 +125,7 @@ class ContainerParts:
     eviction: Eviction
 
 
-class Container:
+class Container(SegmentContainer):
     """A ``SegmentContainer`` that keeps its operations in a durable data log."""
 
     def __init__(self, parts: ContainerParts) -> None:
@@ -300,18 +299,6 @@ class Container:
             )
         )
 
-    async def append(
-        self,
-        name: str,
-        data: Buffer,
-        *,
-        attribute_updates: Sequence[AttributeUpdate] = (),
-        expected_offset: int | None = None,
-    ) -> int:
-        return await self.wait_for(
-            AppendOperation(name, data, updates=attribute_updates, expected_offset=expected_offset)
-        )
-
     async def update_attributes(self, name: str, updates: Sequence[AttributeUpdate]) -> None:
         await self.wait_for(UpdateAttributesOperation(name, updates))
 
@@ -332,11 +319,6 @@ class Container:
         self._processor.enqueue(
             MergeOperation(target, source, updates=attribute_updates, on_complete=on_complete)
         )
-
-    async def merge_segment(
-        self, target: str, source: str, *, attribute_updates: Sequence[AttributeUpdate] = ()
-    ) -> int:
-        return await self.wait_for(MergeOperation(target, source, updates=attribute_updates))
 
     def segment_info(self, name: str) -> SegmentInfo:
         segment = self._segment(name)
@@ -454,13 +436,6 @@ class Container:
             length_max=length_max,
             on_complete=on_complete,
             has_room=has_room,
-        )
-
-    async def read(self, name: str, *, offset: int, length_max: int) -> ReadResult:
-        return await read_and_wait(
-            lambda complete: self.read_nowait(
-                name, offset=offset, length_max=length_max, on_complete=complete
-            )
         )
 
 

@@ -25,10 +25,10 @@ from segstore.api import (
     OnRead,
     ReadHandle,
     ReadResult,
+    SegmentContainer,
     SegmentInfo,
     SegmentSample,
     Waiter,
-    read_and_wait,
 )
 from segstore.errors import (
     ContainerOfflineError,
@@ -47,7 +47,7 @@ from segstore.testing.memory_segments import MemorySegment, MemorySegments, Park
 from segstore.tiers.api import Buffer
 
 
-class MemoryContainer:
+class MemoryContainer(SegmentContainer):
     """See the module. ``now_ms`` gives the Unix time in milliseconds."""
 
     def __init__(
@@ -166,25 +166,6 @@ class MemoryContainer:
         apply = partial(self._state.append, name, bytes(data), updates, expected_offset)
         self._queue_operation(apply, on_complete)
 
-    async def append(
-        self,
-        name: str,
-        data: Buffer,
-        *,
-        attribute_updates: Sequence[AttributeUpdate] = (),
-        expected_offset: int | None = None,
-    ) -> int:
-        """Append and wait."""
-        waiter = Waiter()
-        self.append_nowait(
-            name,
-            data,
-            attribute_updates=attribute_updates,
-            expected_offset=expected_offset,
-            on_complete=waiter.complete,
-        )
-        return await waiter.wait()
-
     async def update_attributes(self, name: str, updates: Sequence[AttributeUpdate]) -> None:
         """Change attributes."""
         await self._perform(partial(self._state.update_attributes, name, tuple(updates)))
@@ -208,13 +189,6 @@ class MemoryContainer:
         """Queue a merge."""
         updates = tuple(attribute_updates)
         self._queue_operation(partial(self._state.merge, target, source, updates), on_complete)
-
-    async def merge_segment(
-        self, target: str, source: str, *, attribute_updates: Sequence[AttributeUpdate] = ()
-    ) -> int:
-        """Merge."""
-        updates = tuple(attribute_updates)
-        return await self._perform(partial(self._state.merge, target, source, updates))
 
     async def activate(self, name: str) -> None:
         """Do nothing: all segments are in memory."""
@@ -311,11 +285,3 @@ class MemoryContainer:
             segment.parked.append(read)
             return read
         return None
-
-    async def read(self, name: str, *, offset: int, length_max: int) -> ReadResult:
-        """Read and wait."""
-        return await read_and_wait(
-            lambda complete: self.read_nowait(
-                name, offset=offset, length_max=length_max, on_complete=complete
-            )
-        )
