@@ -19,7 +19,6 @@ import trio
 from segstore.durable_log.update_transaction import NO_RECORD
 from segstore.errors import StorageError
 from segstore.inactive.activation import Activation
-from segstore.inactive.eviction import TOGETHER_MAX
 from segstore.inactive.records import SegmentRecords
 from segstore.model.attributes import RECORDS_LIVE_BYTES
 from segstore.model.metadata import ContainerMetadata
@@ -31,6 +30,8 @@ from segstore.model.segment_record import (
     record_end,
 )
 
+TOGETHER_MAX: Final = 64
+"""Maximum count of segments that one operation evicts: choosing them blocks all others."""
 BYTES_MIN: Final = 4 * 1024 * 1024
 """Minimum size, in bytes, of the records that a compaction is done for."""
 STEP_BYTES: Final = 64 * 1024

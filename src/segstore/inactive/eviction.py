@@ -17,7 +17,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 import trio
@@ -25,14 +25,13 @@ import trio
 from segstore.durable_log.prefetch import AttributePrefetcher
 from segstore.durable_log.update_transaction import NothingIdleError
 from segstore.errors import ContainerOfflineError, StorageError
+from segstore.inactive.compaction import TOGETHER_MAX, RecordCompaction
 from segstore.model.attributes import SegmentType
 from segstore.model.metadata import ContainerMetadata, SegmentMetadata, records_name
 from segstore.model.operations import EvictOperation
 from segstore.read_index.read_index import ReadIndex
 from segstore.writer.storage_writer import StorageWriter
 
-TOGETHER_MAX: Final = 64
-"""Maximum count of segments that one operation evicts: choosing them blocks all others."""
 BACKLOG_MAX: Final = 10_000
 """Do not evict while more operations than this are unflushed: each look scans all of them."""
 CHANGES_MAX: Final = 2_000
@@ -72,19 +71,6 @@ ALL_STAY: Final = EvictionPolicy(active_count_max=sys.maxsize, idle_seconds_max=
 """The policy under which no segment becomes inactive."""
 
 
-class Compaction(Protocol):
-    """Compacts the records of inactive segments."""
-
-    @property
-    def is_due(self) -> bool:
-        """Return whether a compaction would free enough."""
-        ...
-
-    async def step(self) -> bool:
-        """Do one step of the work; return whether to continue."""
-        ...
-
-
 class Eviction:
     """Evicts idle segments of one container. ``run`` is a task of its own."""
 
@@ -95,7 +81,7 @@ class Eviction:
         writer: StorageWriter,
         read_index: ReadIndex,
         prefetcher: AttributePrefetcher,
-        compaction: Compaction,
+        compaction: RecordCompaction,
         *,
         wait: Callable[[EvictOperation], Awaitable[int]],
         checkpoint: Callable[[], Awaitable[None]],

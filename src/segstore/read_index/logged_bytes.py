@@ -8,27 +8,16 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
-
 from _fast.crc import crc32c
 from segstore.errors import DataLogCorruptError
 from segstore.read_index.segment_index import SegmentReadIndex
-from segstore.tiers.api import LogPart
-
-
-class LogParts(Protocol):
-    """The methods that are needed of a durable data log."""
-
-    async def read_parts(self, parts: Sequence[LogPart]) -> list[bytes]:
-        """See ``DurableDataLog``."""
-        ...
+from segstore.tiers.api import DurableDataLog, LogPart
 
 
 class LoggedBytes:
     """Reads the bytes of one container's segments from its log."""
 
-    def __init__(self, log: LogParts) -> None:
+    def __init__(self, log: DurableDataLog) -> None:
         self._log = log
 
     async def read(self, index: SegmentReadIndex, offset: int, end: int) -> bytes:

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from typing import Final
 
 from _fast.btree.tree import FOOTER_BYTES, Footer
 from _fast.log.data_frame import DataFrame, FrameDamagedError, FrameReader
 from pravega_wire.codec import HEADER as EVENT_HEADER
 from segstore.attributes.attribute_index import attribute_segment_name
 from segstore.chunks.chunk_metadata import ChunkMetadata
+from segstore.chunks.chunked import ChunkedSegmentStorage
 from segstore.chunks.records import StoredSegment
 from segstore.errors import ChunkNotFoundError, DataLogCorruptError, StorageError
 from segstore.model.attributes import (
@@ -86,28 +87,6 @@ class Finding:
     what: str
     offset: int
     length: int
-
-
-class SalvageStorage(Protocol):
-    """The methods of tier 2 that salvaging uses; see ``SegmentStorage``."""
-
-    async def stored_length(self, segment: str, *, certain: int | None = None) -> int: ...
-
-    async def write(
-        self, segment: str, *, offset: int, data: Sequence[Buffer], rollover_bytes: int
-    ) -> None: ...
-
-    async def read(self, segment: str, *, offset: int, length: int) -> Buffer: ...
-
-    async def truncate(self, segment: str, *, offset: int) -> None: ...
-
-    async def concat(
-        self, target: str, *, offset: int, source: str, length: int, rollover_bytes: int
-    ) -> None: ...
-
-    async def delete(self, segment: str, *, merged_into: str | None = None) -> None: ...
-
-    async def shorten(self, ends: Mapping[str, int]) -> None: ...
 
 
 Entries = Callable[[], AsyncIterator[bytes]]
@@ -324,7 +303,7 @@ class Salvage:
     def __init__(
         self,
         container_id: int,
-        storage: SalvageStorage,
+        storage: PlannedStorage | ChunkedSegmentStorage,
         stored: ChunkMetadata,
         copy: bytes | None,
         *,
@@ -481,7 +460,7 @@ class Salvage:
         """Yield the complete records in a segment of records; damaged ones are skipped."""
         record = self._stored.get(name)
         start = record.chunks[0].start if record is not None and record.chunks else 0
-        data = await self._read_all(name, start)
+        data = await self._read_until(name, start, await self._storage.stored_length(name))
         position = 0
         while position < len(data):
             try:
@@ -491,8 +470,7 @@ class Salvage:
             else:
                 yield found
 
-    async def _read_all(self, name: str, start: int) -> bytes:
-        end = await self._storage.stored_length(name)
+    async def _read_until(self, name: str, start: int, end: int) -> bytes:
         data = bytearray()
         while (offset := start + len(data)) < end:
             try:
@@ -564,8 +542,9 @@ class Salvage:
         if is_table:
             index_offset = segment.attributes.get(TABLE_INDEX_OFFSET, 0)
             position = index_offset if position < index_offset <= end else position
+        name = segment.storage_name
         while position < end:
-            data = await self._read_some(segment.storage_name, position, end)
+            data = await self._read_until(name, position, min(end, position + READ_BYTES))
             if not data:
                 return end
             place = 0
@@ -579,18 +558,6 @@ class Salvage:
                 place = length
             position += place
         return position
-
-    async def _read_some(self, name: str, start: int, end: int) -> bytes:
-        data = bytearray()
-        wanted = min(READ_BYTES, end - start)
-        while len(data) < wanted:
-            try:
-                data += await self._storage.read(
-                    name, offset=start + len(data), length=wanted - len(data)
-                )
-            except StorageError:
-                break
-        return bytes(data)
 
     async def _settle_attributes(self, segment: SegmentMetadata) -> None:
         memory = segment.attribute_memory
@@ -625,7 +592,7 @@ class Salvage:
         if record is None or not record.chunks:
             return NULL_ATTRIBUTE_VALUE
         start = record.chunks[0].start
-        data = await self._read_all(name, start)
+        data = await self._read_until(name, start, await self._storage.stored_length(name))
         place = data.rfind(_MAGIC)
         while place >= 0:
             try:
@@ -658,9 +625,7 @@ def _entry_length(data: bytes, place: int) -> int | None:
 
 def _default_attributes(name: str) -> dict[bytes, int]:
     """Return the attributes of a segment of which only the name is known."""
-    is_table = "/_tables/" in name
-    kind = SegmentType.TABLE if is_table else SegmentType.STREAM
-    return {ATTRIBUTE_SEGMENT_TYPE: int(kind)} if is_table else {}
+    return {ATTRIBUTE_SEGMENT_TYPE: int(SegmentType.TABLE)} if "/_tables/" in name else {}
 
 
 def encode_log(snapshot: bytes, sequence_number: int) -> list[bytes]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from hashlib import sha256
-from typing import Final, Protocol
+from typing import Final
 
 from segstore.model.attributes import AttributeId
 
@@ -48,29 +48,13 @@ def backpointer(offset: int) -> AttributeId:
     return struct.pack(">QQ", _BACKPOINTER, offset)
 
 
-class Layout(Protocol):
-    """The mapping of a table's keys to attributes."""
-
-    @property
-    def key_length(self) -> int:
-        """Return the length of all keys, 0 for any."""
-        ...
-
-    @property
-    def shares_buckets(self) -> bool:
-        """Return whether several keys may be in one bucket."""
-        ...
-
-    def bucket(self, key: bytes) -> AttributeId:
-        """Return the attribute of the key's bucket."""
-        ...
-
-
 class HashLayout:
     """Keys of any length, in the order of their hashes."""
 
     key_length = 0
+    """Length of all keys, 0 for any."""
     shares_buckets = True
+    """Whether several keys may be in one bucket."""
 
     def __init__(self, hash_key: HashKey = hash_key) -> None:
         self.bucket = hash_key
@@ -113,6 +97,10 @@ class FixedKeyLayout:
         if not first or not last or first > last:
             return ()
         return ((self.bucket(first), self.bucket(last)),)
+
+
+Layout = HashLayout | FixedKeyLayout
+"""The mapping of a table's keys to attributes."""
 
 
 def behind(ranges: Ranges, bucket: AttributeId) -> Ranges:

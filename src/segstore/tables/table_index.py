@@ -27,7 +27,7 @@ from segstore.tables.entries import EntryHead, StoredEntry, TableDataError, pars
 from segstore.tables.entry_reader import HEAD_BYTES, read_heads
 from segstore.tables.index_step import COUNTER_IDS, Bucket, Counters, IndexStep
 from segstore.tables.known_entries import UNKNOWN, KnownEntries, Located, Unknown
-from segstore.tables.layouts import FixedKeyLayout, HashLayout, Ranges, backpointer, behind
+from segstore.tables.layouts import Layout, Ranges, backpointer, behind
 from segstore.tables.settings import TableSettings
 
 _LOOKS_NOW_MAX: Final = 128
@@ -41,7 +41,6 @@ UNPERSISTED_MAX: Final = 32_768
 """
 _UNPERSISTED_PAUSE_SECONDS: Final = 0.05
 
-TableLayout = HashLayout | FixedKeyLayout
 Pages = AsyncGenerator[list[tuple[AttributeId, int]], None]
 
 
@@ -60,7 +59,7 @@ class TableIndex:
         name: str,
         container: SegmentContainer,
         settings: TableSettings,
-        layout: TableLayout,
+        layout: Layout,
         *,
         start_offset: int,
         counters: Counters,

@@ -43,9 +43,9 @@ from segstore.tables.entries import StoredEntry
 from segstore.tables.entry_reader import EntryReader
 from segstore.tables.index_step import COUNTER_IDS, Counters
 from segstore.tables.known_entries import Located
-from segstore.tables.layouts import FixedKeyLayout, HashKey, HashLayout
+from segstore.tables.layouts import FixedKeyLayout, HashKey, HashLayout, Layout
 from segstore.tables.settings import TableSettings
-from segstore.tables.table_index import TableIndex, TableLayout
+from segstore.tables.table_index import TableIndex
 from segstore.tables.update_queue import UpdateQueue
 from segstore.tables.updates import CompactionCopy, Turn, UpdateBatch, Waiting
 
@@ -138,7 +138,7 @@ class TableSegment:
         info = self._container.segment_info(self.name)
         ids = (ATTRIBUTE_ID_LENGTH, *COUNTER_IDS)
         attributes = await self._container.get_attributes(self.name, ids)
-        layout: TableLayout = HashLayout(self._hash_key)
+        layout: Layout = HashLayout(self._hash_key)
         if is_fixed_key_table(info):
             layout = FixedKeyLayout(attributes.get(ATTRIBUTE_ID_LENGTH, 0))
         index = TableIndex(
