@@ -74,11 +74,6 @@ class AttributeIndex:
         self._opening = trio.Lock()
         self._unwritten: tuple[Update, int] | None = None
 
-    @property
-    def entry_count(self) -> int:
-        """Return how many attributes the index has, once it was used."""
-        return self._tree.footer.entry_count
-
     async def find_many(self, keys: Sequence[AttributeId]) -> list[int | None]:
         """Return the values of keys, in their order; None for a missing key."""
         await self._open()

@@ -43,18 +43,10 @@ class _OpenIndex:
 class AttributeIndexes:
     """The attribute indexes of one container. ``pages`` may be shared with other containers."""
 
-    def __init__(
-        self,
-        storage: SegmentStorage,
-        pages: PageCache,
-        cache: AttributeCache,
-        *,
-        open_count_max: int = OPEN_COUNT_MAX,
-    ) -> None:
+    def __init__(self, storage: SegmentStorage, pages: PageCache, cache: AttributeCache) -> None:
         self._storage = storage
         self._pages = pages
         self._cache = cache
-        self._open_count_max = open_count_max
         self._open: dict[int, _OpenIndex] = {}
 
     @contextmanager
@@ -80,7 +72,7 @@ class AttributeIndexes:
             self._close_unused()
 
     def _close_unused(self) -> None:
-        excess = len(self._open) - self._open_count_max
+        excess = len(self._open) - OPEN_COUNT_MAX
         if excess > 0:
             unused = [number for number, opened in self._open.items() if not opened.user_count]
             for number in unused[:excess]:

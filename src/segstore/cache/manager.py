@@ -81,11 +81,6 @@ class CacheManager:
         cache.on_full = self._make_room
 
     @property
-    def evicted_bytes(self) -> int:
-        """Return the number of bytes of all entries that were ever evicted."""
-        return self.generations.evicted_bytes
-
-    @property
     def is_above_target(self) -> bool:
         """Return whether something has to be evicted."""
         return self._counted_bytes() > self._target_bytes

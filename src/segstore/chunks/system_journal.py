@@ -393,17 +393,7 @@ class SystemJournal:
             for segment, chunk, checksums in adopted:
                 record = self.metadata.get(segment)
                 if record is not None and chunk in record.chunks:
-                    known = chunk.checksums.length
-                    changes.append(
-                        Checked(
-                            segment,
-                            chunk.start,
-                            checksums.phase,
-                            known,
-                            checksums.length,
-                            checksums.sums_from(known),
-                        )
-                    )
+                    changes.append(_checked(segment, chunk, checksums, chunk.checksums.length))
             if changes:
                 await self.commit(*changes)
 
@@ -436,10 +426,7 @@ class SystemJournal:
                 self._unrecorded.pop(segment, None)
                 continue
             chunk = record.chunks[-1]
-            sums = chunk.checksums
-            changes.append(
-                Checked(segment, chunk.start, sums.phase, known, sums.length, sums.sums_from(known))
-            )
+            changes.append(_checked(segment, chunk, chunk.checksums, known))
         return changes
 
     def _forget_recorded(self, change: Change) -> None:
@@ -745,6 +732,11 @@ async def record_checksums(journal: SystemJournal) -> None:
             return
         except StorageError as error:
             logger.warning("checksums are noted later", error=str(error))
+
+
+def _checked(segment: str, chunk: Chunk, sums: Checksums, known: int) -> Checked:
+    """Return the change by which a chunk of which ``known`` bytes have checksums gets these."""
+    return Checked(segment, chunk.start, sums.phase, known, sums.length, sums.sums_from(known))
 
 
 def _order(each: _SystemChunk) -> tuple[int, int]:

@@ -129,7 +129,7 @@ class AttributePrefetcher:
         metadata: ContainerMetadata,
         pending: PendingState,
         indexes: AttributeIndexes,
-        segments: SegmentLoader | None = None,
+        segments: SegmentLoader,
     ) -> None:
         self._segments = segments
         self._metadata = metadata
@@ -223,7 +223,7 @@ class AttributePrefetcher:
                 self._wanted = trio.Event()
                 lines, self._new = self._new, []
                 for line in lines:
-                    if self._segments is not None and self._missing_names(line):
+                    if self._missing_names(line):
                         self._unfound.append(line)
                     else:
                         nursery.start_soon(self._load_line, line, _Offsets(), places)
@@ -237,7 +237,6 @@ class AttributePrefetcher:
 
     async def _find_offsets(self, nursery: trio.Nursery, places: trio.CapacityLimiter) -> None:
         """Load the offsets of the records that new lines need, for many names at a time."""
-        assert self._segments is not None, "nothing is missing without them"
         while self._unfound:
             lines, self._unfound = self._unfound, []
             offsets = _Offsets(len(lines))
@@ -274,18 +273,16 @@ class AttributePrefetcher:
     ) -> dict[str, SegmentStoreError]:
         """Load the line's inactive segments; return the errors by name."""
         failures: dict[str, SegmentStoreError] = {}
-        segments = self._segments
         names = self._missing_names(line)
-        if segments is None or not names:
+        if not names:
             return failures
         if offsets.error is not None:
             return dict.fromkeys(names, offsets.error)
-        loader = segments
 
         async def activate(name: str) -> None:
             async with places:
                 try:
-                    await loader.activate(name)
+                    await self._segments.activate(name)
                 except (StorageError, ContainerOfflineError) as error:
                     failures[name] = error
 
@@ -338,7 +335,7 @@ class AttributePrefetcher:
         """Allow what was loaded for a line to be evicted: its operations have passed."""
         for offsets in line.offsets:
             offsets.lines -= 1
-            if not offsets.lines and self._segments is not None:
+            if not offsets.lines:
                 self._segments.release(offsets.found)
         for wanted in line.wanted:
             if wanted.loaded and not wanted.segment.is_gone:

@@ -298,7 +298,9 @@ class Recovery:
         offset = segment.storage_length
         while offset < segment.length:
             redirect = index.redirect_at(offset)
-            end = redirect.offset + redirect.length if redirect else index.cached_end(offset)
+            end = (
+                redirect.offset + redirect.length if redirect else index.entries.cached_end(offset)
+            )
             end = max(end, index.logged_end(offset))
             if end <= offset:
                 raise DataLogCorruptError(

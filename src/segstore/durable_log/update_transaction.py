@@ -96,10 +96,6 @@ the name, None when only tier 2 can tell."""
 NO_RECORD: Final = -1
 
 
-def _all_active(name: str) -> int | None:
-    return NO_RECORD
-
-
 class UpdateTransaction:
     """The operations that end in one data frame, and the cache room that their data take."""
 
@@ -130,7 +126,7 @@ class PendingState:
         self,
         metadata: ContainerMetadata,
         now_ms: Callable[[], int],
-        offset_now: OffsetNow = _all_active,
+        offset_now: OffsetNow,
     ) -> None:
         self._metadata = metadata
         self._now_ms = now_ms
@@ -166,22 +162,15 @@ class PendingState:
         """Record that an accepted operation is durable and applied to the metadata."""
         segment_id = operation.segment_id
         self._release(segment_id, operation.sequence_number)
+        is_new = isinstance(operation, MapOperation | ActivateOperation | EvictOperation)
+        if is_new and segment_id in self._segments:
+            self._segments[segment_id].base = self._metadata.segments[segment_id]
         if isinstance(operation, MergeOperation):
             self._release(operation.source_id, operation.sequence_number)
             self._settle_name(operation.source_name)
-        elif isinstance(operation, MapOperation):
-            if segment_id in self._segments:
-                self._segments[segment_id].base = self._metadata.segments[segment_id]
-            self._settle_name(operation.name)
-        elif isinstance(operation, DeleteOperation):
-            self._settle_name(operation.name)
-        elif isinstance(operation, ActivateOperation):
-            if segment_id in self._segments:
-                self._segments[segment_id].base = self._metadata.segments[segment_id]
+        elif isinstance(operation, MapOperation | DeleteOperation | ActivateOperation):
             self._settle_name(operation.name)
         elif isinstance(operation, EvictOperation):
-            if segment_id in self._segments:
-                self._segments[segment_id].base = self._metadata.segments[segment_id]
             for record, _, _ in operation.records:
                 # The name may belong to a new segment since: remove only this operation's entry.
                 if self._names.get(record.name) == LEAVING:

@@ -324,21 +324,18 @@ class ContainerMetadata:
             segment.attribute_memory.start_with(values, changed_by)
             segment.record_bytes = entry.record_bytes
             is_records = entry.segment_id == snapshot.records_segment_id
-            self._add(segment, has_name=not is_records)
+            self.add_active(segment, has_name=not is_records)
             if is_records:
                 self.records = segment
         if snapshot.records_segment_id and self.records is None:
             raise DataLogCorruptError("a container snapshot lacks the segment of its records")
 
-    def add_active(self, segment: SegmentMetadata) -> None:
-        """Add an active segment that no operation has added."""
-        self._add(segment)
-
     def forget(self, segment_id: int) -> None:
         """Drop a merged segment whose bytes are gone from tier 2."""
         self.segments.pop(segment_id, None)
 
-    def _add(self, segment: SegmentMetadata, *, has_name: bool = True) -> None:
+    def add_active(self, segment: SegmentMetadata, *, has_name: bool = True) -> None:
+        """Add an active segment; that of the records has no name."""
         self.segments[segment.segment_id] = segment
         if has_name:
             self.by_name[segment.name] = segment
@@ -378,7 +375,7 @@ class ContainerMetadata:
         records = self.records
         if records is None:
             records = new_records_segment(self.container_id, operation.segment_id)
-            self._add(records, has_name=False)
+            self.add_active(records, has_name=False)
             self.records = records
             self.next_segment_id = max(self.next_segment_id, records.segment_id + 1)
         records.length = operation.offset + len(operation.data)
@@ -399,7 +396,7 @@ class ContainerMetadata:
         segment = SegmentMetadata.from_record(operation.record, operation.record_bytes)
         segment.was_used = not operation.unused
         segment.seen_modified_ms = segment.last_modified_ms
-        self._add(segment)
+        self.add_active(segment)
 
     def _remove_record(self, segment: SegmentMetadata, sequence_number: int) -> None:
         """Remove the reference from the name of a segment that ends to its record."""
@@ -431,7 +428,7 @@ class ContainerMetadata:
         segment = SegmentMetadata(operation.segment_id, operation.name)
         segment.last_modified_ms = operation.created_ms
         segment.attribute_memory.start_with(operation.attribute_values, operation.sequence_number)
-        self._add(segment)
+        self.add_active(segment)
         self.change_count += 1
         self.next_segment_id = max(self.next_segment_id, segment.segment_id + 1)
 

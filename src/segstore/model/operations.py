@@ -344,13 +344,10 @@ class EvictOperation(StoredOperation):
         """Set the records, in this order."""
         parts = [encode_record(record) for record in records]
         self.data = b"".join(parts)
-        self._place(records, [len(part) for part in parts])
-
-    def _place(self, records: Sequence[SegmentRecord], lengths: Sequence[int]) -> None:
-        position = 0
-        for record, length in zip(records, lengths, strict=True):
-            self.records.append((record, position, position + length))
-            position += length
+        end = 0
+        for record, part in zip(records, parts, strict=True):
+            begin, end = end, end + len(part)
+            self.records.append((record, begin, end))
 
     def encode_body(self) -> bytes:
         return _SEGMENT_OFFSET.pack(self.segment_id, self.offset) + self.data

@@ -124,10 +124,6 @@ class DataDirectory:
             )
         return found
 
-    def read_again(self) -> DataDirectory:
-        """Return what the version file says now. Raises ``DataDirectoryError``."""
-        return DataDirectory.read(self.path)
-
     def write(self, *, store_id: str, state: StoreState, tier_2: str) -> DataDirectory:
         """Write the version file anew, in this version, durably. Blocks.
 
@@ -200,7 +196,7 @@ class DataDirectory:
         with ExitStack() as stack:
             for journal in journals:
                 stack.enter_context(self.lock_journal(journal))
-            now = self.read_again()
+            now = DataDirectory.read(self.path)
             if now.layout != self.layout:
                 raise DataDirectoryError(
                     f"logs of containers in data directory {self.path} were moved to other journals"

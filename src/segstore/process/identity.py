@@ -370,7 +370,7 @@ async def complete_store(directory: DataDirectory, tier: TierTwo) -> DataDirecto
     if directory.state is StoreState.COMPLETE:
         return directory
     async with _in_turn(directory):
-        directory = directory.read_again()
+        directory = DataDirectory.read(directory.path)
         if directory.state is StoreState.COMPLETE:
             return directory
         if directory.state is StoreState.NEW:

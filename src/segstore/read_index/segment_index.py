@@ -153,10 +153,6 @@ class SegmentReadIndex:
         self.logged = None
         return all_stored
 
-    def cached_end(self, offset: int) -> int:
-        """Return where the contiguous cached bytes from ``offset`` on end."""
-        return self.entries.cached_end(offset)
-
     def redirect_at(self, offset: int) -> Redirect | None:
         """Return the merged range that covers ``offset``, if its bytes have not moved yet."""
         position = bisect_right(self.redirects, offset, key=_offset_of) - 1

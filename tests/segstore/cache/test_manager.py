@@ -38,7 +38,7 @@ def evict_all_that_is_due(manager: CacheManager) -> None:
 def test_nothing_goes_below_the_target() -> None:
     manager, _ = filled(14, stored=14)
     evict_all_that_is_due(manager)
-    assert manager.evicted_bytes == 0
+    assert manager.generations.evicted_bytes == 0
 
 
 def test_above_the_target_the_oldest_generations_go() -> None:

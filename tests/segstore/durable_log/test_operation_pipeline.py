@@ -15,7 +15,7 @@ from segstore.api import ReadResult
 from segstore.cache.manager import CacheManager
 from segstore.durable_log.committed_state import CommittedState
 from segstore.durable_log.memory_log import AppendedRange, MemoryLog
-from segstore.durable_log.update_transaction import PendingState
+from segstore.durable_log.update_transaction import NO_RECORD, PendingState
 from segstore.errors import SegmentError, SegmentStoreError
 from segstore.model.attributes import (
     ATTRIBUTE_SEGMENT_TYPE,
@@ -48,7 +48,7 @@ class Container:
 
     def __init__(self) -> None:
         self.metadata = ContainerMetadata(1)
-        self.pending = PendingState(self.metadata, lambda: 7)
+        self.pending = PendingState(self.metadata, lambda: 7, lambda name: NO_RECORD)
         self.memory_log = MemoryLog()
         storage = next_owner(MemoryChunkStorage())
         cache_manager = CacheManager(StreamingCache(8 * 1024 * 1024))

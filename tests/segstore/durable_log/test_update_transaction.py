@@ -14,6 +14,7 @@ from pravega_wire.names import (
 from segstore.attributes.attribute_index import attribute_segment_name
 from segstore.chunks.records import new_chunk_name
 from segstore.durable_log.update_transaction import (
+    NO_RECORD,
     AttributesNotLoadedError,
     PendingSegment,
     PendingState,
@@ -61,7 +62,7 @@ class Pipeline:
 
     def __init__(self) -> None:
         self.metadata = ContainerMetadata(1)
-        self.pending = PendingState(self.metadata, lambda: 7)
+        self.pending = PendingState(self.metadata, lambda: 7, lambda name: NO_RECORD)
         self.in_flight: list[Operation] = []
 
     def accept(self, *operations: Operation) -> None:

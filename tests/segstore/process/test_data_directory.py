@@ -81,7 +81,7 @@ def test_what_is_noted_is_read_again(tmp_path: Path) -> None:
             store_id=directory.store_id, state=StoreState.COMPLETE, tier_2=place
         )
         found = DataDirectory.open(tmp_path, container_count=3)
-        assert found == directory.read_again()
+        assert found == DataDirectory.read(tmp_path)
         assert found.tier_2 == "".join(each if each.isprintable() else "?" for each in place)
         assert (found.store_id, found.state) == (written.store_id, StoreState.COMPLETE)
 

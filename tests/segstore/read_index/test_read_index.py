@@ -401,7 +401,7 @@ async def test_only_flushed_data_is_evicted() -> None:
         assert it.manager.has_room(MIB)
         it.append(bytes(MIB))
         assert not it.manager.has_room(MIB)
-        assert it.manager.evicted_bytes == 0
+        assert it.manager.generations.evicted_bytes == 0
         it.segment.storage_length = 4 * MIB
         assert not it.manager.has_room(MIB), "nobody said that tier 2 has more"
         it.index.record_segment_flushed(it.segment)

@@ -46,10 +46,6 @@ class LogLedger:
     sequence: int
     status: Status = Status.UNKNOWN
 
-    def position(self, entry_id: int) -> int:
-        """Return the address of an entry."""
-        return self.sequence << ENTRY_BITS | entry_id
-
 
 @dataclass(frozen=True, slots=True)
 class LogMetadata:

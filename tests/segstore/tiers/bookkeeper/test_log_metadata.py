@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from segstore.errors import DataLogCorruptError
 from segstore.tiers.bookkeeper.log_metadata import (
+    ENTRY_BITS,
     LogLedger,
     LogMetadata,
     Status,
@@ -54,13 +55,13 @@ def test_a_truncation_names_the_last_address_that_is_dropped() -> None:
     metadata = FIRST.add(5).add(9)
     assert [each.sequence for each in metadata.ledgers] == [1, 2, 3]
     assert metadata.epoch == 3
-    inside = metadata.truncate(LogLedger(5, 2).position(7))
+    inside = metadata.truncate(2 << ENTRY_BITS | 7)
     assert (inside.truncated_position, inside.truncated_ledger_id) == (2 << 32 | 6, 5)
     assert [each.ledger_id for each in inside.ledgers] == [5, 9]
-    at_begin = metadata.truncate(LogLedger(9, 3).position(0))
+    at_begin = metadata.truncate(3 << ENTRY_BITS | 0)
     assert (at_begin.truncated_position, at_begin.truncated_ledger_id) == (3 * 2**32 - 1, 9)
     assert [each.ledger_id for each in at_begin.ledgers] == [9]
-    keeping = metadata.truncate(LogLedger(9, 3).position(0), keeps={5})
+    keeping = metadata.truncate(3 << ENTRY_BITS | 0, keeps={5})
     assert keeping.truncated_ledger_id == 9
     assert [each.ledger_id for each in keeping.ledgers] == [5, 9]
 
