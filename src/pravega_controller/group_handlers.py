@@ -6,7 +6,6 @@ Owns: their answers, by the rule of ``handlers``.
 from __future__ import annotations
 
 from pravega_controller import messages
-from pravega_controller.controller import Controller
 from pravega_controller.errors import (
     GenerationMismatchError,
     InvalidRequestError,
@@ -24,10 +23,10 @@ from pravega_wire.names import InvalidNameError
 
 @rpc("createReaderGroup")
 async def create_reader_group(
-    controller: Controller, request: pb.ReaderGroupConfiguration, call: Call
+    call: Call, request: pb.ReaderGroupConfiguration
 ) -> pb.CreateReaderGroupResponse:
     try:
-        group = await controller.groups.create(
+        group = await call.controller.groups.create(
             request.scope,
             request.readerGroupName,
             request.readerGroupId,
@@ -46,10 +45,10 @@ async def create_reader_group(
 
 @rpc("getReaderGroupConfig")
 async def get_reader_group_config(
-    controller: Controller, request: pb.ReaderGroupInfo, call: Call
+    call: Call, request: pb.ReaderGroupInfo
 ) -> pb.ReaderGroupConfigResponse:
     try:
-        group = await controller.groups.get(request.scope, request.readerGroup)
+        group = await call.controller.groups.get(request.scope, request.readerGroup)
     except ReaderGroupNotFoundError:
         # Old clients read the configuration before the status: it must be there.
         return pb.ReaderGroupConfigResponse(
@@ -63,11 +62,11 @@ async def get_reader_group_config(
 
 @rpc("updateReaderGroup")
 async def update_reader_group(
-    controller: Controller, request: pb.ReaderGroupConfiguration, call: Call
+    call: Call, request: pb.ReaderGroupConfiguration
 ) -> pb.UpdateReaderGroupResponse:
     status = pb.UpdateReaderGroupResponse.FAILURE
     try:
-        generation = await controller.groups.update(
+        generation = await call.controller.groups.update(
             request.scope,
             request.readerGroupName,
             request.readerGroupId,
@@ -89,21 +88,21 @@ async def update_reader_group(
 
 @rpc("deleteReaderGroup")
 async def delete_reader_group(
-    controller: Controller, request: pb.ReaderGroupInfo, call: Call
+    call: Call, request: pb.ReaderGroupInfo
 ) -> pb.DeleteReaderGroupStatus:
     try:
-        await controller.groups.delete(request.scope, request.readerGroup, request.readerGroupId)
+        await call.controller.groups.delete(
+            request.scope, request.readerGroup, request.readerGroupId
+        )
     except ReaderGroupNotFoundError:
         return pb.DeleteReaderGroupStatus(status=pb.DeleteReaderGroupStatus.RG_NOT_FOUND)
     return pb.DeleteReaderGroupStatus(status=pb.DeleteReaderGroupStatus.SUCCESS)
 
 
 @rpc("listSubscribers", question=True)
-async def list_subscribers(
-    controller: Controller, request: pb.StreamInfo, call: Call
-) -> pb.SubscribersResponse:
+async def list_subscribers(call: Call, request: pb.StreamInfo) -> pb.SubscribersResponse:
     try:
-        found = await controller.groups.subscribers(request.scope, request.stream)
+        found = await call.controller.groups.subscribers(request.scope, request.stream)
     except NotFoundError:
         return pb.SubscribersResponse(status=pb.SubscribersResponse.STREAM_NOT_FOUND)
     return pb.SubscribersResponse(subscribers=found, status=pb.SubscribersResponse.SUCCESS)
@@ -111,12 +110,12 @@ async def list_subscribers(
 
 @rpc("updateSubscriberStreamCut")
 async def update_subscriber_stream_cut(
-    controller: Controller, request: pb.SubscriberStreamCut, call: Call
+    call: Call, request: pb.SubscriberStreamCut
 ) -> pb.UpdateSubscriberStatus:
     info = request.streamCut.streamInfo
     status = pb.UpdateSubscriberStatus.SUCCESS
     try:
-        await controller.groups.release(
+        await call.controller.groups.release(
             info.scope,
             info.stream,
             subscriber=request.subscriber,

@@ -11,7 +11,6 @@ from collections.abc import Awaitable
 
 from pravega_controller import messages
 from pravega_controller.authority import is_local
-from pravega_controller.controller import Controller
 from pravega_controller.errors import (
     AlreadyExistsError,
     InvalidRequestError,
@@ -34,12 +33,10 @@ from pravega_wire.names import InvalidNameError
 
 
 @rpc("getControllerServerList", question=True)
-async def get_controller_server_list(
-    controller: Controller, request: pb.ServerRequest, call: Call
-) -> pb.ServerResponse:
+async def get_controller_server_list(call: Call, request: pb.ServerRequest) -> pb.ServerResponse:
     """Return the living controllers: this one as the caller reached it, others as registered."""
     found = [pb.NodeUri(endpoint=call.host, port=call.port)]
-    for other in controller.members.living()[1:]:
+    for other in call.controller.members.living()[1:]:
         # A host that is valid on one machine only is replaced by the caller's name of this one.
         host = call.host if is_local(other.host) else other.host
         found.append(pb.NodeUri(endpoint=host, port=other.port))
@@ -51,53 +48,47 @@ def _segment_of(request: pb.SegmentId) -> str:
     return names.segment_name(info.scope, info.stream, request.segmentId)
 
 
-def _find_uri(controller: Controller, segment: str, call: Call) -> pb.NodeUri:
-    host, port = controller.placement.address_for(segment, call.host)
+def _find_uri(call: Call, segment: str) -> pb.NodeUri:
+    host, port = call.controller.placement.address_for(segment, call.host)
     return pb.NodeUri(endpoint=host, port=port)
 
 
-def _find_uri_now(controller: Controller, request: pb.SegmentId, call: Call) -> pb.NodeUri | None:
+def _find_uri_now(call: Call, request: pb.SegmentId) -> pb.NodeUri | None:
     segment = _segment_of(request)
-    if not controller.segments.is_known_to_live(segment):
+    if not call.controller.segments.is_known_to_live(segment):
         return None
-    return _find_uri(controller, segment, call)
+    return _find_uri(call, segment)
 
 
 @rpc("getURI", immediate=_find_uri_now, question=True)
-async def get_uri(controller: Controller, request: pb.SegmentId, call: Call) -> pb.NodeUri:
+async def get_uri(call: Call, request: pb.SegmentId) -> pb.NodeUri:
     """Return the store of a segment, which need not exist: its name alone decides.
 
     Waits while a store is away and until another one takes its place, because the Java client keeps
     the answer for 20 seconds without asking again.
     """
     segment = _segment_of(request)
-    await controller.segments.wait_until_alive(segment)
-    return _find_uri(controller, segment, call)
+    await call.controller.segments.wait_until_alive(segment)
+    return _find_uri(call, segment)
 
 
-def _give_empty_token(
-    controller: Controller, request: pb.StreamInfo, call: Call
-) -> pb.DelegationToken:
+def _give_empty_token(call: Call, request: pb.StreamInfo) -> pb.DelegationToken:
     return pb.DelegationToken(delegationToken="")
 
 
 @rpc("getDelegationToken", immediate=_give_empty_token)
-async def get_delegation_token(
-    controller: Controller, request: pb.StreamInfo, call: Call
-) -> pb.DelegationToken:
+async def get_delegation_token(call: Call, request: pb.StreamInfo) -> pb.DelegationToken:
     """Return the empty token: clients request one even where authorization is off."""
-    return _give_empty_token(controller, request, call)
+    return _give_empty_token(call, request)
 
 
 # ---- Scopes --------------------------------------------------------------------------------------
 
 
 @rpc("createScope")
-async def create_scope(
-    controller: Controller, request: pb.ScopeInfo, call: Call
-) -> pb.CreateScopeStatus:
+async def create_scope(call: Call, request: pb.ScopeInfo) -> pb.CreateScopeStatus:
     try:
-        await controller.scopes.create(request.scope)
+        await call.controller.scopes.create(request.scope)
     except InvalidNameError:
         return pb.CreateScopeStatus(status=pb.CreateScopeStatus.INVALID_SCOPE_NAME)
     except AlreadyExistsError:
@@ -106,18 +97,14 @@ async def create_scope(
 
 
 @rpc("checkScopeExists", question=True)
-async def check_scope_exists(
-    controller: Controller, request: pb.ScopeInfo, call: Call
-) -> pb.ExistsResponse:
-    return pb.ExistsResponse(exists=await controller.scopes.exists(request.scope))
+async def check_scope_exists(call: Call, request: pb.ScopeInfo) -> pb.ExistsResponse:
+    return pb.ExistsResponse(exists=await call.controller.scopes.exists(request.scope))
 
 
 @rpc("deleteScope")
-async def delete_scope(
-    controller: Controller, request: pb.ScopeInfo, call: Call
-) -> pb.DeleteScopeStatus:
+async def delete_scope(call: Call, request: pb.ScopeInfo) -> pb.DeleteScopeStatus:
     try:
-        await controller.scopes.delete(request.scope)
+        await call.controller.scopes.delete(request.scope)
     except ScopeNotFoundError:
         return pb.DeleteScopeStatus(status=pb.DeleteScopeStatus.SCOPE_NOT_FOUND)
     except TableNotEmptyError:
@@ -126,39 +113,37 @@ async def delete_scope(
 
 
 @rpc("deleteScopeRecursive")
-async def delete_scope_recursive(
-    controller: Controller, request: pb.ScopeInfo, call: Call
-) -> pb.DeleteScopeStatus:
+async def delete_scope_recursive(call: Call, request: pb.ScopeInfo) -> pb.DeleteScopeStatus:
     """Delete a scope with its contents; a missing scope counts as deleted, as in the original."""
     try:
-        await controller.scopes.delete_with_contents(request.scope)
+        await call.controller.scopes.delete_with_contents(request.scope)
     except ScopeNotFoundError:
         return pb.DeleteScopeStatus(status=pb.DeleteScopeStatus.SUCCESS)
     return pb.DeleteScopeStatus(status=pb.DeleteScopeStatus.SUCCESS)
 
 
 @rpc("listScopes", question=True)
-async def list_scopes(
-    controller: Controller, request: pb.ScopesRequest, call: Call
-) -> pb.ScopesResponse:
-    listing = await controller.store.list_scopes(request.continuationToken.token)
+async def list_scopes(call: Call, request: pb.ScopesRequest) -> pb.ScopesResponse:
+    listing = await call.controller.store.list_scopes(request.continuationToken.token)
     return pb.ScopesResponse(scopes=listing.names, continuationToken=_token(listing))
 
 
 @rpc("listStreamsInScope", question=True)
 async def list_streams_in_scope(
-    controller: Controller, request: pb.StreamsInScopeRequest, call: Call
+    call: Call, request: pb.StreamsInScopeRequest
 ) -> pb.StreamsInScopeResponse:
     scope, token = request.scope.scope, request.continuationToken.token
-    return await _streams_of(scope, controller.store.list_streams(scope, token))
+    return await _streams_of(scope, call.controller.store.list_streams(scope, token))
 
 
 @rpc("listStreamsInScopeForTag", question=True)
 async def list_streams_in_scope_for_tag(
-    controller: Controller, request: pb.StreamsInScopeWithTagRequest, call: Call
+    call: Call, request: pb.StreamsInScopeWithTagRequest
 ) -> pb.StreamsInScopeResponse:
     scope, token = request.scope.scope, request.continuationToken.token
-    return await _streams_of(scope, controller.streams.list_with_tag(scope, request.tag, token))
+    return await _streams_of(
+        scope, call.controller.streams.list_with_tag(scope, request.tag, token)
+    )
 
 
 async def _streams_of(scope: str, search: Awaitable[Listing]) -> pb.StreamsInScopeResponse:
@@ -181,14 +166,12 @@ def _token(listing: Listing) -> pb.ContinuationToken:
 
 
 @rpc("createStream")
-async def create_stream(
-    controller: Controller, request: pb.StreamConfig, call: Call
-) -> pb.CreateStreamStatus:
+async def create_stream(call: Call, request: pb.StreamConfig) -> pb.CreateStreamStatus:
     info = request.streamInfo
     try:
         names.validate_stream_name(info.stream)
         configuration = messages.to_configuration(request)
-        created = await controller.streams.create(info.scope, info.stream, configuration)
+        created = await call.controller.streams.create(info.scope, info.stream, configuration)
     except InvalidNameError:
         return pb.CreateStreamStatus(status=pb.CreateStreamStatus.INVALID_STREAM_NAME)
     except ScopeNotFoundError:
@@ -199,17 +182,15 @@ async def create_stream(
 
 
 @rpc("checkStreamExists", question=True)
-async def check_stream_exists(
-    controller: Controller, request: pb.StreamInfo, call: Call
-) -> pb.ExistsResponse:
-    return pb.ExistsResponse(exists=await controller.streams.exists(request.scope, request.stream))
+async def check_stream_exists(call: Call, request: pb.StreamInfo) -> pb.ExistsResponse:
+    return pb.ExistsResponse(
+        exists=await call.controller.streams.exists(request.scope, request.stream)
+    )
 
 
 @rpc("getStreamConfiguration", question=True)
-async def get_stream_configuration(
-    controller: Controller, request: pb.StreamInfo, call: Call
-) -> pb.StreamConfig:
-    configuration = await controller.streams.configuration(request.scope, request.stream)
+async def get_stream_configuration(call: Call, request: pb.StreamInfo) -> pb.StreamConfig:
+    configuration = await call.controller.streams.configuration(request.scope, request.stream)
     return messages.from_configuration(request.scope, request.stream, configuration)
 
 
@@ -228,37 +209,31 @@ async def _stream_status(change: Awaitable[None]) -> pb.UpdateStreamStatus:
 
 
 @rpc("updateStream")
-async def update_stream(
-    controller: Controller, request: pb.StreamConfig, call: Call
-) -> pb.UpdateStreamStatus:
+async def update_stream(call: Call, request: pb.StreamConfig) -> pb.UpdateStreamStatus:
     info = request.streamInfo
     configuration = messages.to_configuration(request)
-    return await _stream_status(controller.streams.update(info.scope, info.stream, configuration))
+    return await _stream_status(
+        call.controller.streams.update(info.scope, info.stream, configuration)
+    )
 
 
 @rpc("truncateStream")
-async def truncate_stream(
-    controller: Controller, request: pb.StreamCut, call: Call
-) -> pb.UpdateStreamStatus:
+async def truncate_stream(call: Call, request: pb.StreamCut) -> pb.UpdateStreamStatus:
     info = request.streamInfo
     return await _stream_status(
-        controller.streams.truncate(info.scope, info.stream, dict(request.cut))
+        call.controller.streams.truncate(info.scope, info.stream, dict(request.cut))
     )
 
 
 @rpc("sealStream")
-async def seal_stream(
-    controller: Controller, request: pb.StreamInfo, call: Call
-) -> pb.UpdateStreamStatus:
-    return await _stream_status(controller.streams.seal(request.scope, request.stream))
+async def seal_stream(call: Call, request: pb.StreamInfo) -> pb.UpdateStreamStatus:
+    return await _stream_status(call.controller.streams.seal(request.scope, request.stream))
 
 
 @rpc("deleteStream")
-async def delete_stream(
-    controller: Controller, request: pb.StreamInfo, call: Call
-) -> pb.DeleteStreamStatus:
+async def delete_stream(call: Call, request: pb.StreamInfo) -> pb.DeleteStreamStatus:
     try:
-        await controller.streams.delete(request.scope, request.stream)
+        await call.controller.streams.delete(request.scope, request.stream)
     except NotFoundError:
         return pb.DeleteStreamStatus(status=pb.DeleteStreamStatus.STREAM_NOT_FOUND)
     except StreamNotSealedError:
@@ -270,29 +245,23 @@ async def delete_stream(
 
 
 @rpc("getCurrentSegments", question=True)
-async def get_current_segments(
-    controller: Controller, request: pb.StreamInfo, call: Call
-) -> pb.SegmentRanges:
-    segments = await controller.streams.active_segments(request.scope, request.stream)
+async def get_current_segments(call: Call, request: pb.StreamInfo) -> pb.SegmentRanges:
+    segments = await call.controller.streams.active_segments(request.scope, request.stream)
     return messages.segment_ranges(request.scope, request.stream, segments)
 
 
 @rpc("getEpochSegments", question=True)
-async def get_epoch_segments(
-    controller: Controller, request: pb.GetEpochSegmentsRequest, call: Call
-) -> pb.SegmentRanges:
+async def get_epoch_segments(call: Call, request: pb.GetEpochSegmentsRequest) -> pb.SegmentRanges:
     info = request.streamInfo
-    segments = await controller.streams.epoch_segments(info.scope, info.stream, request.epoch)
+    segments = await call.controller.streams.epoch_segments(info.scope, info.stream, request.epoch)
     return messages.segment_ranges(info.scope, info.stream, segments)
 
 
 @rpc("getSegments", question=True)
-async def get_segments(
-    controller: Controller, request: pb.GetSegmentsRequest, call: Call
-) -> pb.SegmentsAtTime:
+async def get_segments(call: Call, request: pb.GetSegmentsRequest) -> pb.SegmentsAtTime:
     """Return the head of the stream; the request's timestamp is ignored."""
     info = request.streamInfo
-    head = await controller.streams.head(info.scope, info.stream)
+    head = await call.controller.streams.head(info.scope, info.stream)
     return pb.SegmentsAtTime(
         segments=[
             pb.SegmentsAtTime.SegmentLocation(
@@ -306,10 +275,10 @@ async def get_segments(
 @rpc("getSegmentsImmediatlyFollowing", question=True)
 @rpc("getSegmentsImmediatelyFollowing", question=True)
 async def get_segments_immediately_following(
-    controller: Controller, request: pb.SegmentId, call: Call
+    call: Call, request: pb.SegmentId
 ) -> pb.SuccessorResponse:
     info = request.streamInfo
-    found = await controller.streams.successors(info.scope, info.stream, request.segmentId)
+    found = await call.controller.streams.successors(info.scope, info.stream, request.segmentId)
     return pb.SuccessorResponse(
         segments=[
             pb.SuccessorResponse.SegmentEntry(
@@ -322,12 +291,10 @@ async def get_segments_immediately_following(
 
 
 @rpc("getSegmentsBetween", question=True)
-async def get_segments_between(
-    controller: Controller, request: pb.StreamCutRange, call: Call
-) -> pb.StreamCutRangeResponse:
+async def get_segments_between(call: Call, request: pb.StreamCutRange) -> pb.StreamCutRangeResponse:
     info = request.streamInfo
     start: dict[int, int] = dict(getattr(request, "from"))
-    found = await controller.streams.segments_between(
+    found = await call.controller.streams.segments_between(
         info.scope, info.stream, start, dict(request.to)
     )
     return pb.StreamCutRangeResponse(
@@ -338,20 +305,18 @@ async def get_segments_between(
 
 
 @rpc("isSegmentValid", question=True)
-async def is_segment_valid(
-    controller: Controller, request: pb.SegmentId, call: Call
-) -> pb.SegmentValidityResponse:
+async def is_segment_valid(call: Call, request: pb.SegmentId) -> pb.SegmentValidityResponse:
     info = request.streamInfo
-    active = await controller.streams.is_segment_active(info.scope, info.stream, request.segmentId)
+    active = await call.controller.streams.is_segment_active(
+        info.scope, info.stream, request.segmentId
+    )
     return pb.SegmentValidityResponse(response=active)
 
 
 @rpc("isStreamCutValid", question=True)
-async def is_stream_cut_valid(
-    controller: Controller, request: pb.StreamCut, call: Call
-) -> pb.StreamCutValidityResponse:
+async def is_stream_cut_valid(call: Call, request: pb.StreamCut) -> pb.StreamCutValidityResponse:
     info = request.streamInfo
-    valid = await controller.streams.is_cut_valid(info.scope, info.stream, dict(request.cut))
+    valid = await call.controller.streams.is_cut_valid(info.scope, info.stream, dict(request.cut))
     return pb.StreamCutValidityResponse(response=valid)
 
 
@@ -359,23 +324,23 @@ async def is_stream_cut_valid(
 
 
 @rpc("scale")
-async def scale(controller: Controller, request: pb.ScaleRequest, call: Call) -> pb.ScaleResponse:
+async def scale(call: Call, request: pb.ScaleRequest) -> pb.ScaleResponse:
     """Record a scale and answer; the scale is then carried out in any case."""
     info = request.streamInfo
     ranges = [(entry.start, entry.end) for entry in request.newKeyRanges]
     try:
-        started = await controller.streams.scale(
+        started = await call.controller.streams.scale(
             info.scope,
             info.stream,
             list(request.sealedSegments),
             ranges,
-            now_ms=controller.now_ms(),
+            now_ms=call.controller.now_ms(),
         )
     except ScalePreconditionError:
         return pb.ScaleResponse(status=pb.ScaleResponse.PRECONDITION_FAILED)
     except (NotFoundError, InvalidRequestError, StreamSealedError):
         return pb.ScaleResponse(status=pb.ScaleResponse.FAILURE)
-    controller.finish_later(IntentRecord("stream", info.scope, info.stream))
+    call.controller.finish_later(IntentRecord("stream", info.scope, info.stream))
     return pb.ScaleResponse(
         status=pb.ScaleResponse.STARTED,
         segments=[messages.segment_range(info.scope, info.stream, s) for s in started.created],
@@ -384,12 +349,10 @@ async def scale(controller: Controller, request: pb.ScaleRequest, call: Call) ->
 
 
 @rpc("checkScale", question=True)
-async def check_scale(
-    controller: Controller, request: pb.ScaleStatusRequest, call: Call
-) -> pb.ScaleStatusResponse:
+async def check_scale(call: Call, request: pb.ScaleStatusRequest) -> pb.ScaleStatusResponse:
     info = request.streamInfo
     try:
-        done = await controller.streams.has_left_epoch(info.scope, info.stream, request.epoch)
+        done = await call.controller.streams.has_left_epoch(info.scope, info.stream, request.epoch)
     except (NotFoundError, InvalidRequestError):
         return pb.ScaleStatusResponse(status=pb.ScaleStatusResponse.INVALID_INPUT)
     if not done:

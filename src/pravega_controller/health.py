@@ -14,7 +14,6 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import Message
 
-from pravega_controller.controller import Controller
 from pravega_controller.errors import NotFoundError
 from pravega_controller.rpc import Call, rpc
 from pravega_wire import controller_pb2
@@ -57,7 +56,7 @@ _Response: Final = message_factory.GetMessageClass(HEALTH.methods_by_name["Check
 
 
 @rpc("Check", question=True)
-async def check(controller: Controller, request: Any, call: Call) -> Message:
+async def check(call: Call, request: Any) -> Message:
     """Return that the controller serves. Raises ``NotFoundError`` for an unknown service."""
     if request.service not in KNOWN:
         raise NotFoundError(f"this server has no service {request.service!r}")

@@ -6,7 +6,6 @@ Owns: their answers, by the rule of ``handlers``.
 from __future__ import annotations
 
 from pravega_controller import messages
-from pravega_controller.controller import Controller
 from pravega_controller.errors import KeyValueTableNotFoundError, NotFoundError, ScopeNotFoundError
 from pravega_controller.key_value_tables import KeyValueTable, KeyValueTableConfiguration
 from pravega_controller.rpc import Call, rpc
@@ -16,7 +15,7 @@ from pravega_wire.names import InvalidNameError
 
 @rpc("createKeyValueTable")
 async def create_key_value_table(
-    controller: Controller, request: pb.KeyValueTableConfig, call: Call
+    call: Call, request: pb.KeyValueTableConfig
 ) -> pb.CreateKeyValueTableStatus:
     configuration = KeyValueTableConfiguration(
         request.partitionCount,
@@ -26,7 +25,7 @@ async def create_key_value_table(
     )
     status = pb.CreateKeyValueTableStatus.SUCCESS
     try:
-        if not await controller.tables.create(request.scope, request.kvtName, configuration):
+        if not await call.controller.tables.create(request.scope, request.kvtName, configuration):
             status = pb.CreateKeyValueTableStatus.TABLE_EXISTS
     except InvalidNameError:
         status = pb.CreateKeyValueTableStatus.INVALID_TABLE_NAME
@@ -37,20 +36,20 @@ async def create_key_value_table(
 
 @rpc("getCurrentSegmentsKeyValueTable")
 async def get_current_segments_key_value_table(
-    controller: Controller, request: pb.KeyValueTableInfo, call: Call
+    call: Call, request: pb.KeyValueTableInfo
 ) -> pb.SegmentRanges:
     """Return a table's segments under its bare name, to which clients append the suffix."""
-    table = await controller.tables.get(request.scope, request.kvtName)
+    table = await call.controller.tables.get(request.scope, request.kvtName)
     return messages.segment_ranges(request.scope, request.kvtName, table.segments)
 
 
 @rpc("listKeyValueTablesInScope", question=True)
 async def list_key_value_tables_in_scope(
-    controller: Controller, request: pb.KVTablesInScopeRequest, call: Call
+    call: Call, request: pb.KVTablesInScopeRequest
 ) -> pb.KVTablesInScopeResponse:
     scope = request.scope.scope
     try:
-        listing = await controller.tables.list(scope, request.continuationToken.token)
+        listing = await call.controller.tables.list(scope, request.continuationToken.token)
     except ScopeNotFoundError:
         return pb.KVTablesInScopeResponse(status=pb.KVTablesInScopeResponse.SCOPE_NOT_FOUND)
     return pb.KVTablesInScopeResponse(
@@ -62,10 +61,10 @@ async def list_key_value_tables_in_scope(
 
 @rpc("getKeyValueTableConfiguration")
 async def get_key_value_table_configuration(
-    controller: Controller, request: pb.KeyValueTableInfo, call: Call
+    call: Call, request: pb.KeyValueTableInfo
 ) -> pb.KeyValueTableConfigResponse:
     try:
-        table = await controller.tables.get(request.scope, request.kvtName)
+        table = await call.controller.tables.get(request.scope, request.kvtName)
     except (ScopeNotFoundError, KeyValueTableNotFoundError):
         return pb.KeyValueTableConfigResponse(status=pb.KeyValueTableConfigResponse.TABLE_NOT_FOUND)
     return pb.KeyValueTableConfigResponse(
@@ -75,10 +74,10 @@ async def get_key_value_table_configuration(
 
 @rpc("deleteKeyValueTable")
 async def delete_key_value_table(
-    controller: Controller, request: pb.KeyValueTableInfo, call: Call
+    call: Call, request: pb.KeyValueTableInfo
 ) -> pb.DeleteKVTableStatus:
     try:
-        await controller.tables.delete(request.scope, request.kvtName)
+        await call.controller.tables.delete(request.scope, request.kvtName)
     except NotFoundError:
         return pb.DeleteKVTableStatus(status=pb.DeleteKVTableStatus.TABLE_NOT_FOUND)
     return pb.DeleteKVTableStatus(status=pb.DeleteKVTableStatus.SUCCESS)

@@ -20,13 +20,14 @@ from pravega_controller.controller import Controller
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call's path to this controller: the host at which its caller can reach us, and our port."""
+    """The controller of a call, and the host and port at which its caller can reach us."""
 
+    controller: Controller
     host: str
     port: int
 
 
-Handler = Callable[[Controller, Any, Call], Awaitable[Message]]
+Handler = Callable[[Call, Any], Awaitable[Message]]
 H = TypeVar("H", bound=Handler)
 
 HANDLERS: dict[str, Handler] = {}
@@ -37,7 +38,7 @@ NOT_IMPLEMENTED: dict[str, str] = {
 """Methods that are refused, each with the sentence of the refusal."""
 
 
-Immediate = Callable[[Controller, Any, Call], Message | None]
+Immediate = Callable[[Call, Any], Message | None]
 
 IMMEDIATE: dict[Handler, Immediate] = {}
 """Functions that answer in a handler's place, in any thread, when they need not wait, and return

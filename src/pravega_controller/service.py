@@ -174,7 +174,7 @@ class ControllerServer:
         def accept(handler: Handler, request: Message, answer: _Answer) -> None:
             message = None
             if (answer_now := IMMEDIATE.get(handler)) is not None:
-                message = answer_now(controller, request, self._describe(answer))
+                message = answer_now(self._describe(controller, answer), request)
             if message is not None:
                 answer.reply(message)
             else:
@@ -210,7 +210,7 @@ class ControllerServer:
             with trio.CancelScope() as scope:
                 if handler in QUESTIONS:
                     answer.cancel_when_unwanted(scope)
-                answer.reply(await handler(controller, request, self._describe(answer)))
+                answer.reply(await handler(self._describe(controller, answer), request))
         except trio.Cancelled:
             answer.refuse(grpc.StatusCode.UNAVAILABLE, STOPPING)
             raise
@@ -219,9 +219,9 @@ class ControllerServer:
         finally:
             self._waiting_count -= 1
 
-    def _describe(self, answer: _Answer) -> Call:
-        """Return a call's path to this controller."""
-        return Call(self._host_for(answer.context), self._port)
+    def _describe(self, controller: Controller, answer: _Answer) -> Call:
+        """Return what a handler gets to know of a call, beside its request."""
+        return Call(controller, self._host_for(answer.context), self._port)
 
     def _host_for(self, context: grpc.ServicerContext) -> str:
         """Return the host at which the caller can reach us: the one it dialled, if it tells."""

@@ -6,7 +6,6 @@ Owns: the answers of these RPCs. Refusals follow the rule of ``handlers``.
 from __future__ import annotations
 
 from pravega_controller import messages
-from pravega_controller.controller import Controller
 from pravega_controller.rpc import Call, rpc
 from pravega_controller.transaction_operations import PingAnswer
 from pravega_controller.transactions import TransactionState
@@ -33,11 +32,11 @@ _STATE = {
 
 
 @rpc("createTransaction")
-async def create_transaction(
-    controller: Controller, request: pb.CreateTxnRequest, call: Call
-) -> pb.CreateTxnResponse:
+async def create_transaction(call: Call, request: pb.CreateTxnRequest) -> pb.CreateTxnResponse:
     info = request.streamInfo
-    begun = await controller.transactions.begin(info.scope, info.stream, lease_ms=request.lease)
+    begun = await call.controller.transactions.begin(
+        info.scope, info.stream, lease_ms=request.lease
+    )
     return pb.CreateTxnResponse(
         txnId=_to_message(begun.identifier),
         activeSegments=[
@@ -47,23 +46,19 @@ async def create_transaction(
 
 
 @rpc("pingTransaction")
-async def ping_transaction(
-    controller: Controller, request: pb.PingTxnRequest, call: Call
-) -> pb.PingTxnStatus:
+async def ping_transaction(call: Call, request: pb.PingTxnRequest) -> pb.PingTxnStatus:
     info = request.streamInfo
-    answer = await controller.transactions.ping(
+    answer = await call.controller.transactions.ping(
         info.scope, info.stream, _to_id(request.txnId), lease_ms=request.lease
     )
     return pb.PingTxnStatus(status=_PING_STATUS[answer])
 
 
 @rpc("commitTransaction")
-async def commit_transaction(
-    controller: Controller, request: pb.TxnRequest, call: Call
-) -> pb.TxnStatus:
+async def commit_transaction(call: Call, request: pb.TxnRequest) -> pb.TxnStatus:
     """Record a commit and answer; from then on the commit is certain to be carried out."""
     info = request.streamInfo
-    decided = await controller.transactions.commit(
+    decided = await call.controller.transactions.commit(
         info.scope,
         info.stream,
         _to_id(request.txnId),
@@ -74,30 +69,28 @@ async def commit_transaction(
 
 
 @rpc("abortTransaction")
-async def abort_transaction(
-    controller: Controller, request: pb.TxnRequest, call: Call
-) -> pb.TxnStatus:
+async def abort_transaction(call: Call, request: pb.TxnRequest) -> pb.TxnStatus:
     """Record an abort and answer; from then on the abort is certain to be carried out."""
     info = request.streamInfo
-    decided = await controller.transactions.abort(info.scope, info.stream, _to_id(request.txnId))
+    decided = await call.controller.transactions.abort(
+        info.scope, info.stream, _to_id(request.txnId)
+    )
     return _status(is_decided=decided)
 
 
 @rpc("checkTransactionState")
-async def check_transaction_state(
-    controller: Controller, request: pb.TxnRequest, call: Call
-) -> pb.TxnState:
+async def check_transaction_state(call: Call, request: pb.TxnRequest) -> pb.TxnState:
     info = request.streamInfo
-    state = await controller.transactions.state(info.scope, info.stream, _to_id(request.txnId))
+    state = await call.controller.transactions.state(info.scope, info.stream, _to_id(request.txnId))
     return pb.TxnState(state=_STATE[state])
 
 
 @rpc("listCompletedTransactions")
 async def list_completed_transactions(
-    controller: Controller, request: pb.ListCompletedTxnRequest, call: Call
+    call: Call, request: pb.ListCompletedTxnRequest
 ) -> pb.ListCompletedTxnResponse:
     info = request.streamInfo
-    outcomes = await controller.transactions.completed(info.scope, info.stream)
+    outcomes = await call.controller.transactions.completed(info.scope, info.stream)
     return pb.ListCompletedTxnResponse(
         response=[
             pb.TxnResponse(

@@ -5,7 +5,6 @@ Owns: their answers, by the rule of ``handlers``.
 
 from __future__ import annotations
 
-from pravega_controller.controller import Controller
 from pravega_controller.errors import InvalidRequestError, NotFoundError
 from pravega_controller.rpc import Call, rpc
 from pravega_controller.watermarks import OldPositionError, OldTimeError
@@ -14,13 +13,13 @@ from pravega_wire import controller_pb2 as pb
 
 @rpc("noteTimestampFromWriter")
 async def note_timestamp_from_writer(
-    controller: Controller, request: pb.TimestampFromWriter, call: Call
+    call: Call, request: pb.TimestampFromWriter
 ) -> pb.TimestampResponse:
     info = request.position.streamInfo
     position = dict(request.position.cut)
     status = pb.TimestampResponse.SUCCESS
     try:
-        await controller.watermarks.record_mark(
+        await call.controller.watermarks.record_mark(
             info.scope, info.stream, request.writer, request.timestamp, position
         )
     except OldTimeError:
@@ -31,13 +30,11 @@ async def note_timestamp_from_writer(
 
 
 @rpc("removeWriter")
-async def remove_writer(
-    controller: Controller, request: pb.RemoveWriterRequest, call: Call
-) -> pb.RemoveWriterResponse:
+async def remove_writer(call: Call, request: pb.RemoveWriterRequest) -> pb.RemoveWriterResponse:
     info = request.stream
     status = pb.RemoveWriterResponse.SUCCESS
     try:
-        await controller.watermarks.remove(info.scope, info.stream, request.writer)
+        await call.controller.watermarks.remove(info.scope, info.stream, request.writer)
     except (NotFoundError, InvalidRequestError):
         status = pb.RemoveWriterResponse.UNKNOWN_WRITER
     return pb.RemoveWriterResponse(result=status)

@@ -716,7 +716,7 @@ async def test_a_question_ends_with_its_caller_and_a_change_does_not(
 ) -> None:
     ended: list[str] = []
 
-    async def wait(controller: Any, request: pb.ScopeInfo, call: Any) -> pb.ExistsResponse:
+    async def wait(call: Any, request: pb.ScopeInfo) -> pb.ExistsResponse:
         try:
             await trio.sleep(0.5 if request.scope == "change" else 60)
             ended.append(request.scope)
