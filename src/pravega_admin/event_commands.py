@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
+from pravega_admin.controllers import ControllerOption, open_controller
 from pravega_admin.errors import AdminError
-from pravega_admin.options import ControllerOption, OutputOption, StreamArgument, parse_stream_name
+from pravega_admin.options import OutputOption, StreamArgument, parse_stream_name
 from pravega_admin.output import OutputFormat, print_json, print_message, progress
 from pravega_blocking.addresses import DEFAULT_CONTROLLER
 from pravega_blocking.errors import NotFoundError, PravegaError, TimedOutError, UsageError
@@ -65,14 +66,13 @@ def write(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Write each line as an event, and end when all are stored."""
-    from pravega_blocking.controller_client import ControllerClient
     from pravega_blocking.event_writer import EventWriter
 
     name = parse_stream_name(stream)
     key_of = _key_function(key, key_field, delimiter)
     with ExitStack() as stack:
         source = _open_source(file, stack)
-        client = stack.enter_context(ControllerClient(controller))
+        client = stack.enter_context(open_controller(controller))
         writer = EventWriter(client, name.scope, name.stream, patience=patience)
         started = time.monotonic()
         try:
@@ -116,13 +116,12 @@ def read(
     With -o json each line is an object with the event, its segment and its offset; an event that
     is not UTF-8 is given as event_base64. With --count, running out of --timeout exits with 7.
     """
-    from pravega_blocking.controller_client import ControllerClient
     from pravega_blocking.event_reader import EventReader
 
     name = parse_stream_name(stream)
     waits = follow or count is not None or timeout is not None or start is Start.TAIL
     with ExitStack() as stack:
-        client = stack.enter_context(ControllerClient(controller))
+        client = stack.enter_context(open_controller(controller))
         reader = stack.enter_context(
             EventReader(
                 client,

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from pravega_admin.options import ControllerOption, OutputOption, ScopeArgument, parse_name
+from pravega_admin.controllers import ControllerOption, open_controller
+from pravega_admin.options import OutputOption, ScopeArgument, parse_name
 from pravega_admin.output import OutputFormat, print_fields, print_rows, report
 from pravega_blocking.addresses import DEFAULT_CONTROLLER
 
@@ -34,9 +35,7 @@ def list_(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """List the reader groups of a scope."""
-    from pravega_blocking.controller_client import ControllerClient
-
-    with ControllerClient(controller) as client:
+    with open_controller(controller) as client:
         names = sorted(client.list_groups(scope))
     print_rows([{"scope": scope, "group": name} for name in names], ("scope", "group"), output)
 
@@ -48,10 +47,8 @@ def describe(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Print a reader group's configuration."""
-    from pravega_blocking.controller_client import ControllerClient
-
     name = parse_name(group, WHAT)
-    with ControllerClient(controller) as client:
+    with open_controller(controller) as client:
         found = client.group_settings(name.scope, name.stream)
     fields = {
         "scope": name.scope,
@@ -75,10 +72,8 @@ def delete(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Delete a reader group: its readers end, and retention waits for it no more."""
-    from pravega_blocking.controller_client import ControllerClient
-
     name = parse_name(group, WHAT)
-    with ControllerClient(controller) as client:
+    with open_controller(controller) as client:
         client.delete_group(name.scope, name.stream)
     report(f"reader group {name} deleted", {"group": str(name), "deleted": True}, output)
 

@@ -13,17 +13,6 @@ import typer
 from pravega_admin.output import OutputFormat
 from pravega_blocking.errors import UsageError
 
-ControllerOption: TypeAlias = Annotated[
-    str,
-    typer.Option(
-        "--controller",
-        "-c",
-        envvar="SEGSTORE_CONTROLLER",
-        metavar="URI",
-        help="Where the controller listens.",
-    ),
-]
-
 OutputOption: TypeAlias = Annotated[
     OutputFormat,
     typer.Option("--output", "-o", envvar="SEGSTORE_OUTPUT", help="How data is printed."),
@@ -39,6 +28,10 @@ LedgersOption: TypeAlias = Annotated[
 ]
 
 ScopeArgument: TypeAlias = Annotated[str, typer.Argument(metavar="SCOPE", help="A scope's name.")]
+
+IfNotExistsOption: TypeAlias = Annotated[
+    bool, typer.Option("--if-not-exists", help="Succeed when it exists already.")
+]
 
 StreamArgument: TypeAlias = Annotated[
     str, typer.Argument(metavar="SCOPE/STREAM", help="A stream's name, with its scope.")

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
+from pravega_admin.controllers import ControllerOption
 from pravega_admin.errors import AdminError, ConfigurationError
-from pravega_admin.options import ControllerOption, OutputOption, StreamArgument, parse_stream_name
+from pravega_admin.options import OutputOption, StreamArgument, parse_stream_name
 from pravega_admin.output import OutputFormat, Row, print_message, print_rows, report, status_line
 from pravega_blocking.addresses import DEFAULT_CONTROLLER
 from pravega_blocking.errors import UsageError

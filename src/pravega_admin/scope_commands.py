@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from pravega_admin.options import ControllerOption, OutputOption, ScopeArgument
+from pravega_admin.controllers import ControllerOption, open_controller
+from pravega_admin.options import IfNotExistsOption, OutputOption, ScopeArgument
 from pravega_admin.output import OutputFormat, print_rows, report
 from pravega_blocking.addresses import DEFAULT_CONTROLLER
 from pravega_blocking.errors import AlreadyExistsError
@@ -20,17 +21,13 @@ app = typer.Typer(no_args_is_help=True, help="Create, list and delete scopes.")
 @app.command()
 def create(
     scope: ScopeArgument,
-    if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", help="Succeed when it exists already.")
-    ] = False,
+    if_not_exists: IfNotExistsOption = False,
     controller: ControllerOption = DEFAULT_CONTROLLER,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Create a scope."""
-    from pravega_blocking.controller_client import ControllerClient
-
     created = True
-    with ControllerClient(controller) as client:
+    with open_controller(controller) as client:
         try:
             client.create_scope(scope)
         except AlreadyExistsError:
@@ -50,9 +47,7 @@ def list_(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """List the scopes."""
-    from pravega_blocking.controller_client import ControllerClient
-
-    with ControllerClient(controller) as client:
+    with open_controller(controller) as client:
         scopes = sorted(name for name in client.list_scopes() if system or name[:1] != "_")
     print_rows([{"scope": name} for name in scopes], ["scope"], output)
 
@@ -67,8 +62,6 @@ def delete(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Delete a scope that is empty."""
-    from pravega_blocking.controller_client import ControllerClient
-
-    with ControllerClient(controller) as client:
+    with open_controller(controller) as client:
         client.delete_scope(scope, recursive=recursive)
     report(f"scope {scope} deleted", {"scope": scope, "deleted": True}, output)

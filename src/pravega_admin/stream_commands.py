@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
+from pravega_admin.controllers import ControllerOption, open_controller
 from pravega_admin.options import (
-    ControllerOption,
+    IfNotExistsOption,
     OutputOption,
     ScopeArgument,
     StreamArgument,
@@ -83,14 +84,11 @@ def create(
     retention_max: RetentionMaxOption = None,
     tag: TagOption = None,
     rollover_size: RolloverOption = None,
-    if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", help="Succeed when it exists already.")
-    ] = False,
+    if_not_exists: IfNotExistsOption = False,
     controller: ControllerOption = DEFAULT_CONTROLLER,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Create a stream; its scope must exist. Without options it has one segment for ever."""
-    from pravega_blocking.controller_client import ControllerClient
     from pravega_blocking.stream_settings import StreamSettings
 
     name = parse_stream_name(stream)
@@ -105,7 +103,7 @@ def create(
         rollover_size_bytes=_rollover(settings, rollover_size),
     )
     created = True
-    with ControllerClient(controller) as client:
+    with open_controller(controller) as client:
         try:
             client.create_stream(name.scope, name.stream, settings)
         except AlreadyExistsError:
@@ -139,11 +137,10 @@ def update(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Change a stream's policies and tags; a setting without an option stays as it is."""
-    from pravega_blocking.controller_client import ControllerClient
     from pravega_blocking.stream_settings import Retention, ScalingKind
 
     name = parse_stream_name(stream)
-    with ControllerClient(controller) as client:
+    with open_controller(controller) as client:
         old = client.stream_settings(name.scope, name.stream)
         scaling, retention = old.scaling, old.retention
         if fixed:
@@ -176,9 +173,7 @@ def list_(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """List the streams of a scope."""
-    from pravega_blocking.controller_client import ControllerClient
-
-    with ControllerClient(controller) as client:
+    with open_controller(controller) as client:
         streams = [
             name
             for name in sorted(client.list_streams(scope, tag=tag))
@@ -198,10 +193,8 @@ def describe(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Show a stream's policies and segments, and how many there were before."""
-    from pravega_blocking.controller_client import ControllerClient
-
     name = parse_stream_name(stream)
-    with ControllerClient(controller) as client:
+    with open_controller(controller) as client:
         settings = client.stream_settings(name.scope, name.stream)
         head = dict(client.head_segments(name.scope, name.stream).offsets)
         segments = _segment_rows(client, name)
@@ -235,10 +228,8 @@ def seal(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Seal a stream: it then accepts no more events. This cannot be undone."""
-    from pravega_blocking.controller_client import ControllerClient
-
     name = parse_stream_name(stream)
-    with ControllerClient(controller) as client:
+    with open_controller(controller) as client:
         client.seal_stream(name.scope, name.stream)
     report(f"stream {name} sealed", {"stream": str(name), "sealed": True}, output)
 
@@ -257,14 +248,13 @@ def truncate(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Truncate a stream: delete its oldest events."""
-    from pravega_blocking.controller_client import ControllerClient
     from pravega_blocking.segment_info import tail_offsets
 
     name = parse_stream_name(stream)
     if tail == (cut is not None):
         raise UsageError("say where to truncate: either --tail or --cut")
     offsets = _parse_cut(cut) if cut is not None else {}
-    with ControllerClient(controller) as client:
+    with open_controller(controller) as client:
         if tail:
             offsets = tail_offsets(client, name.scope, name.stream)
         client.truncate_stream(name.scope, name.stream, offsets)
@@ -284,11 +274,9 @@ def delete(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Delete a sealed stream and all its data."""
-    from pravega_blocking.controller_client import ControllerClient
-
     name = parse_stream_name(stream)
     deleted = True
-    with ControllerClient(controller) as client:
+    with open_controller(controller) as client:
         try:
             if seal_first:
                 client.seal_stream(name.scope, name.stream)
@@ -324,13 +312,12 @@ def scale(
 ) -> None:
     """Change a stream's segments, and wait until that is done."""
     from pravega_admin.scaling import plan_merge, plan_replacement, plan_split
-    from pravega_blocking.controller_client import ControllerClient
 
     name = parse_stream_name(stream)
     if sum(choice is not None for choice in (segments, split, merge)) != 1:
         raise UsageError("say how to scale: one of --segments, --split and --merge")
     merged = [_parse_int(text) for text in merge.split(",")] if merge is not None else []
-    with ControllerClient(controller) as client:
+    with open_controller(controller) as client:
         current = client.current_segments(name.scope, name.stream).ranges
         if segments is not None:
             plan = plan_replacement(current, segments)

@@ -10,7 +10,8 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from pravega_admin.options import ControllerOption, OutputOption, ScopeArgument, parse_name
+from pravega_admin.controllers import ControllerOption, open_controller
+from pravega_admin.options import OutputOption, ScopeArgument, parse_name
 from pravega_admin.output import OutputFormat, print_fields, print_rows, report
 from pravega_blocking.addresses import DEFAULT_CONTROLLER
 
@@ -38,10 +39,8 @@ def create(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Create a key-value table. All keys of a table have the same length."""
-    from pravega_blocking.controller_client import ControllerClient
-
     name = parse_name(table, WHAT)
-    with ControllerClient(controller) as client:
+    with open_controller(controller) as client:
         client.create_table(
             name.scope,
             name.stream,
@@ -59,9 +58,7 @@ def list_(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """List the key-value tables of a scope."""
-    from pravega_blocking.controller_client import ControllerClient
-
-    with ControllerClient(controller) as client:
+    with open_controller(controller) as client:
         names = sorted(client.list_tables(scope))
     print_rows([{"scope": scope, "table": name} for name in names], ("scope", "table"), output)
 
@@ -73,10 +70,8 @@ def describe(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Print how a key-value table was made."""
-    from pravega_blocking.controller_client import ControllerClient
-
     name = parse_name(table, WHAT)
-    with ControllerClient(controller) as client:
+    with open_controller(controller) as client:
         found = client.table_settings(name.scope, name.stream)
     print_fields({"scope": name.scope, "table": name.stream, **asdict(found)}, output)
 
@@ -88,10 +83,8 @@ def delete(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Delete a key-value table with everything in it."""
-    from pravega_blocking.controller_client import ControllerClient
-
     name = parse_name(table, WHAT)
-    with ControllerClient(controller) as client:
+    with open_controller(controller) as client:
         client.table_settings(name.scope, name.stream)
         client.delete_table(name.scope, name.stream)
     report(f"key-value table {name} deleted", {"table": str(name), "deleted": True}, output)

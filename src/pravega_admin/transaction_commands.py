@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
+from pravega_admin.controllers import ControllerOption, open_controller
 from pravega_admin.options import (
-    ControllerOption,
     OutputOption,
     StreamArgument,
     StreamName,
@@ -42,10 +42,8 @@ def list_(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """List a stream's transactions: those without an end, then the latest ones that ended."""
-    from pravega_blocking.controller_client import ControllerClient
-
     name = parse_stream_name(stream)
-    with ControllerClient(controller) as client:
+    with open_controller(controller) as client:
         rows = _rows(client, name)
     print_rows(rows, _COLUMNS, output)
 
@@ -58,10 +56,8 @@ def describe(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Print what is known of a transaction."""
-    from pravega_blocking.controller_client import ControllerClient
-
     name, identifier = parse_stream_name(stream), _parse_id(transaction)
-    with ControllerClient(controller) as client:
+    with open_controller(controller) as client:
         state = _state(client, name, identifier)
         rows = [row for row in _rows(client, name) if row["id"] == _text_of(identifier)]
     fields = rows[0] if rows else _row(identifier, state)
@@ -91,10 +87,8 @@ def abort(
 
 
 def _end(stream: str, transaction: str, controller: str, output: OutputFormat, wanted: str) -> None:
-    from pravega_blocking.controller_client import ControllerClient
-
     name, identifier = parse_stream_name(stream), _parse_id(transaction)
-    with ControllerClient(controller) as client:
+    with open_controller(controller) as client:
         _state(client, name, identifier)
         decide = client.commit_transaction if wanted == "committed" else client.abort_transaction
         if not decide(name.scope, name.stream, identifier):
