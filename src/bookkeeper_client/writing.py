@@ -87,11 +87,6 @@ class LedgerWriter:
     # ---- The owner's questions -------------------------------------------------------------------
 
     @property
-    def pending_count(self) -> int:
-        """Return the number of unconfirmed entries."""
-        return len(self._pending)
-
-    @property
     def length(self) -> int:
         """Return the number of bytes of all payloads that were added."""
         return self._length

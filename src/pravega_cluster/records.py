@@ -73,14 +73,6 @@ def encode_host(host: Host) -> bytes:
     return write_versioned([data])
 
 
-def decode_host(data: bytes) -> Host:
-    """Return the host in bytes, or raise ``ClusterRecordError``."""
-    try:
-        return _read_host(VersionedReader(data))
-    except RemoteProtocolError as error:
-        raise ClusterRecordError(f"a damaged host: {error}") from error
-
-
 def encode_map(container_map: ContainerMap) -> bytes:
     """Return the bytes of a map; equal maps have equal bytes."""
     parts = [write_compact_int(len(container_map))]

@@ -155,7 +155,7 @@ class KeyValueTableOperations:
 
         Raises ``InvalidNameError``, ``InvalidRequestError``, ``ScopeNotFoundError``.
         """
-        names.validate_key_value_table_name(name)
+        names.validate_user_name(name)
         validate_table_configuration(configuration)
         return await until_unchanged(partial(self._begin, scope, name, configuration))
 

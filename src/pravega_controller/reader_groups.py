@@ -93,7 +93,7 @@ class ReaderGroupOperations:
         Raises ``InvalidNameError``, ``ScopeNotFoundError``, and ``StreamNotFoundError`` when a
         stream to subscribe to does not exist.
         """
-        names.validate_reader_group_name(name)
+        names.validate_user_name(name)
         _validate(configuration)
         chosen_id = parse_id(group_id)
         return await until_unchanged(partial(self._begin, scope, name, chosen_id, configuration))

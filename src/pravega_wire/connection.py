@@ -121,11 +121,6 @@ class Connection:
             self._error = str(error)
             raise
 
-    def forget_writer(self, writer_id: bytes) -> None:
-        """Refuse further appends of this writer until it sends SetupAppend again. For servers."""
-        assert self._appends is not None, "only a server knows writers"
-        self._appends.forget(writer_id)
-
     def send(self, command: Command) -> bytes:
         """Return the bytes to send for a command, or raise ``LocalProtocolError``."""
         if not isinstance(command, self._sent):

@@ -23,19 +23,11 @@ def frame_events(events: Iterable[Buffer]) -> bytes:
     return b"".join([frame_event(event) for event in events])
 
 
-def iterate_events(buffer: Buffer) -> Iterator[bytes]:
-    """Yield the complete events at the start of ``buffer``, without an incomplete one at its end.
-
-    Raises ``RemoteProtocolError`` for bytes that are no event.
-    """
-    for start, end in iterate_event_spans(buffer):
-        yield bytes(buffer[start:end])
-
-
 def iterate_event_spans(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, int]]:
-    """Yield only the start and the end of each event's bytes; otherwise like ``iterate_events``.
+    """Yield the start and the end of the bytes of each event, without an incomplete last one.
 
-    The next event's frame begins where the last one's bytes end.
+    The next event's frame begins where the last one's bytes end. Raises ``RemoteProtocolError`` for
+    bytes that are no event.
     """
     while len(buffer) - position >= HEADER_BYTES:
         code, length = HEADER.unpack_from(buffer, position)

@@ -27,7 +27,6 @@ internal prefix or suffix."""
 EPOCH_DELIMITER = ".#epoch."
 TRANSACTION_DELIMITER = "#transaction."
 TRANSIENT_DELIMITER = "#transient."
-INDEX_SUFFIX = "#index"
 READER_GROUP_PREFIX = "_RG"
 MARK_PREFIX = "_MARK"
 KEY_VALUE_TABLE_SUFFIX = "_kvtable"
@@ -131,11 +130,6 @@ def transient_segment_name(parent_name: str, writer_id: bytes, random: bytes) ->
     return f"{parent_name}{TRANSIENT_DELIMITER}{writer_id.hex()}.{random.hex()}"
 
 
-def index_segment_name(name: str) -> str:
-    """Return the name of the segment in which the original keeps a segment's event index."""
-    return name + INDEX_SUFFIX
-
-
 def is_transaction_segment(name: str) -> bool:
     return _delimiter_position(name, TRANSACTION_DELIMITER) >= 0
 
@@ -199,11 +193,6 @@ def validate_user_name(name: str) -> str:
     return _validate(name, _USER_NAME, USER_NAME_LENGTH_MAX)
 
 
-def validate_user_scope_name(name: str) -> str:
-    """Return the name if a user may give it to a scope; raise ``InvalidNameError`` otherwise."""
-    return _validate(name, _USER_NAME, NAME_LENGTH_MAX)
-
-
 def validate_scope_name(name: str) -> str:
     """Return the name if a scope may have it, maybe an internal one with an underscore first.
 
@@ -218,14 +207,6 @@ def validate_stream_name(name: str) -> str:
     Raises ``InvalidNameError`` otherwise.
     """
     return _validate(name, _INTERNAL_NAME, NAME_LENGTH_MAX)
-
-
-def validate_reader_group_name(name: str) -> str:
-    return validate_user_name(name)
-
-
-def validate_key_value_table_name(name: str) -> str:
-    return validate_user_name(name)
 
 
 def _validate(name: str, pattern: re.Pattern[str], length_max: int) -> str:

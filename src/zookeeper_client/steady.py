@@ -43,11 +43,6 @@ class SteadyZooKeeper:
         self._came = trio.Event()
         self._watches: set[_Watch] = set()
 
-    @property
-    def has_session(self) -> bool:
-        """Return whether a call would be sent now."""
-        return self._session is not None and not self._session.lost.is_set()
-
     @contextmanager
     def using(self, session: ZooKeeper) -> Iterator[None]:
         """Send calls to a session inside the block, which lasts as long as the session."""

@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from pravega_cluster.nodes import find_paths, read_hosts
-from pravega_cluster.records import Host, decode_host
+from pravega_cluster.records import Host, encode_host
 from pravega_cluster.registration import keep_registered, unregister
 from zookeeper_client.api import NoNodeError, SessionLostError
 from zookeeper_client.testing.memory_server import Loss, MemorySession, MemoryZooKeeper
@@ -28,7 +28,7 @@ async def test_a_host_is_registered(autojump_clock: MockClock) -> None:
     session = server.open_session()
     async with trio.open_nursery() as nursery:
         await keep(nursery, session)
-        assert decode_host((await session.get(NODE)).data) == HOST
+        assert (await session.get(NODE)).data == encode_host(HOST)
         assert await read_hosts(session, PATHS.hosts) == {HOST}
         nursery.cancel_scope.cancel()
     await unregister(session, PATHS.hosts, HOST)

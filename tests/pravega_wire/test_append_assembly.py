@@ -316,16 +316,6 @@ def test_a_conditional_appends_event_must_be_an_event() -> None:
     assert_refused(connected(), bytes(frame), "without a whole event")
 
 
-def test_a_forgotten_writer_is_refused_until_it_is_set_up_again() -> None:
-    connection = connected()
-    connection.forget_writer(WRITER)
-    connection.forget_writer(WRITER)
-    setup = SetupAppend(2, WRITER, SEGMENT, "")
-    assert connection.receive_data(frames(setup, end(0, b"x"))) == [setup, appended(b"x")]
-    connection.forget_writer(WRITER)
-    assert_refused(connection, frames(end(0, b"x")), "was not set up")
-
-
 def test_the_writers_of_a_connection_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pravega_wire.connection.WRITERS_MAX", 2)
     connection = connected()

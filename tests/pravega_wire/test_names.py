@@ -27,7 +27,6 @@ from pravega_wire.names import (
     validate_scope_name,
     validate_stream_name,
     validate_user_name,
-    validate_user_scope_name,
 )
 
 ID = bytes.fromhex("00000007000000010000000000000002")
@@ -151,13 +150,12 @@ def test_names_of_internal_streams_and_tables() -> None:
     assert table_name("scope", "a", "b") == "scope/_tables/a/b"
 
 
-USER_RULES = (validate_user_name, validate_user_scope_name)
 INTERNAL_RULES = (validate_scope_name, validate_stream_name)
 
 
 @pytest.mark.parametrize("name", ["a", "A.b-9", ".", "-", "9", "x" * 250])
 def test_plain_names_are_allowed_everywhere(name: str) -> None:
-    for validate in (*USER_RULES, *INTERNAL_RULES):
+    for validate in (validate_user_name, *INTERNAL_RULES):
         assert validate(name) == name
 
 
@@ -165,7 +163,7 @@ def test_plain_names_are_allowed_everywhere(name: str) -> None:
     "name", ["", "a b", "a/b", "a_b", "__a", "a\n", "\u00e9", "a#", "x" * 256, "_"]
 )
 def test_other_names_are_allowed_nowhere(name: str) -> None:
-    for validate in (*USER_RULES, *INTERNAL_RULES):
+    for validate in (validate_user_name, *INTERNAL_RULES):
         with pytest.raises(InvalidNameError):
             validate(name)
 
@@ -173,13 +171,11 @@ def test_other_names_are_allowed_nowhere(name: str) -> None:
 def test_an_underscore_marks_internal_names() -> None:
     for validate in INTERNAL_RULES:
         assert validate("_RGgroup") == "_RGgroup"
-    for validate in USER_RULES:
-        with pytest.raises(InvalidNameError):
-            validate("_RGgroup")
+    with pytest.raises(InvalidNameError):
+        validate_user_name("_RGgroup")
 
 
 def test_user_names_leave_room_for_a_prefix() -> None:
     with pytest.raises(InvalidNameError):
         validate_user_name("x" * 251)
-    assert validate_user_scope_name("x" * 255)
     assert validate_stream_name("x" * 255)

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pravega_wire.names import (
-    index_segment_name,
     transaction_segment_name,
     transient_segment_name,
 )
@@ -383,6 +382,6 @@ def test_a_segment_with_the_longest_name_that_clients_make_is_created() -> None:
         stream,
         transaction_segment_name(stream, bytes(16)),
         transient_segment_name(stream, bytes(16), bytes(16)),
-        index_segment_name(transaction_segment_name(stream, bytes(16))),
+        transaction_segment_name(stream, bytes(16)) + "#index",
     ]
     Pipeline().accept(*(MapOperation(name, {}) for name in names))

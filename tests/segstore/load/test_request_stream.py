@@ -14,7 +14,7 @@ import trio.testing
 
 from pravega_wire import commands as wire
 from pravega_wire.blocking import SegmentConnection
-from pravega_wire.event_framing import iterate_events
+from pravega_wire.event_framing import iterate_event_spans
 from pravega_wire.hashing import routing_key_hash
 from pravega_wire.scale_events import AutoScaleEvent, ScaleDirection, decode_auto_scale
 from segstore.load.monitor import DueEvent
@@ -72,7 +72,7 @@ def events_in(port: int, segment: str) -> list[AutoScaleEvent]:
             read = connection.call(wire.ReadSegment(segment, len(data), 1 << 20, "", request_id))
             assert isinstance(read, wire.SegmentRead)
             data += read.data
-    events = [decode_auto_scale(event) for event in iterate_events(data)]
+    events = [decode_auto_scale(data[start:end]) for start, end in iterate_event_spans(data)]
     assert None not in events
     return [event for event in events if event is not None]
 
