@@ -160,19 +160,19 @@ class Retention:
         self._owns = owns
         self._is_open = False
         self._quiet: dict[StreamName, _Quiet] = {}
-        self._store = store
-        self._streams = streams
-        self._segments = segments
-        self._tables = tables
-        self._now_ms = now_ms
-        self._period_seconds = period_seconds
+        self.store = store
+        self.streams = streams
+        self.segments = segments
+        self.tables = tables
+        self.now_ms = now_ms
+        self.period_seconds = period_seconds
 
     async def open(self) -> None:
         """Make the table of streams with a policy, and register the streams older than it."""
-        await self._tables.create(RETENTION)
-        if await self._tables.get(RETENTION, _SCANNED) is None:
+        await self.tables.create(RETENTION)
+        if await self.tables.get(RETENTION, _SCANNED) is None:
             await self._register_all()
-            await self._tables.put(RETENTION, _SCANNED, b"{}")
+            await self.tables.put(RETENTION, _SCANNED, b"{}")
         self._is_open = True
 
     async def run_period(self) -> None:
@@ -182,11 +182,11 @@ class Retention:
         began = trio.current_time()
         due = self._leave_quiet_out(await self._registered())
         for index, name in enumerate(due, 1):
-            share = self._period_seconds * index / (len(due) + 1)
+            share = self.period_seconds * index / (len(due) + 1)
             await trio.sleep_until(began + share)
             if self._owns("/".join(name)):
                 await self._visit(name)
-        await trio.sleep_until(began + self._period_seconds)
+        await trio.sleep_until(began + self.period_seconds)
 
     def _leave_quiet_out(self, registered: Mapping[StreamName, int]) -> list[StreamName]:
         """Return the streams to visit now, chosen from all with their records' versions."""
@@ -223,12 +223,12 @@ class Retention:
 
         Returns the version of its record if there is nothing to do until the stream is written.
         """
-        entry = await self._tables.get(RETENTION, _key(scope, name))
+        entry = await self.tables.get(RETENTION, _key(scope, name))
         if entry is None:
             return None
         record = decode(entry.value, RetentionRecord)
         try:
-            stream = await self._store.stream(scope, name)
+            stream = await self.store.stream(scope, name)
         except NotFoundError:
             await self._forget(scope, name, record, entry.version)
             return None
@@ -240,7 +240,7 @@ class Retention:
             await self._forget(scope, name, record, entry.version)
             return None
         if record.stream_id != stream.stream_id:
-            await self._remove_cuts(scope, name, record.times_ms)
+            await _remove_cuts(self.tables, scope, name, record.times_ms)
             record = RetentionRecord(record.registered_ms, stream.stream_id)
         work = _Round(self, stream, record, entry.version)
         while True:
@@ -249,110 +249,10 @@ class Retention:
             except _LostCutError as lost:
                 await work.drop([lost.time_ms])
 
-    # ---- Parts of a round ------------------------------------------------------------------------
-
-    async def write(self, stream: Stream, record: RetentionRecord, version: int) -> int:
-        key = _key(stream.scope.name, stream.name)
-        return await self._tables.put(RETENTION, key, encode(record), version=version)
-
-    async def write_cut(self, stream: Stream, time_ms: int, cut: StreamCut) -> None:
-        key = _cut_key(stream.scope.name, stream.name, time_ms)
-        await self._tables.put(RETENTION, key, encode(RetainedCutRecord(dict(cut))))
-
-    async def fetch_cut(self, stream: Stream, stored: StoredCut) -> StreamCut:
-        key = _cut_key(stream.scope.name, stream.name, stored.time_ms)
-        entry = await self._tables.get(RETENTION, key)
-        if entry is None:
-            raise _LostCutError(stored.time_ms)
-        cut = decode(entry.value, RetainedCutRecord).cut
-        if not await self._is_on_record(stream, cut):
-            raise _LostCutError(stored.time_ms)
-        return cut
-
-    async def remove_cuts(self, stream: Stream, times_ms: Sequence[int]) -> None:
-        await self._remove_cuts(stream.scope.name, stream.name, times_ms)
-
-    def is_due(self, record: RetentionRecord) -> bool:
-        """Return whether it is time for another cut."""
-        if not record.times_ms:
-            return True
-        age_ms = self._now_ms() - record.times_ms[-1]
-        return age_ms >= 1000 * self._period_seconds * DUE_SHARE
-
-    async def tail(self, stream: Stream) -> dict[int, int]:
-        """Return the cut at the end of a stream."""
-        return await self.lengths(stream, [segment.segment_id for segment in stream.active])
-
-    async def lengths(self, stream: Stream, identifiers: Sequence[int]) -> dict[int, int]:
-        """Return the lengths of segments; 0 for those that are gone."""
-        found: dict[int, int] = {}
-
-        async def ask(identifier: int) -> None:
-            info = await self._segments.segment_info(stream.segment_name(identifier))
-            found[identifier] = 0 if info is None else info.length
-
-        await for_each(identifiers, ask)
-        return {identifier: found[identifier] for identifier in identifiers}
-
-    async def count_bytes(self, stream: Stream, start: StreamCut, end: StreamCut) -> int:
-        found = await stream.history.segments_between(start, end)
-        between = [segment.segment_id for segment in found]
-        ended = [each for each in between if each not in end]
-        # Truncated segments can no longer be asked.
-        recorded = await stream.history.lengths_of(ended)
-        asked = await self.lengths(stream, [each for each in ended if each not in recorded])
-        lengths = {**asked, **recorded}
-        return count_bytes(between, start, end, lengths)
-
-    async def is_at_or_after(self, stream: Stream, later: StreamCut, earlier: StreamCut) -> bool:
-        return await stream.history.is_at_or_after(later, earlier)
-
-    async def lower_bound(self, stream: Stream, cuts: Sequence[StreamCut]) -> dict[int, int]:
-        named = {segment_id for cut in cuts for segment_id in cut}
-        return lower_bound(await stream.history.segments(named), cuts)
-
-    async def _is_on_record(self, stream: Stream, cut: StreamCut) -> bool:
-        """Return whether the cut's segments are known, as they are at or after the head."""
-        try:
-            await stream.history.pieces(cut)
-        except EpochDroppedError:
-            return False
-        return True
-
-    async def released_cuts(self, stream: Stream) -> list[StreamCut]:
-        """Return the cuts that subscribers have released, if they ever released one.
-
-        The head replaces a cut so long before it that it is not known any more.
-        """
-        released: list[StreamCut] = []
-        for name in await self._store.subscriber_names(stream):
-            found = await self._store.subscriber(stream, name)
-            if found is not None and found[0].cut:
-                is_known = await self._is_on_record(stream, found[0].cut)
-                released.append(found[0].cut if is_known else await self.head(stream))
-        return released
-
-    async def head(self, stream: Stream) -> dict[int, int]:
-        return stream.head or stream_cuts.cut_at((await stream.history.epoch(0)).created)
-
-    async def truncate(self, stream: Stream, cut: StreamCut) -> None:
-        scope, name = stream.scope.name, stream.name
-        try:
-            await self._streams.truncate(scope, name, cut)
-        except InvalidStreamCutError as error:
-            log.debug("not truncated", scope=scope, stream=name, reason=str(error))
-        except StreamSealedError:
-            log.debug("sealed meanwhile", scope=scope, stream=name)
-        else:
-            log.info("truncated by its policy", scope=scope, stream=name)
-
-    def now_ms(self) -> int:
-        return self._now_ms()
-
     # ---- The register ----------------------------------------------------------------------------
 
     async def _register_all(self) -> None:
-        async with aclosing(_pages(self._store.list_scopes)) as scopes:
+        async with aclosing(_pages(self.store.list_scopes)) as scopes:
             async for scope in scopes:
                 try:
                     await self._register_scope(scope)
@@ -360,10 +260,10 @@ class Retention:
                     log.error("scope is damaged", scope=scope, reason=str(error))
 
     async def _register_scope(self, scope: str) -> None:
-        async with aclosing(_pages(partial(self._store.list_streams, scope))) as found:
+        async with aclosing(_pages(partial(self.store.list_streams, scope))) as found:
             async for name in found:
                 try:
-                    stream = await self._store.stream(scope, name)
+                    stream = await self.store.stream(scope, name)
                 except NotFoundError:
                     continue
                 except CorruptMetadataError as error:
@@ -374,7 +274,7 @@ class Retention:
     async def _registered(self) -> dict[StreamName, int]:
         """Return all registered streams by name, with the versions of their records."""
         found = {}
-        async for entries in self._tables.pages(RETENTION):
+        async for entries in self.tables.pages(RETENTION):
             for entry in entries:
                 scope, slash, name = entry.key.decode().partition("/")
                 if slash and "/" not in name:
@@ -383,13 +283,9 @@ class Retention:
 
     async def _forget(self, scope: str, name: str, record: RetentionRecord, version: int) -> None:
         """Remove the registration of a stream without a policy, unless one is just being made."""
-        if self._now_ms() - record.registered_ms > 1000 * UNUSED_SECONDS_MAX:
-            await self._remove_cuts(scope, name, record.times_ms)
-            await self._tables.remove(RETENTION, _key(scope, name), version=version)
-
-    async def _remove_cuts(self, scope: str, name: str, times_ms: Sequence[int]) -> None:
-        for time_ms in times_ms:
-            await self._tables.remove(RETENTION, _cut_key(scope, name, time_ms))
+        if self.now_ms() - record.registered_ms > 1000 * UNUSED_SECONDS_MAX:
+            await _remove_cuts(self.tables, scope, name, record.times_ms)
+            await self.tables.remove(RETENTION, _key(scope, name), version=version)
 
 
 class _Round:
@@ -400,28 +296,31 @@ class _Round:
     ) -> None:
         self._all = retention
         self._stream = stream
+        self._history = stream.history
+        self._scope, self._name = stream.scope.name, stream.name
         self._record = record
         self._version = version
 
     async def run(self) -> int | None:
         """Visit the stream; return the record's version if nothing is kept but the stream's end."""
-        head = await self._all.head(self._stream)
+        head = await self._head()
         await self._record_tail(head)
         chosen = await self._choose(head)
-        if chosen is not None and not await self._is_at_or_after(head, chosen):
-            await self._all.truncate(self._stream, chosen)
+        if chosen is not None and not await self._history.is_at_or_after(head, chosen):
+            await self._truncate(chosen)
             head = dict(chosen)
         await self.drop(await self._passed(head))
         stored = self._stored()
-        if len(stored) != 1 or not await self._is_at_or_after(head, await self._fetch(stored[0])):
+        if len(stored) != 1:
             return None
-        return self._version
+        is_at_end = await self._history.is_at_or_after(head, await self._fetch(stored[0]))
+        return self._version if is_at_end else None
 
     async def drop(self, times_ms: Sequence[int]) -> None:
         """Delete stored cuts."""
         if not times_ms:
             return
-        await self._all.remove_cuts(self._stream, times_ms)
+        await _remove_cuts(self._all.tables, self._scope, self._name, times_ms)
         kept = [each for each in self._stored() if each.time_ms not in times_ms]
         await self._write(kept)
 
@@ -435,32 +334,43 @@ class _Round:
             times_ms=tuple(each.time_ms for each in stored),
             sizes=tuple(each.size for each in stored),
         )
-        self._version = await self._all.write(self._stream, record, self._version)
+        key = _key(self._scope, self._name)
+        self._version = await self._all.tables.put(
+            RETENTION, key, encode(record), version=self._version
+        )
         self._record = record
 
     async def _record_tail(self, head: StreamCut) -> None:
         """Record the stream's end, unless that was done lately or nothing was written since."""
-        if not self._all.is_due(self._record):
+        if not self._is_due():
             return
         stored = self._stored()
-        tail = await self._all.tail(self._stream)
+        tail = await self._lengths([segment.segment_id for segment in self._stream.active])
         size, last = 0, head
         if stored:
             size, last = stored[-1].size, await self._fetch(stored[-1])
             if last == tail:
                 return
-        if not await self._is_at_or_after(tail, last):
+        if not await self._history.is_at_or_after(tail, last):
             return
-        size += await self._all.count_bytes(self._stream, last, tail)
+        size += await self._count_bytes(last, tail)
         latest = StoredCut(self._all.now_ms(), size)
         if stored and latest.time_ms <= stored[-1].time_ms:
             return
         thinned = thin([*stored, latest])
         kept = {each.time_ms for each in thinned}
         gone = [each.time_ms for each in stored if each.time_ms not in kept]
-        await self._all.remove_cuts(self._stream, gone)
+        await _remove_cuts(self._all.tables, self._scope, self._name, gone)
         await self._write(thinned)
-        await self._all.write_cut(self._stream, latest.time_ms, tail)
+        key = _cut_key(self._scope, self._name, latest.time_ms)
+        await self._all.tables.put(RETENTION, key, encode(RetainedCutRecord(tail)))
+
+    def _is_due(self) -> bool:
+        """Return whether it is time for another cut."""
+        if not self._record.times_ms:
+            return True
+        age_ms = self._all.now_ms() - self._record.times_ms[-1]
+        return age_ms >= 1000 * self._all.period_seconds * DUE_SHARE
 
     async def _choose(self, head: StreamCut) -> StreamCut | None:
         policy = self._stream.configuration.retention
@@ -472,36 +382,107 @@ class _Round:
             stored,
             self._fetch,
             await self._released(head, stored[-1]),
-            self._is_at_or_after,
+            self._history.is_at_or_after,
             now_ms=self._all.now_ms(),
         )
 
     async def _released(self, head: StreamCut, latest: StoredCut) -> Released | None:
-        cuts = await self._all.released_cuts(self._stream)
+        cuts = await self._released_cuts()
         if not cuts:
             return None
-        bound: StreamCut = await self._all.lower_bound(self._stream, cuts)
-        if await self._is_at_or_after(head, bound):
+        bound: StreamCut = await self._lower_bound(cuts)
+        if await self._history.is_at_or_after(head, bound):
             bound = head
         end = await self._fetch(latest)
         # A subscriber may be ahead of the last recorded cut.
-        start = await self._all.lower_bound(self._stream, [bound, end])
-        return Released(bound, await self._all.count_bytes(self._stream, start, end))
+        start = await self._lower_bound([bound, end])
+        return Released(bound, await self._count_bytes(start, end))
+
+    async def _released_cuts(self) -> list[StreamCut]:
+        """Return the cuts that subscribers have released, if they ever released one.
+
+        The head replaces a cut so long before it that it is not known any more.
+        """
+        released: list[StreamCut] = []
+        for name in await self._all.store.subscriber_names(self._stream):
+            found = await self._all.store.subscriber(self._stream, name)
+            if found is not None and found[0].cut:
+                is_known = await self._is_on_record(found[0].cut)
+                released.append(found[0].cut if is_known else await self._head())
+        return released
 
     async def _passed(self, head: StreamCut) -> list[int]:
         """Return cuts at which no truncation can happen, except the last, to measure from."""
         passed = []
         for each in self._stored()[:-1]:
-            if not await self._is_at_or_after(head, await self._fetch(each)):
+            if not await self._history.is_at_or_after(head, await self._fetch(each)):
                 break
             passed.append(each.time_ms)
         return passed
 
-    async def _fetch(self, stored: StoredCut) -> StreamCut:
-        return await self._all.fetch_cut(self._stream, stored)
+    async def _truncate(self, cut: StreamCut) -> None:
+        scope, name = self._scope, self._name
+        try:
+            await self._all.streams.truncate(scope, name, cut)
+        except InvalidStreamCutError as error:
+            log.debug("not truncated", scope=scope, stream=name, reason=str(error))
+        except StreamSealedError:
+            log.debug("sealed meanwhile", scope=scope, stream=name)
+        else:
+            log.info("truncated by its policy", scope=scope, stream=name)
 
-    async def _is_at_or_after(self, later: StreamCut, earlier: StreamCut) -> bool:
-        return await self._all.is_at_or_after(self._stream, later, earlier)
+    # ---- Cuts ------------------------------------------------------------------------------------
+
+    async def _fetch(self, stored: StoredCut) -> StreamCut:
+        key = _cut_key(self._scope, self._name, stored.time_ms)
+        entry = await self._all.tables.get(RETENTION, key)
+        if entry is None:
+            raise _LostCutError(stored.time_ms)
+        cut = decode(entry.value, RetainedCutRecord).cut
+        if not await self._is_on_record(cut):
+            raise _LostCutError(stored.time_ms)
+        return cut
+
+    async def _is_on_record(self, cut: StreamCut) -> bool:
+        """Return whether the cut's segments are known, as they are at or after the head."""
+        try:
+            await self._history.pieces(cut)
+        except EpochDroppedError:
+            return False
+        return True
+
+    async def _head(self) -> dict[int, int]:
+        return self._stream.head or stream_cuts.cut_at((await self._history.epoch(0)).created)
+
+    async def _lower_bound(self, cuts: Sequence[StreamCut]) -> dict[int, int]:
+        named = {segment_id for cut in cuts for segment_id in cut}
+        return lower_bound(await self._history.segments(named), cuts)
+
+    async def _count_bytes(self, start: StreamCut, end: StreamCut) -> int:
+        found = await self._history.segments_between(start, end)
+        between = [segment.segment_id for segment in found]
+        ended = [each for each in between if each not in end]
+        # Truncated segments can no longer be asked.
+        recorded = await self._history.lengths_of(ended)
+        asked = await self._lengths([each for each in ended if each not in recorded])
+        lengths = {**asked, **recorded}
+        return count_bytes(between, start, end, lengths)
+
+    async def _lengths(self, identifiers: Sequence[int]) -> dict[int, int]:
+        """Return the lengths of segments; 0 for those that are gone."""
+        found: dict[int, int] = {}
+
+        async def ask(identifier: int) -> None:
+            info = await self._all.segments.segment_info(self._stream.segment_name(identifier))
+            found[identifier] = 0 if info is None else info.length
+
+        await for_each(identifiers, ask)
+        return {identifier: found[identifier] for identifier in identifiers}
+
+
+async def _remove_cuts(tables: TableClient, scope: str, name: str, times_ms: Sequence[int]) -> None:
+    for time_ms in times_ms:
+        await tables.remove(RETENTION, _cut_key(scope, name, time_ms))
 
 
 def thin(stored: Sequence[StoredCut]) -> list[StoredCut]:
