@@ -190,9 +190,17 @@ def _assemble(
         finish_later=finish_later,
         register_truncation=OldEpochsRegistry(table_client).register,
     )
-    watermarks = _make_watermarks(store, segments, table_client, members, random)
+    writer_id = uuid.UUID(int=random.getrandbits(128), version=4).bytes
+    watermarks = Watermarks(store, segments, table_client, owns=members.owns, writer_id=writer_id)
     open_transactions = TransactionStore(table_client, random=random)
-    old_epochs = _make_old_epochs(config, store, workflows, open_transactions, members, now_ms)
+    old_epochs = OldEpochs(
+        store,
+        workflows,
+        open_transactions,
+        owns=members.owns,
+        now_ms=now_ms,
+        seconds_min=config.history_seconds_min,
+    )
     archive = OutcomeArchive(table_client)
     transaction_workflows = TransactionWorkflows(
         store,
@@ -215,7 +223,11 @@ def _assemble(
         store, table_client, late, now_ms=now_ms, finish_later=finish_later
     )
     scopes = ScopeOperations(store, workflows, groups, tables, late, finish_later=finish_later)
-    _register_finishers(background, workflows, groups, tables, scopes, late)
+    background.register("stream", workflows.finish)
+    background.register("group", groups.finish)
+    background.register(TABLE_INTENT_KIND, tables.finish)
+    background.register("scope", scopes.finish)
+    late.register_in(background)
     registry = RetentionRegistry(table_client, now_ms=now_ms)
     streams = StreamOperations(store, segments, workflows, tags, registry.register)
     return Controller(
@@ -235,49 +247,6 @@ def _assemble(
         now_ms,
         finish_later,
     )
-
-
-def _register_finishers(
-    background: Background,
-    streams: StreamWorkflows,
-    groups: ReaderGroupOperations,
-    tables: KeyValueTableOperations,
-    scopes: ScopeOperations,
-    late: LateSegments,
-) -> None:
-    """Register what finishes each kind of intent."""
-    background.register("stream", streams.finish)
-    background.register("group", groups.finish)
-    background.register(TABLE_INTENT_KIND, tables.finish)
-    background.register("scope", scopes.finish)
-    late.register_in(background)
-
-
-def _make_old_epochs(
-    config: ControllerConfig,
-    store: MetadataStore,
-    workflows: StreamWorkflows,
-    transactions: TransactionStore,
-    members: Members,
-    now_ms: Callable[[], int],
-) -> OldEpochs:
-    """Return what drops the records of epochs that the head of their stream has left."""
-    seconds = config.history_seconds_min
-    return OldEpochs(
-        store, workflows, transactions, owns=members.owns, now_ms=now_ms, seconds_min=seconds
-    )
-
-
-def _make_watermarks(
-    store: MetadataStore,
-    segments: SegmentClient,
-    tables: TableClient,
-    members: Members,
-    random: Random,
-) -> Watermarks:
-    """Return the part that writes watermarks, with its own writer id."""
-    writer_id = uuid.UUID(int=random.getrandbits(128), version=4).bytes
-    return Watermarks(store, segments, tables, owns=members.owns, writer_id=writer_id)
 
 
 def _join_later(

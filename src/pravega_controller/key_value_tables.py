@@ -208,7 +208,7 @@ class KeyValueTableOperations:
                 if not is_in_scope or not target.includes(f"{owner_id}/{table.record.created_ms}"):
                     raise KeyValueTableNotFoundError(f"{scope}/{name} is another table by now")
                 table = await self._settle_found(table)
-                await self._store.put_intent(_intent(scope, name))
+                await self._store.intents.put(_intent(scope, name))
                 record = structs.replace(table.record, pending=DeleteTable())
                 table = await self._write(table, record)
                 target.is_begun = True
@@ -234,7 +234,7 @@ class KeyValueTableOperations:
                 await self._settled(scope, name)
             except NotFoundError:
                 log.debug("nothing to finish", scope=scope, table=name)
-            await self._store.remove_intent(_intent(scope, name))
+            self._store.intents.remove(_intent(scope, name))
 
     # ---- Workflows -------------------------------------------------------------------------------
 
@@ -262,7 +262,7 @@ class KeyValueTableOperations:
         return settled
 
     async def _run(self, table: KeyValueTable) -> None:
-        await self._store.put_intent(_intent(table.scope.name, table.name))
+        await self._store.intents.put(_intent(table.scope.name, table.name))
         await self._settle(await self._write(table, table.record))
 
     async def _write(self, table: KeyValueTable, record: KeyValueTableRecord) -> KeyValueTable:
@@ -281,7 +281,7 @@ class KeyValueTableOperations:
                 settled = await self._create(table)
             case DeleteTable():
                 await self._delete(table)
-        await self._store.remove_intent(_intent(table.scope.name, table.name))
+        self._store.intents.remove(_intent(table.scope.name, table.name))
         return settled
 
     async def _create(self, table: KeyValueTable) -> KeyValueTable:
@@ -362,11 +362,9 @@ class KeyValueTableOperations:
     async def _delete(self, table: KeyValueTable) -> None:
         await self._delete_segments(table)
         record = table.record
-        await self._store.write_next_number(
-            table.scope.name,
-            names.key_value_table_stream(table.name),
-            record.first_number + record.configuration.partition_count,
-        )
+        end = record.first_number + record.configuration.partition_count
+        numbers = {names.key_value_table_stream(table.name): end}
+        await self._store.write_next_numbers(table.scope.name, numbers)
         await self._store.remove_object(table.scope, OBJECT_KIND, table.name, version=table.version)
 
 

@@ -79,7 +79,7 @@ class LateSegments:
 
         A promise that is repeated is kept after the whole time again.
         """
-        await self._store.put_intent(intent)
+        await self._store.intents.put(intent)
         # With what an earlier promise under the same name covers.
         self._delete_after(LATE_SECONDS, await self._store.intents.find(intent))
 
@@ -123,7 +123,7 @@ class LateSegments:
             if self._due_at.get(key) == due:
                 del self._due_at[key], self._versions[key]
                 self._pauses.pop(key, None)
-                await self._store.remove_intent(intent)
+                self._store.intents.remove(intent)
         except Exception as error:
             # Whatever is wrong with one, the others are to be deleted.
             log.warning(

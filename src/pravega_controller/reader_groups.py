@@ -118,16 +118,16 @@ class ReaderGroupOperations:
             async def find_missing() -> None:
                 missing.extend(await self._missing(configuration.subscribed))
 
-            put_intent = partial(self._store.put_intent, intent)
+            put_intent = partial(self._store.intents.put, intent)
             await run_all(find_scope, find_group, find_missing, put_intent)
             if not owners:
-                await self._store.remove_intent(intent)
+                self._store.intents.remove(intent)
                 raise ScopeNotFoundError(f"scope {scope} does not exist")
             if found and (settled := await self._settle(found[0])) is not None:
-                await self._store.remove_intent(intent)
+                self._store.intents.remove(intent)
                 return settled
             if missing:
-                await self._store.remove_intent(intent)
+                self._store.intents.remove(intent)
                 raise StreamNotFoundError(f"streams to subscribe to do not exist: {missing}")
             log.info("creating reader group", scope=scope, group=name)
             chosen = self._new_id() if group_id == NIL_ID else group_id
@@ -211,7 +211,7 @@ class ReaderGroupOperations:
             async with self._locks.hold(_intent(scope, name)):
                 group = await self._settled(scope, name)
                 if parse_id(group_id) != group.record.group_id:
-                    await self._store.remove_intent(_intent(scope, name))
+                    self._store.intents.remove(_intent(scope, name))
                     raise ReaderGroupNotFoundError(f"reader group {scope}/{name} has another id")
                 group = await self._start(group, DeleteGroup())
                 is_begun = True
@@ -275,7 +275,7 @@ class ReaderGroupOperations:
                 await self._settled(scope, name)
             except NotFoundError:
                 log.debug("nothing to finish", scope=scope, group=name)
-            await self._store.remove_intent(_intent(scope, name))
+            self._store.intents.remove(_intent(scope, name))
 
     # ---- Workflows -------------------------------------------------------------------------------
 
@@ -290,7 +290,7 @@ class ReaderGroupOperations:
 
     async def _start(self, group: ReaderGroup, pending: GroupWorkflow) -> ReaderGroup:
         """Record a workflow, and with it the duty to finish it."""
-        await self._store.put_intent(_intent(group.scope.name, group.name))
+        await self._store.intents.put(_intent(group.scope.name, group.name))
         return await self._store.write_group(group, structs.replace(group.record, pending=pending))
 
     async def _settle(self, group: ReaderGroup) -> ReaderGroup | None:
@@ -305,7 +305,7 @@ class ReaderGroupOperations:
                 settled = await self._update(group, configuration)
             case DeleteGroup():
                 await self._delete(group)
-        await self._store.remove_intent(_intent(group.scope.name, group.name))
+        self._store.intents.remove(_intent(group.scope.name, group.name))
         return settled
 
     async def _create(self, group: ReaderGroup) -> ReaderGroup:

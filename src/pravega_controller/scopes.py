@@ -81,11 +81,11 @@ class ScopeOperations:
             async with self._locks.hold(_intent(name)):
                 scope = await self._store.find_scope(name)
                 if scope is None:
-                    await self._store.put_intent(_intent(name))
+                    await self._store.intents.put(_intent(name))
                     try:
                         scope = await self._store.insert_scope(name)
                     except VersionConflictError:
-                        await self._store.remove_intent(_intent(name))
+                        self._store.intents.remove(_intent(name))
                         raise
                 elif scope.record.phase == "creating":
                     await self._late.promise(scope.tables_intent)
@@ -128,7 +128,7 @@ class ScopeOperations:
         async with self._locks.hold(_intent(name)):
             scope = await self._store.find_scope(name)
             if scope is None or scope.record.phase == "active":
-                await self._store.remove_intent(_intent(name))
+                self._store.intents.remove(_intent(name))
             elif scope.record.phase == "creating":
                 # Another controller may have begun it, and be dead.
                 await self._late.promise(scope.tables_intent)
@@ -158,7 +158,7 @@ class ScopeOperations:
         scope = await self._store.find_scope(name)
         if scope is None or not target.includes(scope.record.scope_id):
             if scope is None or scope.record.phase == "active":
-                await self._store.remove_intent(_intent(name))
+                self._store.intents.remove(_intent(name))
             if target.is_begun:
                 return None
             raise missing
@@ -166,7 +166,7 @@ class ScopeOperations:
             return scope
         if scope.record.phase != "active":
             raise missing
-        await self._store.put_intent(_intent(name))
+        await self._store.intents.put(_intent(name))
         scope = await self._change(scope, phase)
         target.is_begun = True
         return scope
@@ -183,17 +183,17 @@ class ScopeOperations:
             # Another controller may have finished the creation, and then deleted the scope.
             await self._store.delete_unneeded_tables(scope.tables_intent)
             raise
-        await self._store.remove_intent(_intent(scope.name))
+        self._store.intents.remove(_intent(scope.name))
 
     async def _delete(self, scope: Scope) -> None:
         try:
             await self._store.delete_scope_tables(scope)
         except TableNotEmptyError:
             await self._change(scope, "active")
-            await self._store.remove_intent(_intent(scope.name))
+            self._store.intents.remove(_intent(scope.name))
             raise
         await self._store.remove_scope(scope)
-        await self._store.remove_intent(_intent(scope.name))
+        self._store.intents.remove(_intent(scope.name))
 
     async def _clear(self, scope: Scope) -> None:
         """Delete what a scope contains until the scope is empty.
@@ -220,7 +220,7 @@ class ScopeOperations:
             marked = [name for name in streams if not name.startswith(names.MARK_PREFIX)]
             await self._for_each(marked or streams, partial(self._streams.delete_internal, scope))
         await self._store.remove_scope(scope)
-        await self._store.remove_intent(_intent(scope.name))
+        self._store.intents.remove(_intent(scope.name))
 
     async def _list(self, scope: Scope) -> list[list[str]]:
         """Return names of reader groups, streams and key-value tables of this very scope."""

@@ -266,7 +266,8 @@ class MetadataStore:
     """Reads and writes the controller's records."""
 
     def __init__(self, tables: TableClient, intents: Intents, *, random: Random) -> None:
-        self._tables = tables
+        self.tables = tables
+        """The client of the tables, for records of other subjects in the same tables, too."""
         self._random = random
         self.intents = intents
         self._streams: OrderedDict[tuple[str, str], Stream] = OrderedDict()
@@ -274,21 +275,16 @@ class MetadataStore:
         """Time at which the cached stream was last known to be right."""
         self._scopes: OrderedDict[str, Scope] = OrderedDict()
 
-    @property
-    def tables(self) -> TableClient:
-        """Return the client of the tables, for records of other subjects in the same tables."""
-        return self._tables
-
     async def open(self, *, wait_seconds_max: float) -> None:
         """Make the fixed tables, waiting up to this time for the segment stores to answer."""
         for table in (SCOPES, INTENTS, NUMBERS):
-            await self._tables.create(table, retry_seconds_max=wait_seconds_max)
+            await self.tables.create(table, retry_seconds_max=wait_seconds_max)
 
     # ---- Scopes ----------------------------------------------------------------------------------
 
     async def find_scope(self, name: str) -> Scope | None:
         """Return a scope in any phase, or None; it is read now."""
-        entry = await self._tables.get(SCOPES, name.encode())
+        entry = await self.tables.get(SCOPES, name.encode())
         if entry is None:
             self._scopes.pop(name, None)
             return None
@@ -306,7 +302,7 @@ class MetadataStore:
     async def write_scope(self, name: str, record: ScopeRecord, *, version: int) -> Scope:
         """Write a scope's record: insert it (``NOT_EXISTS``), or replace it."""
         self._scopes.pop(name, None)
-        version = await self._tables.put(SCOPES, name.encode(), encode(record), version=version)
+        version = await self.tables.put(SCOPES, name.encode(), encode(record), version=version)
         scope = Scope(name, version, record)
         _remember(self._scopes, name, scope, CACHED_SCOPES_MAX)
         return scope
@@ -318,19 +314,19 @@ class MetadataStore:
 
     async def remove_scope(self, scope: Scope) -> None:
         self._scopes.pop(scope.name, None)
-        await self._tables.remove(SCOPES, scope.name.encode(), version=scope.version)
+        await self.tables.remove(SCOPES, scope.name.encode(), version=scope.version)
 
     async def create_scope_tables(self, scope: Scope) -> None:
         await run_all(
-            lambda: self._tables.create(scope.objects),
-            lambda: self._tables.create(scope.histories),
+            lambda: self.tables.create(scope.objects),
+            lambda: self.tables.create(scope.histories),
         )
 
     async def delete_scope_tables(self, scope: Scope) -> None:
         """Delete a scope's tables, or raise ``TableNotEmptyError`` if the scope has objects."""
-        await self._tables.delete(scope.objects, must_be_empty=True)
-        await self._tables.delete(scope.histories, must_be_empty=False)
-        await self._tables.delete(scope.tag_index, must_be_empty=False)
+        await self.tables.delete(scope.objects, must_be_empty=True)
+        await self.tables.delete(scope.histories, must_be_empty=False)
+        await self.tables.delete(scope.tag_index, must_be_empty=False)
 
     async def delete_unneeded_tables(self, intent: IntentRecord) -> None:
         """Delete the tables of a scope, whatever they hold, if it is gone: they were made late."""
@@ -339,7 +335,7 @@ class MetadataStore:
             return
         gone = Scope(intent.scope, NOT_EXISTS, ScopeRecord(intent.name, "deleting"))
         for table in (gone.objects, gone.histories, gone.tag_index):
-            await self._tables.delete(table, must_be_empty=False)
+            await self.tables.delete(table, must_be_empty=False)
 
     async def list_scopes(self, token: str) -> Listing:
         """Return a page of scopes, the system's own last: clients look into the first one."""
@@ -402,7 +398,7 @@ class MetadataStore:
 
         async def read_names() -> None:
             keys = [_stream_key(name) for name in names_]
-            taken.extend(await self._tables.get_all(known.objects, keys))
+            taken.extend(await self.tables.get_all(known.objects, keys))
 
         async def read_numbers() -> None:
             numbers.extend(await self.next_numbers(scope, names_))
@@ -480,10 +476,10 @@ class MetadataStore:
         name_versions: list[int] = []
 
         async def write_records() -> None:
-            versions.extend(await self._tables.update(scope.histories, changes))
+            versions.extend(await self.tables.update(scope.histories, changes))
 
         async def write_names() -> None:
-            name_versions.extend(await self._tables.update(scope.objects, named))
+            name_versions.extend(await self.tables.update(scope.objects, named))
 
         try:
             if same_state is None:
@@ -503,7 +499,7 @@ class MetadataStore:
                 # Nothing may come back to these names, and they keep the scope from being empty.
                 with suppress(VersionConflictError, NoSuchTableError):
                     left = list(zip(keys, name_versions, strict=False))
-                    await self._tables.remove_if(scope.objects, left)
+                    await self.tables.remove_if(scope.objects, left)
             raise
         by_key = dict(zip((change.key for change in changes), versions, strict=True))
         by_name = dict(zip((change.key for change in named), name_versions, strict=True))
@@ -519,7 +515,7 @@ class MetadataStore:
     async def discard_streams(self, scope: Scope, stream_ids: Iterable[str]) -> None:
         """Remove the records of streams that never got segments."""
         keys = [key for stream_id in stream_ids for key in _first_keys(stream_id)]
-        await self._tables.remove_all(scope.histories, keys)
+        await self.tables.remove_all(scope.histories, keys)
 
     async def write_stream(
         self,
@@ -552,7 +548,7 @@ class MetadataStore:
         try:
             if len(changes) > UPDATED_KEYS_MAX:
                 changes = await self._write_seals(writes, changes)
-            versions = await self._tables.update(table, changes)
+            versions = await self.tables.update(table, changes)
         except NoSuchTableError as error:
             raise StreamNotFoundError("the scope of the stream does not exist any more") from error
         # Not before: another controller's epoch of the same number may have been first.
@@ -583,7 +579,7 @@ class MetadataStore:
         step = UPDATED_KEYS_MAX - len(states)
         for start in range(0, len(seals), step):
             made = [*states.values(), *seals[start : start + step]]
-            versions = await self._tables.update(writes[0].stream.table, made)
+            versions = await self.tables.update(writes[0].stream.table, made)
             for key, version in zip(list(states), versions, strict=False):
                 states[key] = replace(states[key], version=version)
         return [
@@ -616,13 +612,13 @@ class MetadataStore:
         for stream in streams:
             last += [stream.key(kind) for kind in ("subscribers", "configuration", "head", "state")]
         if len(removed) + len(last) > REMOVED_KEYS_MAX:
-            await self._tables.remove_all(streams[0].table, removed)
+            await self.tables.remove_all(streams[0].table, removed)
             removed = []
-        await self._tables.remove_all(streams[0].table, [*removed, *last])
+        await self.tables.remove_all(streams[0].table, [*removed, *last])
         for stream in streams:
             self._forget(stream)
         named = [(_stream_key(stream.name), stream.name_version) for stream in streams]
-        await self._tables.remove_if(streams[0].scope.objects, named)
+        await self.tables.remove_if(streams[0].scope.objects, named)
 
     async def discard_unnamed(
         self, scope: str, names_: Sequence[str], stream_ids: Iterable[str]
@@ -634,8 +630,8 @@ class MetadataStore:
         found = await self._scope(scope)
         wanted = list(stream_ids)
         keys = [_key(one, "state") for one in wanted]
-        states = await self._tables.get_all(found.histories, keys)
-        entries = await self._tables.get_all(found.objects, [_stream_key(n) for n in names_])
+        states = await self.tables.get_all(found.histories, keys)
+        entries = await self.tables.get_all(found.objects, [_stream_key(n) for n in names_])
         leading = {
             decode(entry.value, NameRecord).stream_id
             for entry in entries
@@ -646,7 +642,7 @@ class MetadataStore:
                 continue
             first, *rest = [(key, NO_VERSION) for key in _first_keys(one)]
             try:
-                await self._tables.remove_if(found.histories, [(first[0], state.version), *rest])
+                await self.tables.remove_if(found.histories, [(first[0], state.version), *rest])
             except VersionConflictError:
                 log.info("the creator of a stream lives", scope=scope, stream_id=one)
 
@@ -656,15 +652,15 @@ class MetadataStore:
 
     async def remove_dead_name_of(self, scope: Scope, name: str) -> None:
         """Remove a name like ``remove_dead_name``, of this very scope and none made since."""
-        entry = await self._tables.get(scope.objects, _stream_key(name))
+        entry = await self.tables.get(scope.objects, _stream_key(name))
         if entry is None or earlier_records.is_earlier(entry.value):
             return
         key = _key(decode(entry.value, NameRecord).stream_id, "state")
         try:
-            await self._tables.put(scope.histories, key, GONE, version=NOT_EXISTS)
+            await self.tables.put(scope.histories, key, GONE, version=NOT_EXISTS)
         except VersionConflictError:
             return
-        await self._tables.remove(scope.objects, _stream_key(name), version=entry.version)
+        await self.tables.remove(scope.objects, _stream_key(name), version=entry.version)
 
     async def list_streams(self, scope: str, token: str) -> Listing:
         """Return the streams of a scope, internal ones too."""
@@ -674,7 +670,7 @@ class MetadataStore:
         self, scope: Scope
     ) -> AsyncGenerator[tuple[str, tuple[str, ...]], None]:
         """Yield each stream of a scope that has tags, with its tags; log and skip damaged ones."""
-        async with aclosing(self._tables.pages(scope.objects)) as pages:
+        async with aclosing(self.tables.pages(scope.objects)) as pages:
             async for entries in pages:
                 streams = [entry for entry in entries if entry.key.startswith(b"s/")]
                 for entry, tags in zip(streams, await self._tags_of(scope, streams), strict=True):
@@ -685,13 +681,10 @@ class MetadataStore:
         """Return the first segment number that no stream of this name used before."""
         return (await self.next_numbers(scope, [name]))[0]
 
-    async def write_next_number(self, scope: str, name: str, number: int) -> None:
-        await self.write_next_numbers(scope, {name: number})
-
     async def next_numbers(self, scope: str, names_: Sequence[str]) -> list[int]:
         """Return the first segment numbers that no earlier streams of these names used."""
         keys = [f"{scope}/{name}".encode() for name in names_]
-        found = await self._tables.get_all(NUMBERS, keys)
+        found = await self.tables.get_all(NUMBERS, keys)
         return [
             0 if entry is None else decode(entry.value, NumberRecord).next_number for entry in found
         ]
@@ -700,7 +693,7 @@ class MetadataStore:
         """Reserve all numbers below these for earlier streams of the names."""
         keys = [f"{scope}/{name}".encode() for name in numbers]
         for _ in range(READS_MAX):
-            found = await self._tables.get_all(NUMBERS, keys)
+            found = await self.tables.get_all(NUMBERS, keys)
             changes = [
                 Change(key, encode(NumberRecord(number)), entry.version if entry else NOT_EXISTS)
                 for key, number, entry in zip(keys, numbers.values(), found, strict=True)
@@ -709,7 +702,7 @@ class MetadataStore:
             if not changes:
                 return
             try:
-                await self._tables.update(NUMBERS, changes)
+                await self.tables.update(NUMBERS, changes)
             except VersionConflictError as error:
                 log.info("reading again", scope=scope, names=list(numbers), reason=str(error))
             else:
@@ -720,11 +713,11 @@ class MetadataStore:
 
     async def subscriber_names(self, stream: Stream) -> list[str]:
         """Return the reader groups, as ``scope/name``, that a stream's retention waits for."""
-        return sorted(_names_in(await self._tables.get(stream.table, stream.key("subscribers"))))
+        return sorted(_names_in(await self.tables.get(stream.table, stream.key("subscribers"))))
 
     async def subscriber(self, stream: Stream, name: str) -> tuple[SubscriberRecord, int] | None:
         """Return the cut that a reader group has released, with the version for changes."""
-        entry = await self._tables.get(stream.table, stream.key("subscriber", name))
+        entry = await self.tables.get(stream.table, stream.key("subscriber", name))
         return None if entry is None else (decode(entry.value, SubscriberRecord), entry.version)
 
     async def write_subscriber(
@@ -732,7 +725,7 @@ class MetadataStore:
     ) -> None:
         """Replace the record of a subscriber. Raises ``VersionConflictError``."""
         key = stream.key("subscriber", name)
-        await self._tables.put(stream.table, key, encode(record), version=version)
+        await self.tables.put(stream.table, key, encode(record), version=version)
 
     async def add_subscriber(
         self,
@@ -747,7 +740,7 @@ class MetadataStore:
         Whether ``is_wanted`` is asked once the subscribers are read.
         """
         keys = [stream.key("subscribers"), stream.key("subscriber", name)]
-        known, current = await self._tables.get_all(stream.table, keys)
+        known, current = await self.tables.get_all(stream.table, keys)
         if not await is_wanted():
             return
         cut = {} if current is None else decode(current.value, SubscriberRecord).cut
@@ -757,7 +750,7 @@ class MetadataStore:
             together = SubscribersRecord(tuple(sorted({*_names_in(known), name})))
             version = known.version if known else NOT_EXISTS
             changes.append(Change(keys[0], encode(together), version))
-        await self._tables.update(stream.table, changes)
+        await self.tables.update(stream.table, changes)
 
     async def remove_subscriber(
         self, stream: Stream, name: str, *, is_wanted: Callable[[], Awaitable[bool]]
@@ -768,15 +761,15 @@ class MetadataStore:
         group has subscribed since.
         """
         keys = [stream.key("subscribers"), stream.key("subscriber", name)]
-        known, current = await self._tables.get_all(stream.table, keys)
+        known, current = await self.tables.get_all(stream.table, keys)
         if (current is None and name not in _names_in(known)) or not await is_wanted():
             return
         if known is not None and name in _names_in(known):
             left = tuple(one for one in _names_in(known) if one != name)
             value = encode(SubscribersRecord(left))
-            await self._tables.put(stream.table, keys[0], value, version=known.version)
+            await self.tables.put(stream.table, keys[0], value, version=known.version)
         if current is not None:
-            await self._tables.remove(stream.table, keys[1], version=current.version)
+            await self.tables.remove(stream.table, keys[1], version=current.version)
 
     # ---- Reader groups ---------------------------------------------------------------------------
 
@@ -792,7 +785,7 @@ class MetadataStore:
 
     async def write_group(self, group: ReaderGroup, record: ReaderGroupRecord) -> ReaderGroup:
         """Replace a reader group's record."""
-        version = await self._tables.put(
+        version = await self.tables.put(
             group.scope.objects, _group_key(group.name), encode(record), version=group.version
         )
         return replace(group, version=version, record=record)
@@ -803,7 +796,7 @@ class MetadataStore:
         It may have been written again as it is, with a stream of its own.
         """
         try:
-            entry = await self._tables.get(group.scope.objects, _group_key(group.name))
+            entry = await self.tables.get(group.scope.objects, _group_key(group.name))
         except NoSuchTableError:
             return False
         if entry is None:
@@ -813,7 +806,7 @@ class MetadataStore:
     async def remove_group(self, group: ReaderGroup) -> None:
         """Remove a reader group's record; fine if it is gone, also with its scope."""
         with suppress(NoSuchTableError):
-            await self._tables.remove(
+            await self.tables.remove(
                 group.scope.objects, _group_key(group.name), version=group.version
             )
 
@@ -824,7 +817,7 @@ class MetadataStore:
         key = f"{kind}/{name}".encode()
 
         async def get(found: Scope) -> tuple[Scope, Entry | None]:
-            return found, await self._tables.get(found.objects, key)
+            return found, await self.tables.get(found.objects, key)
 
         return await self._in_tables_of(scope, get)
 
@@ -834,13 +827,13 @@ class MetadataStore:
         """Write an object of a scope if it has this version. Raises ``ScopeNotFoundError``."""
         key = f"{kind}/{name}".encode()
         try:
-            return await self._tables.put(scope.objects, key, value, version=version)
+            return await self.tables.put(scope.objects, key, value, version=version)
         except NoSuchTableError as error:
             raise ScopeNotFoundError(f"scope {scope.name} does not exist") from error
 
     async def remove_object(self, scope: Scope, kind: str, name: str, *, version: int) -> None:
         """Remove an object of a scope; fine if it is gone."""
-        await self._tables.remove(scope.objects, f"{kind}/{name}".encode(), version=version)
+        await self.tables.remove(scope.objects, f"{kind}/{name}".encode(), version=version)
 
     async def list_objects(self, scope: str, kind: str, token: str) -> Listing:
         """Return a page of the names of a scope's objects of a kind; ``ScopeNotFoundError``."""
@@ -855,23 +848,13 @@ class MetadataStore:
 
         return await self._list(scope.objects, token, shown)
 
-    # ---- Intents ---------------------------------------------------------------------------------
-
-    async def put_intent(self, intent: IntentRecord) -> None:
-        """Record that a workflow may be in progress, before it is."""
-        await self.intents.put(intent)
-
-    async def remove_intent(self, intent: IntentRecord) -> None:
-        """Remove an intent some time later: its workflow has ended."""
-        self.intents.remove(intent)
-
     # ---- Reading and writing streams -------------------------------------------------------------
 
     async def _current(self, cached: Stream) -> Stream | None:
         """Return a stream that is in memory as it is now, or None if it is gone."""
         key = cached.key("state")
         try:
-            entry = await self._tables.get(cached.table, key)
+            entry = await self.tables.get(cached.table, key)
             if entry is None or entry.value == GONE:
                 return None
             if entry.version == cached.version:
@@ -886,11 +869,13 @@ class MetadataStore:
     async def _load(self, scope: Scope, name: str) -> Stream:
         """Return a stream by its name. Raises ``StreamNotFoundError``."""
         missing = StreamNotFoundError(f"stream {scope.name}/{name} does not exist")
-        entry = await self._tables.get(scope.objects, _stream_key(name))
+        entry = await self.tables.get(scope.objects, _stream_key(name))
         if entry is None:
             raise missing
         if earlier_records.is_earlier(entry.value):
-            entry = await self._carry_over(scope, name, entry)
+            entry = await earlier_records.carry_over(
+                self.tables, scope.objects, scope.histories, name, entry
+            )
         stream_id = decode(entry.value, NameRecord).stream_id
         return await self._read(scope, name, stream_id, entry.version)
 
@@ -899,7 +884,7 @@ class MetadataStore:
         kinds = ("state", "configuration", "head")
         keys = [_key(stream_id, kind) for kind in kinds]
         for _ in range(READS_MAX):
-            state, settings, start = await self._tables.get_all(scope.histories, keys)
+            state, settings, start = await self.tables.get_all(scope.histories, keys)
             if state is None or state.value == GONE:
                 raise StreamNotFoundError(f"stream {scope.name}/{name} does not exist")
             record = decode(state.value, StreamRecord)
@@ -932,7 +917,7 @@ class MetadataStore:
                 except (CorruptMetadataError, EpochDroppedError):
                     # Another controller may have removed an epoch, because it deletes the stream,
                     # or because it drops old epochs after a later one has got a snapshot.
-                    current = await self._tables.get(scope.histories, keys[0])
+                    current = await self.tables.get(scope.histories, keys[0])
                     if current is not None and current.version == state.version:
                         raise
         raise CorruptMetadataError(f"the records of {scope.name}/{name} do not belong together")
@@ -967,7 +952,7 @@ class MetadataStore:
         if known is not None and known.stream_id == stream_id and known.table == scope.histories:
             return known.history
         label = f"{scope.name}/{name}"
-        return StreamHistory(self._tables, scope.histories, stream_id, stream=label)
+        return StreamHistory(self.tables, scope.histories, stream_id, stream=label)
 
     def _new_stream(self, scope: Scope, new: NewStream) -> Stream:
         size = len(encode(EpochRecord(new.first, base=0)))
@@ -1055,21 +1040,15 @@ class MetadataStore:
         if earlier_records.is_earlier(entry.value):
             return False
         key = _key(decode(entry.value, NameRecord).stream_id, "state")
-        state = await self._tables.get(scope.histories, key)
+        state = await self.tables.get(scope.histories, key)
         if state is None:
             # A controller that is about to write the stream fails then.
             try:
-                await self._tables.put(scope.histories, key, GONE, version=NOT_EXISTS)
+                await self.tables.put(scope.histories, key, GONE, version=NOT_EXISTS)
             except VersionConflictError:
                 return False
             return True
         return state.value == GONE
-
-    async def _carry_over(self, scope: Scope, name: str, entry: Entry) -> Entry:
-        """Convert a stream of the earlier format, and return the entry of its name."""
-        return await earlier_records.carry_over(
-            self._tables, scope.objects, scope.histories, name, entry
-        )
 
     async def _tags_of(self, scope: Scope, entries: Sequence[Entry]) -> list[tuple[str, ...]]:
         """Return the tags of the streams with these names; log a damaged stream and return none."""
@@ -1083,7 +1062,7 @@ class MetadataStore:
                     found[-1] = earlier_records.tags_of(entry.value)
                 else:
                     keys[-1] = _key(decode(entry.value, NameRecord).stream_id, "configuration")
-        values = await self._tables.get_all(scope.histories, keys)
+        values = await self.tables.get_all(scope.histories, keys)
         for index, (entry, value) in enumerate(zip(entries, values, strict=True)):
             if value is not None:
                 with self._logging_damage(scope, entry):
@@ -1131,7 +1110,7 @@ class MetadataStore:
         position = _decode_token(token)
         while True:
             try:
-                page = await self._tables.page(table, position)
+                page = await self.tables.page(table, position)
             except NoSuchTableError as error:
                 raise ScopeNotFoundError("the scope does not exist any more") from error
             found = sorted(name for entry in page.entries if (name := shown(entry)) is not None)

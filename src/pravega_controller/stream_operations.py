@@ -150,7 +150,7 @@ class StreamOperations:
                     return
                 raise
             if stream.record.is_sealed:
-                await self._store.remove_intent(stream_intent(scope, name))
+                self._store.intents.remove(stream_intent(scope, name))
             else:
                 await self._workflows.run(stream, Seal())
 

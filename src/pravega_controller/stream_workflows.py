@@ -221,7 +221,7 @@ class StreamWorkflows:
             try:
                 return await action()
             except REFUSALS:
-                await self._store.remove_intent(stream_intent(scope, name))
+                self._store.intents.remove(stream_intent(scope, name))
                 raise
 
     async def settled(
@@ -285,9 +285,9 @@ class StreamWorkflows:
 
         intent = stream_intent(scope, name)
         try:
-            await run_all(read, lambda: self._store.put_intent(intent))
+            await run_all(read, lambda: self._store.intents.put(intent))
         except NotFoundError:
-            await self._store.remove_intent(intent)
+            self._store.intents.remove(intent)
             raise
         return found[0]
 
@@ -312,7 +312,7 @@ class StreamWorkflows:
     ) -> Stream:
         """Record a workflow with its subject, and with it the duty to finish it."""
         assert stream.record.pending is None
-        await self._store.put_intent(stream_intent(stream.scope.name, stream.name))
+        await self._store.intents.put(stream_intent(stream.scope.name, stream.name))
         record = structs.replace(stream.record, pending=pending, owner=self._me)
         return await self._store.write_stream(
             stream, record, configuration=configuration, head=head, epochs=epochs
@@ -334,7 +334,7 @@ class StreamWorkflows:
     async def start_roll(self, stream: Stream, rolling: Rolling, epochs: Sequence[Epoch]) -> Stream:
         """Record that transactions of an earlier epoch are merged, and the duty to do it."""
         assert stream.record.rolling is None
-        await self._store.put_intent(stream_intent(stream.scope.name, stream.name))
+        await self._store.intents.put(stream_intent(stream.scope.name, stream.name))
         record = structs.replace(stream.record, rolling=rolling, owner=self._me)
         return await self._store.write_stream(stream, record, epochs=epochs)
 
@@ -345,7 +345,7 @@ class StreamWorkflows:
         record = structs.replace(stream.record, epoch=epoch, rolling=None)
         stream = await self._store.write_stream(stream, record, sizes=sizes)
         if record.pending is None:
-            await self._store.remove_intent(stream_intent(stream.scope.name, stream.name))
+            self._store.intents.remove(stream_intent(stream.scope.name, stream.name))
         return stream
 
     async def finish(self, scope: str, name: str) -> None:
@@ -356,7 +356,7 @@ class StreamWorkflows:
                 await self._finish(intent)
             except (ScopeNotFoundError, NoSuchTableError):
                 log.debug("the scope does not exist", scope=scope, stream=name)
-            await self._store.remove_intent(intent)
+            self._store.intents.remove(intent)
 
     async def _finish(self, intent: IntentRecord) -> None:
         scope, name = intent.scope, intent.name
@@ -481,7 +481,7 @@ class StreamWorkflows:
             if not target.is_begun:
                 raise
             log.info("another controller has deleted it", scope=scope, stream=name)
-        await self._store.remove_intent(stream_intent(scope, name))
+        self._store.intents.remove(stream_intent(scope, name))
 
     async def _begin_deletion(
         self, scope: str, name: str, is_wanted: Callable[[Stream], bool]
@@ -533,14 +533,14 @@ class StreamWorkflows:
             nonlocal owner, places
             owner, places = await self._store.find_places(scope, wanted)
 
-        await run_all(find_places, lambda: self._store.put_intent(intent))
+        await run_all(find_places, lambda: self._store.intents.put(intent))
         if owner is None or owner.record.phase not in phases or not places:
-            await self._store.remove_intent(intent)
+            self._store.intents.remove(intent)
             raise ScopeNotFoundError(f"scope {scope} does not exist")
         if places[0].is_taken:
             if not await self._exists(scope, name):
                 raise VersionConflictError(f"{scope}/{name} was deleted meanwhile")
-            await self._store.remove_intent(intent)
+            self._store.intents.remove(intent)
             return False
         now = self._now_ms()
         new = [
@@ -573,7 +573,7 @@ class StreamWorkflows:
                 found = await self.settled(scope, name)
             if found is None or found.stream_id != streams[0].stream_id:
                 raise
-        await self._store.remove_intent(intent)
+        self._store.intents.remove(intent)
         return True
 
     async def _exists(self, scope: str, name: str) -> bool:
@@ -597,7 +597,7 @@ class StreamWorkflows:
                 workflow=type(work).__name__,
             )
             current = await self._step(current, work)
-        await self._store.remove_intent(stream_intent(stream.scope.name, stream.name))
+        self._store.intents.remove(stream_intent(stream.scope.name, stream.name))
         return current
 
     async def delete_strays(self, stream: Stream) -> None:

@@ -624,7 +624,7 @@ class TransactionWorkflows:
     async def _settle_for_another(self, owner: StreamTransactions) -> Stream:
         """Finish the stream's pending work, unless another controller has; return the stream."""
         stream = await self._streams.settled(owner.scope, owner.stream)
-        await self._store.remove_intent(stream_intent(owner.scope, owner.stream))
+        self._store.intents.remove(stream_intent(owner.scope, owner.stream))
         return stream
 
     async def _discard(self, owner: StreamTransactions) -> None:

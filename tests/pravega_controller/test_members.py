@@ -348,7 +348,7 @@ async def test_nobody_removes_the_intents_of_a_controller_that_lives_again(
         await slow.streams.create("s", "a", fixed_configuration(1))
         await trio.sleep(5)
         intent = stream_intent("s", "a")
-        await slow.store.put_intent(intent)
+        await slow.store.intents.put(intent)
         instance_id = slow.members.instance_id.encode()
         silence, burial, is_late = trio.Event(), trio.Event(), trio.Event()
 
@@ -370,7 +370,7 @@ async def test_nobody_removes_the_intents_of_a_controller_that_lives_again(
         with trio.fail_after(30):
             while not slow.members.is_trusted:  # noqa: ASYNC110
                 await trio.sleep(0.1)
-        await slow.store.put_intent(intent)
+        await slow.store.intents.put(intent)
         burial.set()
         memory_store.pauses = lambda request: False
         await trio.sleep(3)
@@ -399,17 +399,17 @@ async def test_a_late_removal_of_an_intent_leaves_the_one_that_was_written_after
         await c.streams.create("s", "a", fixed_configuration(1))
         await trio.sleep(5)
         intent = stream_intent("s", "a")
-        await c.store.put_intent(intent)
-        await c.store.remove_intent(intent)
+        await c.store.intents.put(intent)
+        c.store.intents.remove(intent)
         late = memory_store.pause = trio.Event()
         memory_store.pauses = lambda request: isinstance(request, wire.RemoveTableKeys)
         await memory_store.is_paused.wait()
         memory_store.pause = None
         await trio.sleep(5)
-        await c.store.put_intent(intent)
+        await c.store.intents.put(intent)
         late.set()
         await trio.sleep(5)
         assert intents_of(memory_store, c) == [intent]
-        await c.store.remove_intent(intent)
+        c.store.intents.remove(intent)
         await trio.sleep(5)
         assert not intents_of(memory_store, c)
