@@ -267,16 +267,14 @@ class CommitLines:
     async def _learn(self, owner: LineOwner, group: list[_Change]) -> None:
         """Read the line after a conflict, and fail the changes that can no longer succeed."""
         known = [change for waiting in group for change in waiting.write.records]
-        stored: list[Stored | None] = []
 
-        async def read() -> None:
+        async def read() -> list[Stored | None]:
+            if not known:
+                return []
             identifiers = [identifier for identifier, _, _ in known]
-            if identifiers:
-                stored.extend(
-                    await self._transactions.read_all(owner.scope, owner.stream, identifiers)
-                )
+            return await self._transactions.read_all(owner.scope, owner.stream, identifiers)
 
-        await run_all(read, partial(self.refresh, owner))
+        stored, _ = await run_all(read, partial(self.refresh, owner))
         current = {
             identifier: one.version if one is not None else NOT_EXISTS
             for (identifier, _, _), one in zip(known, stored, strict=True)

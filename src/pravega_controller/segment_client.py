@@ -22,7 +22,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from random import Random
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, overload
 
 import structlog
 import trio
@@ -90,7 +90,12 @@ NO_TOKEN = ""
 
 log = structlog.get_logger(__name__)
 
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
 T = TypeVar("T")
+
+Action: TypeAlias = Callable[[], Awaitable[T]]
 
 SegmentRequest: TypeAlias = tuple[str, MakeRequest]
 """The segment that a request is about, and the function that builds the request."""
@@ -487,21 +492,34 @@ async def for_each(
         raise failures[0]
 
 
-async def run_all(*actions: Callable[[], Awaitable[object]]) -> None:
-    """Run actions side by side, each to its end; then raise the first failure itself."""
+@overload
+async def run_all(one: Action[A], two: Action[B], /) -> tuple[A, B]: ...
+@overload
+async def run_all(one: Action[A], two: Action[B], three: Action[C], /) -> tuple[A, B, C]: ...
+@overload
+async def run_all(*actions: Action[T]) -> tuple[T, ...]: ...
+
+
+async def run_all(*actions: Action[Any]) -> tuple[Any, ...]:
+    """Run actions side by side, each to its end, and return their results.
+
+    Raises the first failure itself.
+    """
+    results: list[Any] = [None] * len(actions)
     failures: list[Exception] = []
 
-    async def run(action: Callable[[], Awaitable[object]]) -> None:
+    async def run(index: int, action: Action[Any]) -> None:
         try:
-            await action()
+            results[index] = await action()
         except Exception as error:
             failures.append(error)
 
     async with trio.open_nursery() as nursery:
-        for action in actions:
-            nursery.start_soon(run, action)
+        for index, action in enumerate(actions):
+            nursery.start_soon(run, index, action)
     if failures:
         raise failures[0]
+    return tuple(results)
 
 
 @asynccontextmanager

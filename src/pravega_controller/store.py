@@ -389,31 +389,22 @@ class MetadataStore:
         known = self._scopes.get(scope) or await self.find_scope(scope)
         if known is None:
             return None, []
-        found: list[Scope | None] = [None]
-        taken: list[Entry | None] = []
-        numbers: list[int] = []
-
-        async def read_scope() -> None:
-            found[0] = await self.find_scope(scope)
-
-        async def read_names() -> None:
-            keys = [_stream_key(name) for name in names_]
-            taken.extend(await self.tables.get_all(known.objects, keys))
-
-        async def read_numbers() -> None:
-            numbers.extend(await self.next_numbers(scope, names_))
-
+        keys = [_stream_key(name) for name in names_]
         try:
-            await run_all(read_scope, read_names, read_numbers)
+            found, taken, numbers = await run_all(
+                partial(self.find_scope, scope),
+                partial(self.tables.get_all, known.objects, keys),
+                partial(self.next_numbers, scope, names_),
+            )
         except NoSuchTableError:
             return await self.find_scope(scope), []
-        if found[0] is not None and found[0].record.scope_id != known.record.scope_id:
+        if found is not None and found.record.scope_id != known.record.scope_id:
             return await self.find_places(scope, names_)
         places = []
         for entry, number in zip(taken, numbers, strict=True):
             is_taken = entry is not None and not await self._is_free(known, entry)
             places.append(Place(NOT_EXISTS if entry is None else entry.version, is_taken, number))
-        return found[0], places
+        return found, places
 
     async def insert_streams(self, scope: Scope, new: Sequence[NewStream]) -> list[Stream]:
         """Record new streams that are being made, all or none; ``VersionConflictError``."""

@@ -77,7 +77,6 @@ from pravega_controller.segment_client import NewSegment, SegmentClient, for_eac
 from pravega_controller.store import (
     MetadataStore,
     NewStream,
-    Place,
     ReaderGroup,
     Scope,
     Stream,
@@ -117,6 +116,7 @@ ANY_PHASE = ("active", "clearing", "deleting")
 
 log = structlog.get_logger(__name__)
 
+Owner = TypeVar("Owner", ReaderGroup, Stream)
 T = TypeVar("T")
 
 
@@ -278,18 +278,16 @@ class StreamWorkflows:
 
         The intent is written while the stream is read. After a refusal it stays for a while.
         """
-        found: list[Stream] = []
-
-        async def read() -> None:
-            found.append(await self.settled(scope, name, is_wanted=is_wanted))
-
         intent = stream_intent(scope, name)
         try:
-            await run_all(read, lambda: self._store.intents.put(intent))
+            stream, _ = await run_all(
+                partial(self.settled, scope, name, is_wanted=is_wanted),
+                partial(self._store.intents.put, intent),
+            )
         except NotFoundError:
             self._store.intents.remove(intent)
             raise
-        return found[0]
+        return stream
 
     async def settled_as_known(self, scope: str, name: str) -> Stream:
         """Return a stream like ``settled``, maybe as it was before another controller changed it.
@@ -384,36 +382,38 @@ class StreamWorkflows:
         before the scope can. Raises ``VersionConflictError`` if the group has changed, after which
         nothing is made: it may be gone, and nothing would ever delete its stream.
         """
-        current = group
-
-        async def insert(scope: Scope, new: Sequence[NewStream]) -> list[Stream]:
-            nonlocal current
-            _check_same(scope, group.scope)
-            streams, current = await self._store.insert_streams_of_group(current, new)
-            return streams
-
-        scope = group.scope.name
-        create = partial(self._create_in, scope, name, configuration, ANY_PHASE, insert)
-        # After a conflict, the caller reads the group again.
-        await self._change_once(scope, name, create)
-        return current
+        insert = self._store.insert_streams_of_group
+        return await self._create_of(group, name, configuration, insert)
 
     async def _create_mark(self, stream: Stream, mark: str) -> Stream:
         """Make the mark stream of a stream if there is none; return the stream as it is then.
 
         Raises ``VersionConflictError`` like ``create_for_group``.
         """
-        current = stream
+        insert = self._store.insert_mark_stream
+        return await self._create_of(stream, mark, MARK_CONFIGURATION, insert)
+
+    async def _create_of(
+        self,
+        owner: Owner,
+        name: str,
+        configuration: StreamConfiguration,
+        insert_of: Callable[[Owner, Sequence[NewStream]], Awaitable[tuple[list[Stream], Owner]]],
+    ) -> Owner:
+        """Make a stream of a group or stream, as the functions above; return the owner as then."""
+        current = owner
 
         async def insert(scope: Scope, new: Sequence[NewStream]) -> list[Stream]:
             nonlocal current
-            _check_same(scope, stream.scope)
-            marks, current = await self._store.insert_mark_stream(current, new)
-            return marks
+            if scope.record.scope_id != owner.scope.record.scope_id:
+                raise ScopeNotFoundError(f"scope {scope.name} does not exist any more")
+            streams, current = await insert_of(current, new)
+            return streams
 
-        scope = stream.scope.name
-        create = partial(self._create_in, scope, mark, MARK_CONFIGURATION, ANY_PHASE, insert)
-        await self._change_once(scope, mark, create)
+        scope = owner.scope.name
+        create = partial(self._create_in, scope, name, configuration, ANY_PHASE, insert)
+        # After a conflict, the caller reads the owner again.
+        await self._change_once(scope, name, create)
         return current
 
     async def delete(self, scope: str, name: str) -> None:
@@ -491,26 +491,23 @@ class StreamWorkflows:
         That is read at the same time if the stream is known, and otherwise once it is found.
         """
         known = self._store.known(scope, name)
-        streams: list[Stream] = []
-        belongings: list[_Belongings] = []
 
-        async def begin() -> None:
-            streams.append(await self.begin(scope, name, is_wanted=is_wanted))
+        async def find_belongings() -> _Belongings | None:
+            if known is None or not _is_settled(known):
+                return None
+            return await self._find_belongings(known)
 
-        async def find_belongings() -> None:
-            if known is not None and _is_settled(known):
-                belongings.append(await self._find_belongings(known))
-
-        await run_all(begin, find_belongings)
-        [stream] = streams
+        stream, belongings = await run_all(
+            partial(self.begin, scope, name, is_wanted=is_wanted), find_belongings
+        )
         if (
-            not belongings
+            belongings is None
             or known is None
             or known.stream_id != stream.stream_id
             or known.configuration.tags != stream.configuration.tags
         ):
-            belongings = [await self._find_belongings(stream)]
-        return stream, belongings[0]
+            belongings = await self._find_belongings(stream)
+        return stream, belongings
 
     async def _create_in(
         self,
@@ -526,14 +523,10 @@ class StreamWorkflows:
         wanted = _with_mark(name)
         ids = {one: self._store.new_id() for one in wanted}
         intent = IntentRecord("stream", scope, name, tuple(ids.values()))
-        owner: Scope | None = None
-        places: list[Place] = []
-
-        async def find_places() -> None:
-            nonlocal owner, places
-            owner, places = await self._store.find_places(scope, wanted)
-
-        await run_all(find_places, lambda: self._store.intents.put(intent))
+        (owner, places), _ = await run_all(
+            partial(self._store.find_places, scope, wanted),
+            partial(self._store.intents.put, intent),
+        )
         if owner is None or owner.record.phase not in phases or not places:
             self._store.intents.remove(intent)
             raise ScopeNotFoundError(f"scope {scope} does not exist")
@@ -816,17 +809,11 @@ class StreamWorkflows:
 
     async def _find_belongings(self, stream: Stream) -> _Belongings:
         """Return what belongs to a stream, if the stream turns out to be there afterwards."""
-        belongings = _Belongings([], [])
-
-        async def find_marks() -> None:
-            belongings.marks.extend(await self._mark_of(stream))
-
-        async def find_tags() -> None:
-            tags = stream.configuration.tags
-            belongings.tags.extend(await self._tags.find_entries(stream.scope, stream.name, tags))
-
-        await run_all(find_marks, find_tags)
-        return belongings
+        marks, tags = await run_all(
+            partial(self._mark_of, stream),
+            partial(self._tags.find_entries, stream.scope, stream.name, stream.configuration.tags),
+        )
+        return _Belongings(marks, tags)
 
     async def _mark_of(self, stream: Stream) -> list[Stream]:
         """Return a stream's mark stream, if there is one."""
@@ -921,12 +908,6 @@ async def _being_created(stream: Stream) -> list[int]:
             epoch = await stream.history.epoch(number)
             created += [segment.segment_id for segment in epoch.created]
     return created
-
-
-def _check_same(scope: Scope, expected: Scope) -> None:
-    """Raise ``ScopeNotFoundError`` if a scope of this name was made since."""
-    if scope.record.scope_id != expected.record.scope_id:
-        raise ScopeNotFoundError(f"scope {scope.name} does not exist any more")
 
 
 def _with_mark(name: str) -> list[str]:
