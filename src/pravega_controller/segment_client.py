@@ -49,6 +49,7 @@ from pravega_wire.commands import (
     NoSuchSegment,
     ReadSegment,
     Reply,
+    Request,
     SealSegment,
     SegmentAlreadyExists,
     SegmentAttribute,
@@ -93,6 +94,7 @@ log = structlog.get_logger(__name__)
 A = TypeVar("A")
 B = TypeVar("B")
 C = TypeVar("C")
+R = TypeVar("R", bound=Reply)
 T = TypeVar("T")
 
 Action: TypeAlias = Callable[[], Awaitable[T]]
@@ -238,14 +240,14 @@ class SegmentClient:
 
     async def seal_segments(self, segments: Sequence[str]) -> None:
         """Seal segments; fine if some are sealed. A missing one takes no appends either."""
-        requests = [(segment, partial(_seal_request, segment)) for segment in segments]
+        requests = [(segment, _about(segment, SealSegment)) for segment in segments]
         for segment, reply in zip(segments, await self.request_all(requests), strict=True):
             if expect(reply, SegmentSealed, SegmentIsSealed, NoSuchSegment) is NoSuchSegment:
                 log.warning("segment to seal does not exist", segment=segment)
 
     async def delete_segments(self, segments: Iterable[str]) -> None:
         """Delete segments; fine if some are gone."""
-        requests = [(segment, partial(_delete_request, segment)) for segment in segments]
+        requests = [(segment, _about(segment, DeleteSegment)) for segment in segments]
         for reply in await self.request_all(requests):
             expect(reply, SegmentDeleted, NoSuchSegment)
 
@@ -263,14 +265,21 @@ class SegmentClient:
         A source that does not exist was merged before, or never held anything.
         """
         requests = [
-            (target, partial(_merge_request, target, tuple(sources)))
+            (
+                target,
+                partial(
+                    MergeSegmentsBatch,
+                    target=target,
+                    sources=tuple(sources),
+                    delegation_token=NO_TOKEN,
+                ),
+            )
             for target, sources in batches.items()
         ]
         ends: dict[str, list[int]] = {}
         for target, reply in zip(batches, await self.request_all(requests), strict=True):
-            expect(reply, SegmentsBatchMerged)
-            assert isinstance(reply, SegmentsBatchMerged)
-            ends[target] = [merged.new_target_write_offset for merged in reply.sources]
+            sources = expect_one(reply, SegmentsBatchMerged).sources
+            ends[target] = [merged.new_target_write_offset for merged in sources]
         return ends
 
     async def update_policy(self, segment: str, *, scale_type: int, target_rate: int) -> None:
@@ -288,14 +297,15 @@ class SegmentClient:
 
     async def segment_infos(self, segments: Sequence[str]) -> list[SegmentBounds | None]:
         """Return the bounds of segments, None for one that does not exist."""
-        requests = [(segment, partial(_info_request, segment)) for segment in segments]
+        requests = [(segment, _about(segment, GetStreamSegmentInfo)) for segment in segments]
         return [_info(reply) for reply in await self.request_all(requests)]
 
     async def read_segment(self, segment: str, *, offset: int, length: int) -> bytes:
         """Return bytes of a segment, or raise ``StoreAnswerError`` where it has none."""
         data = b""
         while len(data) < length:
-            make = partial(_read_request, segment, offset + len(data), length - len(data))
+            position, left = offset + len(data), length - len(data)
+            make = partial(ReadSegment, segment, position, left, NO_TOKEN)
             reply = await self.request(segment, make)
             if not isinstance(reply, SegmentRead) or not reply.data:
                 raise StoreAnswerError(f"{segment} cannot be read at {offset}: {reply}")
@@ -307,9 +317,7 @@ class SegmentClient:
         reply = await self.request(
             segment, lambda i: GetSegmentAttribute(i, segment, attribute_id, NO_TOKEN)
         )
-        expect(reply, SegmentAttribute)
-        assert isinstance(reply, SegmentAttribute)
-        return reply.value
+        return expect_one(reply, SegmentAttribute).value
 
     async def replace_attribute(
         self, segment: str, attribute_id: bytes, value: int, *, expected: int
@@ -319,9 +327,7 @@ class SegmentClient:
             segment,
             lambda i: UpdateSegmentAttribute(i, segment, attribute_id, value, expected, NO_TOKEN),
         )
-        expect(reply, SegmentAttributeUpdated)
-        assert isinstance(reply, SegmentAttributeUpdated)
-        return reply.success
+        return expect_one(reply, SegmentAttributeUpdated).success
 
     async def append_if_at(
         self, segment: str, event: bytes, *, expected_offset: int, writer_id: bytes
@@ -375,7 +381,7 @@ class SegmentClient:
                     with trio.move_on_after(ALIVE_SECONDS_MAX):
                         connection = await self._connection(self._placement.store_of(segment))
                         if not self._placement.is_fixed:
-                            await connection.call(_request_missing_segment)
+                            await connection.call(_about(MISSING_SEGMENT, GetStreamSegmentInfo))
                         if not connection.has_hung_up:
                             return
                 await trio.sleep(LOOK_SECONDS)
@@ -409,8 +415,9 @@ def _refusal(segment: str) -> str:
     return f"the segment store does not serve {segment}"
 
 
-def _request_missing_segment(request_id: int) -> GetStreamSegmentInfo:
-    return GetStreamSegmentInfo(request_id, MISSING_SEGMENT, NO_TOKEN)
+def _about(segment: str, kind: Callable[[int, str, str], Request]) -> MakeRequest:
+    """Return what builds a request that needs nothing but its segment."""
+    return lambda request_id: kind(request_id, segment, NO_TOKEN)
 
 
 def _info(reply: Reply) -> SegmentBounds | None:
@@ -431,32 +438,19 @@ def _create_request(segment: NewSegment, request_id: int) -> CreateSegment:
     )
 
 
-def _seal_request(segment: str, request_id: int) -> SealSegment:
-    return SealSegment(request_id, segment, NO_TOKEN)
-
-
-def _delete_request(segment: str, request_id: int) -> DeleteSegment:
-    return DeleteSegment(request_id, segment, NO_TOKEN)
-
-
-def _merge_request(target: str, sources: tuple[str, ...], request_id: int) -> MergeSegmentsBatch:
-    return MergeSegmentsBatch(request_id, target, sources, NO_TOKEN)
-
-
-def _info_request(segment: str, request_id: int) -> GetStreamSegmentInfo:
-    return GetStreamSegmentInfo(request_id, segment, NO_TOKEN)
-
-
-def _read_request(segment: str, offset: int, length: int, request_id: int) -> ReadSegment:
-    return ReadSegment(segment, offset, length, NO_TOKEN, request_id)
-
-
 def expect(reply: Reply, *kinds: type[Reply]) -> type[Reply]:
     """Return a reply that is of one of ``kinds``; raise ``StoreAnswerError`` for any other."""
     for kind in kinds:
         if isinstance(reply, kind):
             return kind
     raise StoreAnswerError(f"unexpected reply from a segment store: {reply}")
+
+
+def expect_one(reply: Reply, kind: type[R]) -> R:
+    """Return a reply of this kind; raise ``StoreAnswerError`` for any other."""
+    expect(reply, kind)
+    assert isinstance(reply, kind)
+    return reply
 
 
 async def for_each(

@@ -23,7 +23,13 @@ from pravega_controller.errors import (
     TableNotEmptyError,
     VersionConflictError,
 )
-from pravega_controller.segment_client import NO_TOKEN, SegmentClient, expect, for_each
+from pravega_controller.segment_client import (
+    NO_TOKEN,
+    SegmentClient,
+    expect,
+    expect_one,
+    for_each,
+)
 from pravega_controller.store_connection import MakeRequest
 from pravega_wire.commands import (
     NO_VERSION,
@@ -154,9 +160,7 @@ class TableClient:
         async def read(start: int) -> None:
             wanted = tuple(TableKey(key) for key in keys[start : start + step])
             reply = await self._request(table, lambda i: ReadTable(i, table, NO_TOKEN, wanted))
-            expect(reply, TableRead)
-            assert isinstance(reply, TableRead)
-            for index, entry in enumerate(reply.entries, start):
+            for index, entry in enumerate(expect_one(reply, TableRead).entries, start):
                 if entry.key.version != NOT_EXISTS:
                     found[index] = Entry(entry.key.key, entry.value, entry.key.version)
 
@@ -191,9 +195,7 @@ class TableClient:
         )
         if isinstance(reply, TableKeyBadVersion | TableKeyDoesNotExist):
             return await self._versions_if_written(table, changes)
-        expect(reply, TableEntriesUpdated)
-        assert isinstance(reply, TableEntriesUpdated)
-        return list(reply.updated_versions)
+        return list(expect_one(reply, TableEntriesUpdated).updated_versions)
 
     async def put_all(self, table: str, changes: Sequence[Change]) -> None:
         """Write any number of keys whatever their versions, some after the others."""
@@ -236,35 +238,32 @@ class TableClient:
     async def remove_all(self, table: str, keys: Sequence[bytes]) -> None:
         """Remove keys whatever their versions; up to ``REMOVED_KEYS_MAX`` of them go at once."""
         for start in range(0, len(keys), REMOVED_KEYS_MAX):
-            await self._remove_at_once(table, keys[start : start + REMOVED_KEYS_MAX])
-
-    async def _remove_at_once(self, table: str, keys: Sequence[bytes]) -> None:
-        removed = tuple(TableKey(key) for key in keys)
-        reply = await self._request(table, lambda i: RemoveTableKeys(i, table, NO_TOKEN, removed))
-        expect(reply, TableKeysRemoved)
+            removed = tuple(TableKey(key) for key in keys[start : start + REMOVED_KEYS_MAX])
+            reply = await self._request(
+                table,
+                lambda i: RemoveTableKeys(i, table, NO_TOKEN, removed),  # noqa: B023
+            )
+            expect(reply, TableKeysRemoved)
 
     async def page(self, table: str, token: bytes) -> Page:
         """Return the next entries after the token; no entries only at the end of the table."""
         args = TableIteratorArgs(continuation_token=token)
-        reply = await self._request(
-            table, lambda i: ReadTableEntries(i, table, NO_TOKEN, PAGE_ENTRIES, args)
-        )
-        expect(reply, TableEntriesRead)
-        assert isinstance(reply, TableEntriesRead)
-        entries = tuple(Entry(e.key.key, e.value, e.key.version) for e in reply.entries)
-        return Page(entries, reply.continuation_token)
+        return await self._read_entries(table, PAGE_ENTRIES, args)
 
     async def read_range(
         self, table: str, first: bytes, last: bytes, *, count_max: int
     ) -> tuple[Entry, ...]:
         """Return the next entries of a table with sorted keys of one length, bounds included."""
         args = TableIteratorArgs(from_key=first, to_key=last)
+        return (await self._read_entries(table, count_max, args)).entries
+
+    async def _read_entries(self, table: str, count_max: int, args: TableIteratorArgs) -> Page:
         reply = await self._request(
             table, lambda i: ReadTableEntries(i, table, NO_TOKEN, count_max, args)
         )
-        expect(reply, TableEntriesRead)
-        assert isinstance(reply, TableEntriesRead)
-        return tuple(Entry(e.key.key, e.value, e.key.version) for e in reply.entries)
+        found = expect_one(reply, TableEntriesRead)
+        entries = tuple(Entry(e.key.key, e.value, e.key.version) for e in found.entries)
+        return Page(entries, found.continuation_token)
 
     async def pages(self, table: str) -> AsyncGenerator[tuple[Entry, ...], None]:
         """Yield every entry of a table, page by page."""
