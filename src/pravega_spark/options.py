@@ -47,38 +47,6 @@ STREAM_NUMBERS = (
 )
 """Options for a stream that the data source makes itself."""
 
-_KNOWN = frozenset(
-    {
-        "controller",
-        "scope",
-        "stream",
-        "start_stream_cut",
-        "end_stream_cut",
-        "start_time",
-        "end_time",
-        "schema",
-        "mode",
-        "metadata",
-        "allow_create_scope",
-        "allow_create_stream",
-        "fail_on_data_loss",
-        "min_partitions",
-        "max_partition_bytes",
-        "read_path",
-        "max_bytes_per_trigger",
-        "approx_bytes_per_trigger",
-        "max_rows_per_trigger",
-        "exactly_once",
-        "read_after_write_consistency",
-        "transaction_timeout_ms",
-        "transaction_status_poll_interval_ms",
-        "query_id",
-        "checkpointlocation",
-        "commit_table",
-        *STREAM_NUMBERS,
-    }
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -122,7 +90,6 @@ class Options:
         Unknown options belong to Spark and are ignored.
         """
         values = {name.lower(): value for name, value in given.items()}
-        values = {name: value for name, value in values.items() if name in _KNOWN}
         for name in ("scope", *([] if "metadata" in values else ["stream"])):
             if not values.get(name):
                 raise OptionError(f"the option {name} is missing: .option({name!r}, ...)")
