@@ -84,6 +84,17 @@ class Delete(msgspec.Struct, frozen=True, tag_field="workflow", tag="delete"):
 
 EarlierWorkflow: TypeAlias = Create | Scale | Truncate | Update | Seal | Delete
 
+_WORKFLOWS: dict[type, records.StreamWorkflow | None] = {
+    type(None): None,
+    Create: records.Create(),
+    Scale: records.Scale(),
+    Truncate: records.Truncate(),
+    Update: records.Update(),
+    Seal: records.Seal(),
+    Delete: records.Delete(),
+}
+"""Today's records of workflows that the first format knows."""
+
 
 class EarlierStreamRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
     configuration: StreamConfiguration
@@ -191,7 +202,7 @@ class _Carrier:
             configuration_revision=1,
             head_revision=1 if self._has_head(record) else 0,
             is_sealed=record.is_sealed,
-            pending=_workflow(record.pending),
+            pending=_WORKFLOWS[type(record.pending)],
         )
 
     async def remove_earlier(self, count: int) -> None:
@@ -285,24 +296,6 @@ async def _subscribers(
     ]
     value = encode(SubscribersRecord(tuple(sorted(found))))
     return [*changes, Change(f"{stream_id}/subscribers".encode(), value)]
-
-
-def _workflow(pending: EarlierWorkflow | None) -> records.StreamWorkflow | None:
-    match pending:
-        case None:
-            return None
-        case Create():
-            return records.Create()
-        case Scale():
-            return records.Scale()
-        case Truncate():
-            return records.Truncate()
-        case Update():
-            return records.Update()
-        case Seal():
-            return records.Seal()
-        case Delete():
-            return records.Delete()
 
 
 def _epoch_key(name: str, number: int) -> bytes:

@@ -178,7 +178,10 @@ class KeyValueTableOperations:
                 ),
                 pending=CreateTable(),
             )
-            await self._run(KeyValueTable(owner, name, NOT_EXISTS, record))
+            await self._store.intents.put(_intent(scope, name))
+            await self._settle(
+                await self._write(KeyValueTable(owner, name, NOT_EXISTS, record), record)
+            )
             return True
 
     async def get(self, scope: str, name: str) -> KeyValueTable:
@@ -260,10 +263,6 @@ class KeyValueTableOperations:
             name = f"{table.scope.name}/{table.name}"
             raise KeyValueTableNotFoundError(f"key-value table {name} does not exist")
         return settled
-
-    async def _run(self, table: KeyValueTable) -> None:
-        await self._store.intents.put(_intent(table.scope.name, table.name))
-        await self._settle(await self._write(table, table.record))
 
     async def _write(self, table: KeyValueTable, record: KeyValueTableRecord) -> KeyValueTable:
         version = await self._store.put_object(

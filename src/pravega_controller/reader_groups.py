@@ -353,23 +353,17 @@ class ReaderGroupOperations:
         """Make a group a subscriber, unless it has changed: it may be gone."""
         name = names.scoped_name(group.scope.name, group.name)
         is_unchanged = partial(self._store.is_unchanged, group)
-
-        async def add(stream: Stream) -> None:
-            await self._store.add_subscriber(
-                stream, name, generation=generation, is_wanted=is_unchanged
-            )
-
-        await self._change_subscribers(streams, add)
+        add = self._store.add_subscriber
+        await self._change_subscribers(
+            streams, partial(add, name=name, generation=generation, is_wanted=is_unchanged)
+        )
 
     async def _unsubscribe(self, group: ReaderGroup, streams: Iterable[tuple[str, str]]) -> None:
         """Remove a group from the subscribers, unless it has changed: it may be another one."""
         name = names.scoped_name(group.scope.name, group.name)
         is_unchanged = partial(self._store.is_unchanged, group)
-
-        async def drop(stream: Stream) -> None:
-            await self._store.remove_subscriber(stream, name, is_wanted=is_unchanged)
-
-        await self._change_subscribers(streams, drop)
+        remove = self._store.remove_subscriber
+        await self._change_subscribers(streams, partial(remove, name=name, is_wanted=is_unchanged))
 
     async def _change_subscribers(
         self, streams: Iterable[tuple[str, str]], change: Callable[[Stream], Awaitable[None]]
@@ -384,10 +378,7 @@ class ReaderGroupOperations:
                     # Deleted since the group named it: there is no retention left to wait.
                     log.info("stream to subscribe to does not exist", scope=one[0], stream=one[1])
 
-        async def change_in_turn(one: tuple[str, str]) -> None:
-            await until_unchanged(partial(change_one, one))
-
-        await for_each(streams, change_in_turn)
+        await for_each(streams, lambda one: until_unchanged(partial(change_one, one)))
 
     def _new_id(self) -> str:
         return str(uuid.UUID(int=self._random.getrandbits(128), version=4))

@@ -101,27 +101,23 @@ class ScopeOperations:
 
     async def delete(self, name: str) -> None:
         """Delete an empty scope. Raises ``ScopeNotFoundError``, ``TableNotEmptyError``."""
+        await self._end(name, "deleting", self._delete)
+
+    async def delete_with_contents(self, name: str) -> None:
+        """Delete a scope and its contents; ``ScopeNotFoundError`` also during a deletion."""
+        await self._end(name, "clearing", self._clear)
+
+    async def _end(self, name: str, phase: str, end: Callable[[Scope], Awaitable[None]]) -> None:
+        """Put a scope into a phase of its deletion, and carry that out."""
         await self._refuse_while_clearing(name, ScopeNotFoundError)
         target = Target()
 
         async def delete() -> None:
             async with self._locks.hold(_intent(name)):
-                if (scope := await self._enter(name, "deleting", target)) is not None:
-                    await self._delete(scope)
+                if (scope := await self._enter(name, phase, target)) is not None:
+                    await end(scope)
 
         await until_unchanged(delete)
-
-    async def delete_with_contents(self, name: str) -> None:
-        """Delete a scope and its contents; ``ScopeNotFoundError`` also during a deletion."""
-        await self._refuse_while_clearing(name, ScopeNotFoundError)
-        target = Target()
-
-        async def clear() -> None:
-            async with self._locks.hold(_intent(name)):
-                if (scope := await self._enter(name, "clearing", target)) is not None:
-                    await self._clear(scope)
-
-        await until_unchanged(clear)
 
     async def finish(self, name: str, _: str = "") -> None:
         """Finish the pending workflow of a scope, if it exists."""

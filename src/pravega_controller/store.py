@@ -117,6 +117,7 @@ SCOPE_TABLES_KIND = "scope-tables"
 STREAM_KIND = "s"
 GROUP_KIND = "g"
 
+_TOKEN = "at-"
 _END = "end"
 """Token after a listing's last page."""
 
@@ -1098,7 +1099,7 @@ class MetadataStore:
         """Return the next page with at least one name to show, or the empty page at the end."""
         if token == _END:
             return Listing([], _END)
-        position = _decode_token(token)
+        position = decode_token(_TOKEN, token)
         while True:
             try:
                 page = await self.tables.page(table, position)
@@ -1107,7 +1108,7 @@ class MetadataStore:
             found = sorted(name for entry in page.entries if (name := shown(entry)) is not None)
             is_last = not page.entries or not page.token
             if found or is_last:
-                return Listing(found, _END if is_last else _encode_token(page.token))
+                return Listing(found, _END if is_last else encode_token(_TOKEN, page.token))
             position = page.token
 
 
@@ -1140,17 +1141,19 @@ def _remember(cache: OrderedDict[K, V], key: K, value: V, count_max: int) -> Non
         cache.popitem(last=False)
 
 
-def _encode_token(token: bytes) -> str:
-    return "at-" + base64.urlsafe_b64encode(token).decode()
+def encode_token(prefix: str, position: bytes) -> str:
+    """Return a continuation token that resumes at a position; ``prefix`` tells its kind."""
+    return prefix + base64.urlsafe_b64encode(position).decode()
 
 
-def _decode_token(token: str) -> bytes:
+def decode_token(prefix: str, token: str) -> bytes:
+    """Return the position in a token. Raises ``InvalidRequestError`` for one of another kind."""
     if not token:
         return b""
     try:
-        if not token.startswith("at-"):
+        if not token.startswith(prefix):
             raise ValueError("no such prefix")
-        return base64.b64decode(token[3:], altchars=b"-_", validate=True)
+        return base64.b64decode(token.removeprefix(prefix), altchars=b"-_", validate=True)
     except (ValueError, binascii.Error) as error:
         raise InvalidRequestError("the continuation token is not one of this controller") from error
 

@@ -423,12 +423,10 @@ class StreamWorkflows:
         """
         target = Target()
 
-        async def delete() -> None:
-            def is_wanted(stream: Stream) -> bool:
-                return target.includes(stream.stream_id)
+        def is_wanted(stream: Stream) -> bool:
+            return target.includes(stream.stream_id)
 
-            await self._delete_target(scope, name, target, is_wanted, seals=False)
-
+        delete = partial(self._delete_target, scope, name, target, is_wanted, seals=False)
         await self.change(scope, name, delete)
 
     async def delete_internal(self, scope: Scope, name: str, *, stream_id: str = "") -> None:

@@ -14,8 +14,6 @@ Invariants:
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
 from collections.abc import Iterable
 from contextlib import aclosing, suppress
@@ -34,7 +32,7 @@ from pravega_controller.errors import (
 from pravega_controller.late_segments import LateSegments
 from pravega_controller.records import decode, encode
 from pravega_controller.segment_client import for_each
-from pravega_controller.store import MetadataStore, Scope
+from pravega_controller.store import MetadataStore, Scope, decode_token, encode_token
 from pravega_controller.table_client import Entry, TableClient
 
 HASH_BYTES = 16
@@ -42,6 +40,7 @@ KEY_BYTES = 2 * HASH_BYTES
 PAGE_ENTRIES = 500
 RECORD_BYTES_MAX = 4096
 """Maximum length of a record, in bytes."""
+_TOKEN = "tag-"
 _FIRST = bytes(HASH_BYTES)
 _LAST = b"\xff" * HASH_BYTES
 _WHOLE_KEY = bytes(KEY_BYTES)
@@ -163,18 +162,13 @@ class TagIndex:
 
 def encode_position(key: bytes) -> str:
     """Return a continuation token that resumes at a key."""
-    return "tag-" + base64.urlsafe_b64encode(key).decode()
+    return encode_token(_TOKEN, key)
 
 
 def decode_position(token: str) -> bytes:
     """Return the key in a continuation token. Raises ``InvalidRequestError`` for a foreign one."""
-    if not token:
-        return b""
-    try:
-        key = base64.b64decode(token.removeprefix("tag-"), altchars=b"-_", validate=True)
-    except (ValueError, binascii.Error) as error:
-        raise InvalidRequestError("the continuation token is not one of this controller") from error
-    if not token.startswith("tag-") or len(key) not in (0, KEY_BYTES):
+    key = decode_token(_TOKEN, token)
+    if len(key) not in (0, KEY_BYTES):
         raise InvalidRequestError("the continuation token is not one of this controller")
     return key
 

@@ -21,7 +21,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from random import Random
@@ -141,23 +141,13 @@ class TransactionStore:
 
         Returns the new versions. Raises ``VersionConflictError``.
         """
-        changes = [
-            Change(_key(scope, stream, identifier), encode(record), version)
-            for identifier, record, version in records
-        ]
+        changes = _changes(scope, stream, records)
         return await self._writes[table_index(scope, stream)].write(changes)
 
     async def read(self, scope: str, stream: str, identifier: bytes) -> Stored | None:
         """Return a transaction's record, or None."""
-        try:
-            entry = await self._tables.get(
-                self._names[table_index(scope, stream)], _key(scope, stream, identifier)
-            )
-        except NoSuchTableError:
-            return None
-        if entry is None:
-            return None
-        return Stored(decode(entry.value, TransactionRecord), entry.version)
+        (found,) = await self.read_all(scope, stream, [identifier])
+        return found
 
     async def read_all(
         self, scope: str, stream: str, identifiers: Sequence[bytes]
@@ -192,10 +182,7 @@ class TransactionStore:
         """
         record, version = line
         changes = [Change(_line_key(scope, stream, stream_id), encode(record), version)]
-        changes += [
-            Change(_key(scope, stream, identifier), encode(changed), known)
-            for identifier, changed, known in records
-        ]
+        changes += _changes(scope, stream, records)
         return await self._writes[table_index(scope, stream)].write(changes)
 
     async def read_line(
@@ -270,6 +257,15 @@ class TransactionStore:
             except VersionConflictError:
                 continue
             return number
+
+
+def _changes(
+    scope: str, stream: str, records: Iterable[tuple[bytes, TransactionRecord, int]]
+) -> list[Change]:
+    return [
+        Change(_key(scope, stream, identifier), encode(record), version)
+        for identifier, record, version in records
+    ]
 
 
 def _key(scope: str, stream: str, identifier: bytes) -> bytes:
