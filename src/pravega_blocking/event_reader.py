@@ -59,18 +59,18 @@ class ReadEvent:
     offset: int
 
 
+@dataclass(slots=True, eq=False)
 class _Cursor:
     """The position of the reader in one segment."""
 
-    def __init__(self, segment: int, name: str, offset: int, end: int | None) -> None:
-        self.segment_id = segment
-        self.name = name
-        self.offset = offset
-        self.end = end
-        self.pending = b""
-        self.address: Address | None = None
-        self.is_requested = False
-        self.is_sealed = False
+    segment_id: int
+    name: str
+    offset: int
+    end: int | None
+    pending: bytes = b""
+    address: Address | None = None
+    is_requested: bool = False
+    is_sealed: bool = False
 
     @property
     def is_at_end(self) -> bool:

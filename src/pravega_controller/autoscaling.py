@@ -36,7 +36,6 @@ from pravega_controller.segment_client import SegmentClient
 from pravega_controller.store import MetadataStore, Stream
 from pravega_controller.stream_operations import StreamOperations
 from pravega_controller.streams import ScaleType, Segment
-from pravega_controller.table_client import TableClient
 from pravega_wire import names
 from pravega_wire.scale_events import AutoScaleEvent, ScaleDirection
 
@@ -62,7 +61,6 @@ class AutoScaling:
         store: MetadataStore,
         streams: StreamOperations,
         segments: SegmentClient,
-        tables: TableClient,
         *,
         now_ms: Callable[[], int],
         finish_later: Callable[[IntentRecord], None],
@@ -72,7 +70,7 @@ class AutoScaling:
         self._store = store
         self._streams = streams
         self._segments = segments
-        self._tables = tables
+        self._tables = store.tables
         self._now_ms = now_ms
         self._finish_later = finish_later
         self._event_seconds_max = event_seconds_max

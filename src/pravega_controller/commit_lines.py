@@ -88,10 +88,6 @@ class KnownLine:
         """Return the waiting transactions, each with its place in the line."""
         return [Commit(bytes.fromhex(one), at) for at, one in enumerate(self.record.waiting)]
 
-    def is_led_by(self, instance_id: str) -> bool:
-        """Return whether that controller has commits to carry out."""
-        return bool(self.record.waiting) and self.record.leader == instance_id
-
 
 class LineOwner(Protocol):
     """A stream, and the copy of its line."""
@@ -113,7 +109,8 @@ class CommitLines:
 
     def leads(self, owner: LineOwner) -> bool:
         """Return whether this controller knows of commits of the stream that it must carry out."""
-        return owner.line.is_led_by(self._me)
+        line = owner.line.record
+        return bool(line.waiting) and line.leader == self._me
 
     # ---- Changes ---------------------------------------------------------------------------------
 

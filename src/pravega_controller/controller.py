@@ -147,9 +147,9 @@ async def open_controller(
         sweep = partial(_sweep, controller)
         workflows.start_soon(repeat, "what the dead left", SWEEP_SECONDS, sweep)
         if config.request_poll_seconds > 0:
-            _start_scaling(config, controller, segments, workflows)
+            _start_scaling(config, controller, workflows)
         if config.retention_period_seconds > 0:
-            _start_retention(config, controller, segments, workflows)
+            _start_retention(config, controller, workflows)
         if config.watermark_period_seconds > 0:
             seconds, run_round = config.watermark_period_seconds, controller.watermarks.run_round
             workflows.start_soon(repeat, "watermarks", seconds, run_round)
@@ -179,7 +179,7 @@ def _assemble(
     members, intents = _join_later(config, table_client, background, random, deaths)
     store = MetadataStore(table_client, intents, random=random)
     late = LateSegments(store)
-    tags = TagIndex(table_client, store, late)
+    tags = TagIndex(store, late)
     workflows = StreamWorkflows(
         store,
         segments,
@@ -191,7 +191,7 @@ def _assemble(
         register_truncation=OldEpochsRegistry(table_client).register,
     )
     writer_id = uuid.UUID(int=random.getrandbits(128), version=4).bytes
-    watermarks = Watermarks(store, segments, table_client, owns=members.owns, writer_id=writer_id)
+    watermarks = Watermarks(store, segments, owns=members.owns, writer_id=writer_id)
     open_transactions = TransactionStore(table_client, random=random)
     old_epochs = OldEpochs(
         store,
@@ -219,9 +219,7 @@ def _assemble(
         store, segments, open_transactions, archive, transaction_workflows, now_ms=now_ms
     )
     groups = ReaderGroupOperations(store, workflows, random=random, finish_later=finish_later)
-    tables = KeyValueTableOperations(
-        store, table_client, late, now_ms=now_ms, finish_later=finish_later
-    )
+    tables = KeyValueTableOperations(store, late, now_ms=now_ms, finish_later=finish_later)
     scopes = ScopeOperations(store, workflows, groups, tables, late, finish_later=finish_later)
     background.register("stream", workflows.finish)
     background.register("group", groups.finish)
@@ -288,19 +286,13 @@ def _join_later(
     return members, intents
 
 
-def _start_scaling(
-    config: ControllerConfig,
-    controller: Controller,
-    segments: SegmentClient,
-    nursery: trio.Nursery,
-) -> None:
+def _start_scaling(config: ControllerConfig, controller: Controller, nursery: trio.Nursery) -> None:
     """Start the tasks that scale streams by their load."""
-    store, streams = controller.store, controller.streams
+    store, streams, segments = controller.store, controller.streams, controller.segments
     scaling = AutoScaling(
         store,
         streams,
         segments,
-        TableClient(segments),
         now_ms=controller.now_ms,
         finish_later=controller.finish_later,
         event_seconds_max=config.scale_event_seconds_max,
@@ -319,21 +311,16 @@ def _start_scaling(
 
 
 def _start_retention(
-    config: ControllerConfig,
-    controller: Controller,
-    segments: SegmentClient,
-    nursery: trio.Nursery,
+    config: ControllerConfig, controller: Controller, nursery: trio.Nursery
 ) -> None:
     """Start the task that truncates streams by their retention policies."""
-    tables, now_ms = TableClient(segments), controller.now_ms
     retention = Retention(
         controller.store,
         controller.streams,
-        segments,
-        tables,
-        RetentionRegistry(tables, now_ms=now_ms),
+        controller.segments,
+        RetentionRegistry(controller.store.tables, now_ms=controller.now_ms),
         owns=controller.members.owns,
-        now_ms=now_ms,
+        now_ms=controller.now_ms,
         period_seconds=config.retention_period_seconds,
     )
     nursery.start_soon(repeat, "retention", ROUND_PAUSE_SECONDS, retention.run_period)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 import trio
@@ -29,18 +30,16 @@ W = TypeVar("W")
 A = TypeVar("A")
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class PendingWrite(Generic[W, A]):
     """A write that waits to be sent, or for its answer."""
 
-    __slots__ = ("answer", "error", "size", "woken", "write")
-
-    def __init__(self, write: W, size: int) -> None:
-        self.write = write
-        self.size = size
-        self.answer: A | None = None
-        self.error: Exception | None = None
-        self.woken = trio.Event()
-        """Set when the write has its answer, or when its task must send the next group."""
+    write: W
+    size: int
+    answer: A | None = None
+    error: Exception | None = None
+    woken: trio.Event = field(default_factory=trio.Event)
+    """Set when the write has its answer, or when its task must send the next group."""
 
     @property
     def is_answered(self) -> bool:

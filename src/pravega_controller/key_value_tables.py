@@ -43,7 +43,7 @@ from pravega_controller.streams import (
     even_ranges,
     segments_in_ranges,
 )
-from pravega_controller.table_client import NOT_EXISTS, TableClient
+from pravega_controller.table_client import NOT_EXISTS
 from pravega_wire import names
 
 KEY_BYTES_MAX = 256
@@ -135,14 +135,13 @@ class KeyValueTableOperations:
     def __init__(
         self,
         store: MetadataStore,
-        tables: TableClient,
         late: LateSegments,
         *,
         now_ms: Callable[[], int],
         finish_later: Callable[[IntentRecord], None],
     ) -> None:
         self._store = store
-        self._tables = tables
+        self._tables = store.tables
         self._now_ms = now_ms
         self._locks = WorkflowLocks(finish_later)
         self._late = late

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 
 import trio
 
@@ -31,44 +31,23 @@ from pravega_wire import names
 IDLE_STREAMS_MAX = 10_000
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Transaction:
     """A transaction that has not ended."""
 
-    __slots__ = (
-        "_gone",
-        "certain_in",
-        "execution_end",
-        "identifier",
-        "is_begun",
-        "lease_end",
-        "owner",
-        "record",
-        "version",
-    )
-
-    def __init__(
-        self,
-        owner: StreamTransactions,
-        identifier: bytes,
-        record: TransactionRecord,
-        version: int,
-        *,
-        lease_end: float,
-        execution_end: float,
-        certain_in: int | None,
-    ) -> None:
-        self.owner = owner
-        self.identifier = identifier
-        self.record = record
-        self.version = version
-        self.lease_end = lease_end
-        """Time by trio's clock, as ``execution_end``."""
-        self.execution_end = execution_end
-        self.certain_in = certain_in
-        """The solitude (see ``members``) in which no other controller can have changed it."""
-        self.is_begun = False
-        """True if its segments certainly exist, so that no request can create them later."""
-        self._gone: trio.Event | None = None
+    owner: StreamTransactions
+    identifier: bytes
+    record: TransactionRecord
+    version: int
+    _: KW_ONLY
+    lease_end: float
+    """Time by trio's clock, as ``execution_end``."""
+    execution_end: float
+    certain_in: int | None
+    """The solitude (see ``members``) in which no other controller can have changed it."""
+    is_begun: bool = False
+    """True if its segments certainly exist, so that no request can create them later."""
+    _gone: trio.Event | None = None
 
     @property
     def state(self) -> TransactionState:

@@ -56,6 +56,7 @@ from pravega_controller.store import MetadataStore, ReaderGroup, Scope, Stream
 from pravega_controller.stream_history import StreamHistory
 from pravega_controller.stream_workflows import StreamWorkflows
 from pravega_controller.streams import StreamCut, fixed_configuration
+from pravega_controller.table_client import NOT_EXISTS
 from pravega_wire import names
 
 STATE_STREAM_ROLLOVER_BYTES = 4 * 1024 * 1024
@@ -130,9 +131,12 @@ class ReaderGroupOperations:
                 self._store.intents.remove(intent)
                 raise StreamNotFoundError(f"streams to subscribe to do not exist: {missing}")
             log.info("creating reader group", scope=scope, group=name)
-            chosen = self._new_id() if group_id == NIL_ID else group_id
+            chosen = group_id
+            if group_id == NIL_ID:
+                chosen = str(uuid.UUID(int=self._random.getrandbits(128), version=4))
             record = ReaderGroupRecord(chosen, 0, configuration, pending=CreateGroup())
-            settled = await self._settle(await self._store.insert_group(owners[0], name, record))
+            group = ReaderGroup(owners[0], name, NOT_EXISTS, record)
+            settled = await self._settle(await self._store.write_group(group, record))
             assert settled is not None
             return settled
 
@@ -379,9 +383,6 @@ class ReaderGroupOperations:
                     log.info("stream to subscribe to does not exist", scope=one[0], stream=one[1])
 
         await for_each(streams, lambda one: until_unchanged(partial(change_one, one)))
-
-    def _new_id(self) -> str:
-        return str(uuid.UUID(int=self._random.getrandbits(128), version=4))
 
 
 def parse_id(text: str) -> str:

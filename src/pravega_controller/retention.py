@@ -149,7 +149,6 @@ class Retention:
         store: MetadataStore,
         streams: StreamOperations,
         segments: SegmentClient,
-        tables: TableClient,
         registry: RetentionRegistry,
         *,
         owns: Callable[[str], bool],
@@ -163,7 +162,7 @@ class Retention:
         self.store = store
         self.streams = streams
         self.segments = segments
-        self.tables = tables
+        self.tables = store.tables
         self.now_ms = now_ms
         self.period_seconds = period_seconds
 

@@ -221,15 +221,13 @@ class ControllerServer:
 
     def _describe(self, controller: Controller, answer: _Answer) -> Call:
         """Return what a handler gets to know of a call, beside its request."""
-        return Call(controller, self._host_for(answer.context), self._port)
-
-    def _host_for(self, context: grpc.ServicerContext) -> str:
-        """Return the host at which the caller can reach us: the one it dialled, if it tells."""
-        return (
+        # The caller can reach the host that it dialled, if it tells.
+        host = (
             self._published_address
-            or dialled_host(_authority(context))
-            or local_host_towards(context.peer(), self._host)
+            or dialled_host(_authority(answer.context))
+            or local_host_towards(answer.context.peer(), self._host)
         )
+        return Call(controller, host, self._port)
 
 
 class _Inline(ThreadPoolExecutor):

@@ -486,7 +486,8 @@ class MetadataStore:
             raise ScopeNotFoundError(f"scope {scope.name} does not exist") from error
         except VersionConflictError:
             if versions:
-                await self.discard_streams(scope, [one.stream_id for one in new])
+                first_keys = [key for one in new for key in _first_keys(one.stream_id)]
+                await self.tables.remove_all(scope.histories, first_keys)
             if name_versions:
                 # Nothing may come back to these names, and they keep the scope from being empty.
                 with suppress(VersionConflictError, NoSuchTableError):
@@ -503,11 +504,6 @@ class MetadataStore:
         ]
         same = same_object or same_state
         return made, NO_VERSION if same is None else {**by_key, **by_name}[same.key]
-
-    async def discard_streams(self, scope: Scope, stream_ids: Iterable[str]) -> None:
-        """Remove the records of streams that never got segments."""
-        keys = [key for stream_id in stream_ids for key in _first_keys(stream_id)]
-        await self.tables.remove_all(scope.histories, keys)
 
     async def write_stream(
         self,
@@ -771,9 +767,6 @@ class MetadataStore:
         if entry is None:
             raise ReaderGroupNotFoundError(f"reader group {scope}/{name} does not exist")
         return ReaderGroup(found, name, entry.version, decode(entry.value, ReaderGroupRecord))
-
-    async def insert_group(self, scope: Scope, name: str, record: ReaderGroupRecord) -> ReaderGroup:
-        return await self.write_group(ReaderGroup(scope, name, NOT_EXISTS, record), record)
 
     async def write_group(self, group: ReaderGroup, record: ReaderGroupRecord) -> ReaderGroup:
         """Replace a reader group's record."""

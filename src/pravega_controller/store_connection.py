@@ -20,6 +20,7 @@ import itertools
 import select
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import structlog
@@ -54,17 +55,15 @@ class ConnectionLostError(ControllerError):
     """The connection broke, or no reply came in time; the request may or may not have happened."""
 
 
+@dataclass(slots=True, eq=False)
 class _Slot:
     """The replies for which a caller waits."""
 
-    __slots__ = ("arrived", "missing_count", "replies")
-
-    def __init__(self, count: int) -> None:
-        self.arrived = trio.Event()
-        """Set when all replies are there, or when no more will come."""
-        self.missing_count = count
-        self.replies: dict[int, Reply] = {}
-        """Replies by request id."""
+    missing_count: int
+    arrived: trio.Event = field(default_factory=trio.Event)
+    """Set when all replies are there, or when no more will come."""
+    replies: dict[int, Reply] = field(default_factory=dict)
+    """Replies by request id."""
 
     def set_reply(self, request_id: int, reply: Reply) -> None:
         """Store the reply to a request that has none yet."""

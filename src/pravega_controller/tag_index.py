@@ -33,7 +33,7 @@ from pravega_controller.late_segments import LateSegments
 from pravega_controller.records import decode, encode
 from pravega_controller.segment_client import for_each
 from pravega_controller.store import MetadataStore, Scope, decode_token, encode_token
-from pravega_controller.table_client import Entry, TableClient
+from pravega_controller.table_client import Entry
 
 HASH_BYTES = 16
 KEY_BYTES = 2 * HASH_BYTES
@@ -66,8 +66,8 @@ class TaggedPage:
 class TagIndex:
     """The tag indexes of all scopes."""
 
-    def __init__(self, tables: TableClient, store: MetadataStore, late: LateSegments) -> None:
-        self._tables = tables
+    def __init__(self, store: MetadataStore, late: LateSegments) -> None:
+        self._tables = store.tables
         self._store = store
         self._late = late
         self._whole: set[str] = set()

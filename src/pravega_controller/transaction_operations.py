@@ -171,7 +171,7 @@ class TransactionOperations:
             segment_ranges=number_ranges(tuple(segment.number for segment in segments)),
         )
         async with self._workflows.locks.hold(identifier):
-            solitude = self._workflows.solitude
+            solitude = self._workflows.members.solitude
             (version,) = await self._transactions.write(
                 owner.scope, owner.stream, [(identifier, record, NOT_EXISTS)]
             )
@@ -347,7 +347,7 @@ class TransactionOperations:
 
         The client then asks the next controller.
         """
-        if not self._workflows.may_take_over:
+        if not self._workflows.members.is_seen:
             raise VersionConflictError(
                 f"another controller holds transaction {identifier.hex()}, "
                 "and may not know that this one is there"
@@ -382,7 +382,7 @@ class TransactionOperations:
         latest = {outcome.identifier: outcome for outcome in archived}
         if owner is not None and owner.stream_id in ("", stream.stream_id):
             latest.update((o.identifier, o) for o in owner.ended.values())
-        if self._workflows.solitude is None:
+        if self._workflows.members.solitude is None:
             others = await self._workflows.outcomes_stored(stream)
             latest.update((o.identifier, o) for o in others)
         return list(latest.values())[-LISTED_MAX:]

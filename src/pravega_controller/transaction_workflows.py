@@ -126,7 +126,7 @@ class TransactionWorkflows:
         now_ms: Callable[[], int],
     ) -> None:
         self._watermarks = watermarks
-        self._members = members
+        self.members = members
         self._late = late
         late.register(LATE_KIND, self._delete_late)
         self.instance_id = members.instance_id
@@ -171,7 +171,7 @@ class TransactionWorkflows:
                     committing.setdefault((found.scope, found.stream), []).append(found)
                     continue
                 if record.holder not in dead:
-                    dead[record.holder] = await self._members.is_dead(record.holder)
+                    dead[record.holder] = await self.members.is_dead(record.holder)
                 if not dead[record.holder]:
                     continue
                 key = (found.scope, found.stream, record.stream_id)
@@ -213,7 +213,7 @@ class TransactionWorkflows:
         living controller.
         """
         record = stored.record
-        is_abandoned = record.holder == "" or await self._members.is_dead(record.holder)
+        is_abandoned = record.holder == "" or await self.members.is_dead(record.holder)
         if record.state in (TransactionState.COMMITTED, TransactionState.ABORTED):
             return record.state
         if record.state is TransactionState.COMMITTING:
@@ -232,21 +232,8 @@ class TransactionWorkflows:
 
     def is_certain(self, transaction: Transaction) -> bool:
         """Return whether memory and store agree about a transaction."""
-        solitude = self._members.solitude
+        solitude = self.members.solitude
         return solitude is not None and transaction.certain_in == solitude
-
-    @property
-    def solitude(self) -> int | None:
-        """Return ``Members.solitude``."""
-        return self._members.solitude
-
-    @property
-    def may_take_over(self) -> bool:
-        """Return whether this controller may change transactions that another one holds.
-
-        It may do so only if no other controller can believe that it is alone.
-        """
-        return self._members.is_seen
 
     async def check(self, transaction: Transaction) -> None:
         """Read a transaction's record into memory; drop it if another controller holds it."""
@@ -309,15 +296,13 @@ class TransactionWorkflows:
         owner.is_looking = True
 
         async def look() -> None:
-            if not owner.stream_id:
-                owner.stream_id = (await self._store.stream(owner.scope, owner.stream)).stream_id
-            await self._lines.lead(owner)
-            owner.is_looking = False
-            self.commit_soon(owner)
-
-        async def try_to_look() -> None:
             try:
-                await look()
+                if not owner.stream_id:
+                    found = await self._store.stream(owner.scope, owner.stream)
+                    owner.stream_id = found.stream_id
+                await self._lines.lead(owner)
+                owner.is_looking = False
+                self.commit_soon(owner)
             except RETRIED_ERRORS:
                 raise
             except Exception:
@@ -325,7 +310,7 @@ class TransactionWorkflows:
                 raise
 
         self._background.start(
-            try_to_look, work="look for commits", scope=owner.scope, stream=owner.stream
+            look, work="look for commits", scope=owner.scope, stream=owner.stream
         )
 
     def _line_up_soon(self, committing: dict[tuple[str, str], list[StoredTransaction]]) -> None:
@@ -419,7 +404,7 @@ class TransactionWorkflows:
         Raises ``VersionConflictError`` if the stored record was changed meanwhile.
         """
         owner = await self.owner_now(scope, name)
-        solitude = self._members.solitude
+        solitude = self.members.solitude
         record = structs.replace(stored.record, holder=self.instance_id)
         change = (identifier, record, stored.version)
         (version,) = await self._transactions.write(scope, name, [change])
@@ -434,12 +419,13 @@ class TransactionWorkflows:
         ``VersionConflictError``.
         """
         owner = await self._known_owner(scope, name, identifier)
-        solitude = self._members.solitude
+        solitude = self.members.solitude
         record = structs.replace(stored.record, holder=self.instance_id)
         try:
             version = await self._lines.enter(owner, (identifier, record, stored.version))
         except VersionConflictError:
-            await self._reload_known(owner, identifier)
+            if (known := owner.transactions.get(identifier)) is not None:
+                await self._reload(known)
             # This commit itself may have changed the transaction, if only its reply was lost.
             self.commit_soon(owner)
             raise
@@ -465,7 +451,7 @@ class TransactionWorkflows:
         transaction = owner.transactions.get(identifier)
         record = structs.replace(stored.record, holder=self.instance_id)
         if transaction is None:
-            solitude = self._members.solitude
+            solitude = self.members.solitude
             change = (identifier, record, stored.version)
             (version,) = await self._transactions.write(scope, name, [change])
             transaction = self.adopt(owner, identifier, Stored(record, version))
@@ -483,11 +469,6 @@ class TransactionWorkflows:
             return owner
         return await self.owner_now(scope, name)
 
-    async def _reload_known(self, owner: StreamTransactions, identifier: bytes) -> None:
-        transaction = owner.transactions.get(identifier)
-        if transaction is not None:
-            await self._reload(transaction)
-
     async def decide(self, transaction: Transaction, record: TransactionRecord) -> None:
         """Record a transaction's decided end; the caller holds its lock.
 
@@ -503,7 +484,7 @@ class TransactionWorkflows:
     async def change(self, transaction: Transaction, record: TransactionRecord) -> None:
         """Replace a transaction's record; the caller holds its lock. Raises like ``decide``."""
         owner = transaction.owner
-        solitude = self._members.solitude
+        solitude = self.members.solitude
         change = (transaction.identifier, record, transaction.version)
         try:
             (version,) = await self._transactions.write(owner.scope, owner.stream, [change])
@@ -516,7 +497,7 @@ class TransactionWorkflows:
     async def _reload(self, transaction: Transaction) -> None:
         """Read the transaction's record into memory again; the caller holds its lock."""
         owner, identifier = transaction.owner, transaction.identifier
-        solitude = self._members.solitude
+        solitude = self.members.solitude
         stored = await self._transactions.read(owner.scope, owner.stream, identifier)
         if stored is None:
             self._drop(transaction)
@@ -527,7 +508,7 @@ class TransactionWorkflows:
             self.look_soon(owner)
             return
         if record.holder not in ("", self.instance_id):
-            if not await self._members.is_dead(record.holder):
+            if not await self.members.is_dead(record.holder):
                 # Another controller was asked to renew it, or took this one for dead.
                 self._drop(transaction)
                 return
@@ -881,7 +862,9 @@ class TransactionWorkflows:
                 await self._transactions.remove(owner.scope, owner.stream, [transaction.identifier])
                 owner.drop(transaction.identifier)
                 return
-            if not transaction.is_begun and self._may_be_beginning(transaction):
+            age_ms = self._now_ms() - transaction.record.created_ms
+            if not transaction.is_begun and age_ms < BEGIN_SECONDS_MAX * 1000:
+                # Requests to create the segments may still come.
                 await self._promise_to_delete(owner, transaction.identifier, numbers)
             await self._delete_segments(owner, transaction.identifier, numbers)
             await self._write_aborted(transaction)
@@ -904,10 +887,6 @@ class TransactionWorkflows:
         await self._segments.delete_segments(
             segment_name(owner.scope, owner.stream, number, identifier) for number in numbers
         )
-
-    def _may_be_beginning(self, transaction: Transaction) -> bool:
-        """Return whether requests to create the transaction's segments may still come."""
-        return self._now_ms() - transaction.record.created_ms < BEGIN_SECONDS_MAX * 1000
 
     async def _promise_to_delete(
         self, owner: StreamTransactions, identifier: bytes, numbers: Iterable[int]
@@ -980,23 +959,17 @@ class TransactionWorkflows:
 
         ``stream`` is the stream on which it was begun; the stream may have been deleted since.
         """
-        self._background.start(
-            lambda: self._undo_begin(owner, stream, identifier),
-            work="undo a begin",
-            scope=owner.scope,
-            stream=owner.stream,
-        )
+
+        async def undo() -> None:
+            try:
+                await self._undo_begin(owner, [s.number for s in stream.active], identifier)
+            finally:
+                # The stream may have been deleted, and removed from memory, since the begin failed.
+                self.registry.keep_until_idle(owner)
+
+        self._background.start(undo, work="undo a begin", scope=owner.scope, stream=owner.stream)
 
     async def _undo_begin(
-        self, owner: StreamTransactions, stream: Stream, identifier: bytes
-    ) -> None:
-        try:
-            await self._undo_begin_of(owner, [s.number for s in stream.active], identifier)
-        finally:
-            # The stream may have been deleted, and removed from memory, since the begin failed.
-            self.registry.keep_until_idle(owner)
-
-    async def _undo_begin_of(
         self, owner: StreamTransactions, numbers: Sequence[int], identifier: bytes
     ) -> None:
         async with self.locks.hold(identifier):
@@ -1104,7 +1077,7 @@ class TransactionWorkflows:
         await owner.close()
         async with self._archiving.hold((scope, name)):
             identifiers = list(owner.ended)
-            if owner.transactions or self._members.solitude is None:
+            if owner.transactions or self.members.solitude is None:
                 # Another controller may have outcomes that it has not archived.
                 identifiers += await self._abort_late_begins(owner)
             if identifiers:

@@ -43,7 +43,7 @@ from pravega_controller.records import Create, decode, encode
 from pravega_controller.segment_client import SegmentClient
 from pravega_controller.store import MetadataStore, Stream
 from pravega_controller.streams import Segment
-from pravega_controller.table_client import NOT_EXISTS, Entry, TableClient
+from pravega_controller.table_client import NOT_EXISTS, Entry
 from pravega_controller.watermark_rules import (
     WriterState,
     add_to_bound,
@@ -115,7 +115,6 @@ class Watermarks:
         self,
         store: MetadataStore,
         segments: SegmentClient,
-        tables: TableClient,
         *,
         owns: Callable[[str], bool],
         writer_id: bytes,
@@ -123,7 +122,7 @@ class Watermarks:
         self._owns = owns
         self._store = store
         self._segments = segments
-        self._tables = tables
+        self._tables = store.tables
         self._writer_id = writer_id
         self._is_open = False
         self._lagging_since: dict[bytes, float] = {}

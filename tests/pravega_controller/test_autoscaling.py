@@ -43,7 +43,6 @@ class Scene:
             controller.store,
             controller.streams,
             segments,
-            self.tables,
             now_ms=lambda: self.now_ms,
             finish_later=controller.finish_later,
             event_seconds_max=600,

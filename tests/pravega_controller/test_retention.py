@@ -50,7 +50,6 @@ class Scene:
             controller.store,
             controller.streams,
             segments,
-            self.tables,
             registry,
             owns=lambda key: True,
             now_ms=lambda: self.now_ms,

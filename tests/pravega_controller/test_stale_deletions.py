@@ -35,7 +35,7 @@ from pravega_controller.records import (
     ReaderGroupRecord,
     Update,
 )
-from pravega_controller.store import NewStream, StreamWrite
+from pravega_controller.store import NewStream, ReaderGroup, StreamWrite
 from pravega_controller.streams import fixed_configuration
 from pravega_controller.table_client import NOT_EXISTS
 from pravega_controller.testing.memory_segment_store import MemorySegmentStore
@@ -191,7 +191,9 @@ async def begin_group(c: Controller) -> None:
     await c.scopes.create("s")
     await c.streams.create("s", "a", fixed_configuration(1))
     record = ReaderGroupRecord(GROUP_ID, 0, GROUP, pending=CreateGroup())
-    await c.store.insert_group(await c.store.active_scope("s"), "g", record)
+    await c.store.write_group(
+        ReaderGroup(await c.store.active_scope("s"), "g", NOT_EXISTS, record), record
+    )
 
 
 async def finish_group(c: Controller) -> None:
