@@ -11,6 +11,7 @@ Invariants:
 from __future__ import annotations
 
 import random
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -24,7 +25,6 @@ from pravega_blocking.controller_client import (
 from pravega_blocking.errors import StreamSealedError, UnavailableError
 from pravega_blocking.segment_writer import (
     PATIENCE_SECONDS,
-    Address,
     SegmentEndedError,
     SegmentWriter,
 )
@@ -116,9 +116,7 @@ class EventWriter:
         return list({writer.name: writer for _, writer in self._routes}.values())
 
     def _new_writer(self, segment: int) -> SegmentWriter:
-        def locate() -> Address:
-            return self._controller.segment_address(self._scope, self._stream, segment)
-
+        locate = partial(self._controller.segment_address, self._scope, self._stream, segment)
         name = segment_name(self._scope, self._stream, segment)
         return SegmentWriter(name, locate, delegation_token=self._delegation_token)
 

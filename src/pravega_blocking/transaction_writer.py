@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from pravega_blocking.backoff import Patience
 from pravega_blocking.controller_client import BegunTransaction
@@ -47,7 +48,7 @@ class TransactionWriter:
                 transaction_segment_name(
                     segment_name(scope, stream, item.segment_id), transaction.identifier
                 ),
-                lambda segment_id=item.segment_id: locate(segment_id),  # type: ignore[misc]
+                partial(locate, item.segment_id),
             )
             for item in ranges
         ]

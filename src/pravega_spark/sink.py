@@ -21,8 +21,9 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -35,7 +36,6 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 
 from pravega_blocking.controller_client import ControllerClient
 from pravega_blocking.errors import PravegaError, RefusedError
-from pravega_blocking.segment_writer import Address
 from pravega_blocking.transaction_writer import TransactionWriter
 from pravega_spark.commit_log import BatchState, CommitLog
 from pravega_spark.errors import OptionError
@@ -293,15 +293,12 @@ def _write_task(
     options: Options, controller: ControllerClient, task: int, batches: Iterator[pa.RecordBatch]
 ) -> TaskMessage:
     lease_ms = options.transaction_timeout_ms
-    batches = _skip_empty(batches)
+    batches = (batch for batch in batches if batch.num_rows)
     first = next(batches, None)
     if first is None:
         return TaskMessage(task, b"", 0)
     begun = controller.begin_transaction(options.scope, options.stream, lease_ms)
-
-    def locate(segment_id: int) -> Address:
-        return controller.segment_address(options.scope, options.stream, segment_id)
-
+    locate = partial(controller.segment_address, options.scope, options.stream)
     writer = TransactionWriter(options.scope, options.stream, begun, locate)
     message = TaskMessage(task, begun.identifier, 0)
     try:
@@ -323,10 +320,6 @@ def _write_task(
     finally:
         writer.close()
     return message
-
-
-def _skip_empty(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    return (batch for batch in batches if batch.num_rows)
 
 
 def _renew(options: Options, controller: ControllerClient, transaction: bytes) -> None:

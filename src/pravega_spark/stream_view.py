@@ -59,7 +59,8 @@ class StreamView:
     def __init__(self, options: Options) -> None:
         self.options = options
         self._controller = open_controller(options)
-        self._stores = SegmentStores(options.scope, options.stream, self._locate)
+        locate = partial(self._controller.segment_address, options.scope, options.stream)
+        self._stores = SegmentStores(options.scope, options.stream, locate)
         self._scan_plans = ScanPlans(self._stores)
         self._seen_tail: dict[int, int] | None = None
         self._scans: dict[int, EventScan] = {}
@@ -204,10 +205,7 @@ class StreamView:
         marks: list[Watermark] = []
         with suppress(NotFoundError):
             (item,) = self._controller.current_segments(options.scope, name).ranges
-
-            def locate(segment_id: int) -> Address:
-                return self._controller.segment_address(options.scope, name, segment_id)
-
+            locate = partial(self._controller.segment_address, options.scope, name)
             with SegmentStores(options.scope, name, locate) as stores:
                 state = stores.states([item.segment_id]).get(item.segment_id)
                 assert state is not None
@@ -220,10 +218,6 @@ class StreamView:
                 " times"
             )
         return marks
-
-    def _locate(self, segment_id: int) -> Address:
-        options = self.options
-        return self._controller.segment_address(options.scope, options.stream, segment_id)
 
     def _successors(self, segments: Sequence[int]) -> dict[int, list[Successor]]:
         options = self.options
