@@ -35,12 +35,6 @@ PROGRESS_STEP_BYTES = 64 * 1024
 KeyOf = Callable[[bytes], str | None]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verbs of this module to the application."""
-    app.command()(write)
-    app.command()(read)
-
-
 def write(
     stream: StreamArgument,
     file: Annotated[

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
@@ -326,13 +326,11 @@ def _session(
 
     if needs_kafka:
         settings = {**KAFKA_SETTINGS, **settings}
-    with status_line("starting Spark"):
-        session = open_session(name, master=master, settings=settings)
-        spark = session.__enter__()
-    try:
+    with ExitStack() as stack:
+        with status_line("starting Spark"):
+            session = open_session(name, master=master, settings=settings)
+            spark = stack.enter_context(session)
         yield spark
-    finally:
-        session.__exit__(None, None, None)
 
 
 @contextmanager

@@ -25,57 +25,39 @@ ALL_CORES = "auto"
 """The value of ``--stores`` that chooses the number by this machine's cores."""
 
 
-def _text(value: str) -> object:
-    return value
+def _number_to(maximum: int) -> Callable[[str], int | None]:
+    def read(value: str) -> int | None:
+        if not (value.isascii() and value.isdecimal()) or len(value) > CONTAINERS_DIGITS_MAX:
+            return None
+        number = int(value)
+        return number if 1 <= number <= maximum else None
+
+    return read
 
 
-def _port(value: str) -> object:
-    return _number(value, PORT_MAX)
+def _one_of(values: type[LogLevel | LogFormat]) -> Callable[[str], object]:
+    return lambda value: next((each for each in values if each.value == value), None)
 
 
-def _count(value: str) -> object:
-    return _number(value, 10**CONTAINERS_DIGITS_MAX - 1)
-
-
-def _number(value: str, maximum: int) -> int | None:
-    if not (value.isascii() and value.isdecimal()) or len(value) > CONTAINERS_DIGITS_MAX:
-        return None
-    number = int(value)
-    return number if 1 <= number <= maximum else None
-
-
-def _controllers(value: str) -> object:
-    return _number(value, CONTROLLERS_MAX)
-
-
-def _stores(value: str) -> object:
-    return value if value == ALL_CORES else _count(value)
-
-
-def _level(value: str) -> object:
-    return next((level for level in LogLevel if level.value == value), None)
-
-
-def _format(value: str) -> object:
-    return next((format for format in LogFormat if format.value == value), None)
-
+_port = _number_to(PORT_MAX)
+_count = _number_to(10**CONTAINERS_DIGITS_MAX - 1)
 
 READERS: dict[str, Callable[[str], object]] = {
-    "data_dir": _text,
-    "host": _text,
+    "data_dir": str,
+    "host": str,
     "controller_port": _port,
-    "controllers": _controllers,
+    "controllers": _number_to(CONTROLLERS_MAX),
     "segment_store_port": _port,
-    "stores": _stores,
-    "published_address": _text,
+    "stores": lambda value: value if value == ALL_CORES else _count(value),
+    "published_address": str,
     "container_count": _count,
-    "tier2": _text,
-    "s3_endpoint": _text,
-    "s3_region": _text,
-    "log_level": _level,
-    "log_format": _format,
-    "log_file": _text,
-    "config": _text,
+    "tier2": str,
+    "s3_endpoint": str,
+    "s3_region": str,
+    "log_level": _one_of(LogLevel),
+    "log_format": _one_of(LogFormat),
+    "log_file": str,
+    "config": str,
 }
 """Functions that read the values of options; each returns None for an uncertain value."""
 FLAGS = frozenset({"allow_insecure"})

@@ -30,11 +30,6 @@ COLUMNS = ("container", "segment", "what", "offset", "bytes")
 CONTROLLER_TABLES = "_system/_tables/"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb to the application."""
-    app.command()(recover)
-
-
 def recover(
     data_dir: DataDirOption = DATA_DIR,
     container_count: ContainersOption = 4,
@@ -74,17 +69,13 @@ def recover(
         **tier_2_settings(tier2, endpoint=s3_endpoint, region=s3_region),
         **file,
     }
-    import msgspec
     import trio
 
     from pravega_admin.log_options import LogFormat, LogLevel
     from pravega_admin.logs import configure_logs
-    from pravega_admin.serve import decode_path
+    from pravega_admin.serve import read_config
 
-    try:
-        settings = msgspec.convert(options, SegmentStoreConfig, dec_hook=decode_path)
-    except (msgspec.ValidationError, ValueError) as error:
-        raise ConfigurationError(f"the segment store's settings are wrong: {error}") from error
+    settings = read_config("segment store", SegmentStoreConfig, options)
     configure_logs("recover", level=LogLevel.WARNING, format=LogFormat.AUTO)
     trio.run(_recover, settings, dry_run, yes, output)
 

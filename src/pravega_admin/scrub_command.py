@@ -37,11 +37,6 @@ from pravega_blocking.errors import UnavailableError
 DAMAGE_COLUMNS = ("kind", "segment", "segment_offset", "chunk", "chunk_offset", "reason")
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb to the application."""
-    app.command()(scrub)
-
-
 def scrub(
     data_dir: DataDirOption = DATA_DIR,
     rate: Annotated[

@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import msgspec
 import trio
@@ -39,6 +39,7 @@ from segstore.runtime.refused_files import is_refusal, reason_of
 if TYPE_CHECKING:
     from segstore.process.store_shares import Shares
 
+C = TypeVar("C")
 Serve: TypeAlias = Callable[..., Awaitable[Any]]
 """``serve(config, *, shutdown, task_status)``: serves until ``shutdown`` is set, then drains."""
 
@@ -153,7 +154,7 @@ def run_server(
     """
     parts = server.load()
     raise_descriptor_limit()
-    config = _read_config(server, parts, settings)
+    config = read_config(server.title, parts.config_type, settings)
     with _explaining_errors(parts, config):
         run_event_loop(_serve_until_signal, parts.serve, config, on_ready)
 
@@ -168,16 +169,17 @@ def share_out_containers(settings: Mapping[str, Any], store_count: int) -> Share
     server = SERVERS[SEGMENT_STORE]
     parts = server.load()
     raise_descriptor_limit()
-    config = _read_config(server, parts, settings)
+    config = read_config(server.title, parts.config_type, settings)
     with _explaining_errors(parts, config):
         return trio.run(share_out_logs, config, store_count)
 
 
-def _read_config(server: Server, parts: Parts, settings: Mapping[str, Any]) -> Any:
+def read_config(title: str, config_type: type[C], settings: Mapping[str, Any]) -> C:
+    """Return the configuration of a kind of server. Raises ``ConfigurationError``."""
     try:
-        return msgspec.convert(settings, parts.config_type, dec_hook=decode_path)
+        return msgspec.convert(settings, config_type, dec_hook=decode_path)
     except (msgspec.ValidationError, ValueError) as error:
-        raise ConfigurationError(f"the {server.title}'s settings are wrong: {error}") from error
+        raise ConfigurationError(f"the {title}'s settings are wrong: {error}") from error
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import typer
 from pravega_admin.addresses import parse_host_port, parse_host_ports
 from pravega_admin.log_options import LogFormat, LogLevel
 from pravega_admin.options import LedgersOption
-from pravega_admin.original_defaults import ServerCommand, translation_of
+from pravega_admin.original_defaults import translation_of
 from pravega_admin.output import print_message
 from pravega_admin.quick_options import CONTROLLERS_MAX, PORT_MAX
 from pravega_admin.service_manager import notify_ready
@@ -127,12 +127,6 @@ ReportOption: TypeAlias = Annotated[
         "--controller", metavar="HOST:PORT", help="The controller to report segments' load to."
     ),
 ]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the verbs of this module to the application."""
-    for verb in (standalone, server, controller):
-        app.command(cls=ServerCommand)(verb)
 
 
 def standalone(

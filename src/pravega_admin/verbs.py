@@ -31,6 +31,7 @@ from pravega_admin import (
     transaction_commands,
 )
 from pravega_admin.errors import EXIT_OK, report_error
+from pravega_admin.original_defaults import ServerCommand
 from pravega_blocking.errors import PravegaError
 
 EPILOG = (
@@ -79,10 +80,12 @@ app.add_typer(cluster_commands.app, name="cluster")
 app.add_typer(cluster_commands.check_app, name="check")
 app.add_typer(bench_commands.app, name="bench")
 app.add_typer(pipeline_commands.app, name="pipeline")
-event_commands.register(app)
-serve_commands.register(app)
-recover_command.register(app)
-scrub_command.register(app)
+app.command()(event_commands.write)
+app.command()(event_commands.read)
+for verb in (serve_commands.standalone, serve_commands.server, serve_commands.controller):
+    app.command(cls=ServerCommand)(verb)
+app.command()(recover_command.recover)
+app.command()(scrub_command.scrub)
 
 
 @app.callback()
