@@ -25,18 +25,8 @@ from pravega_blocking.controller_client import RETRIED_ERRORS, ControllerClient
 from pravega_blocking.errors import PravegaError, RefusedError, UnavailableError
 from pravega_blocking.positions import Start
 from pravega_blocking.segment_info import tail_offsets
+from pravega_wire import commands as wire
 from pravega_wire.blocking import ConnectionLostError, SegmentConnection
-from pravega_wire.commands import (
-    AuthTokenCheckFailed,
-    ErrorMessage,
-    KeepAlive,
-    NoSuchSegment,
-    ReadSegment,
-    Reply,
-    SegmentIsSealed,
-    SegmentIsTruncated,
-    SegmentRead,
-)
 from pravega_wire.errors import ProtocolError, RemoteProtocolError
 from pravega_wire.event_framing import iterate_event_spans
 from pravega_wire.names import scoped_name, segment_name
@@ -224,7 +214,7 @@ class EventReader:
         connection = self._linked(cursor.address).connection
         length = READ_BYTES if cursor.end is None else min(READ_BYTES, cursor.end - cursor.offset)
         request_id = connection.next_request_id()
-        request = ReadSegment(
+        request = wire.ReadSegment(
             cursor.name, cursor.offset, length, self._delegation_token, request_id
         )
         with self._dropping(cursor.address):
@@ -247,12 +237,12 @@ class EventReader:
                 self._process_reply(reply, address)
         self._keep_alive()
 
-    def _process_reply(self, reply: Reply, address: Address) -> None:
+    def _process_reply(self, reply: wire.Reply, address: Address) -> None:
         cursor = self._cursor_of(reply)
         if cursor is None:
             return
         cursor.is_requested = False
-        if isinstance(reply, SegmentRead):
+        if isinstance(reply, wire.SegmentRead):
             try:
                 self._events.extend(cursor.feed(reply.data))
             except RemoteProtocolError as error:
@@ -260,29 +250,29 @@ class EventReader:
                     f"segment {cursor.name} does not hold events, perhaps a byte stream: {error}"
                 ) from error
             cursor.is_sealed = reply.end_of_segment
-        elif isinstance(reply, SegmentIsSealed):
+        elif isinstance(reply, wire.SegmentIsSealed):
             cursor.is_sealed = True
-        elif isinstance(reply, NoSuchSegment):
+        elif isinstance(reply, wire.NoSuchSegment):
             # The segment was truncated completely; its successors have the rest.
             cursor.skip_to(cursor.offset)
             cursor.is_sealed = True
-        elif isinstance(reply, SegmentIsTruncated):
+        elif isinstance(reply, wire.SegmentIsTruncated):
             cursor.skip_to(max(reply.start_offset, cursor.offset))
-        elif isinstance(reply, AuthTokenCheckFailed):
+        elif isinstance(reply, wire.AuthTokenCheckFailed):
             raise RefusedError(f"no permission to read {scoped_name(self._scope, self._stream)}")
-        elif isinstance(reply, ErrorMessage):
+        elif isinstance(reply, wire.ErrorMessage):
             raise RefusedError(f"the segment store refused a read: {reply.message}")
         else:
             # WrongHost, or a reply of a future server: ask the controller again.
             self._drop(address)
             raise ProtocolError(f"unexpected {type(reply).__name__}")
 
-    def _cursor_of(self, reply: Reply) -> _Cursor | None:
+    def _cursor_of(self, reply: wire.Reply) -> _Cursor | None:
         """Return the cursor that waits for this reply; None if its request was dropped."""
         name = getattr(reply, "segment", "")
         for cursor in self._cursors.values():
             if cursor.name == name and cursor.is_requested:
-                offset = reply.offset if isinstance(reply, SegmentRead) else cursor.offset
+                offset = reply.offset if isinstance(reply, wire.SegmentRead) else cursor.offset
                 return cursor if offset == cursor.offset else None
         return None
 
@@ -307,7 +297,7 @@ class EventReader:
             if now - max(link.heard, link.asked) >= KEEP_ALIVE_SECONDS:
                 link.asked = now
                 with self._dropping(address):
-                    link.connection.send(KeepAlive())
+                    link.connection.send(wire.KeepAlive())
 
     @contextmanager
     def _dropping(self, address: Address) -> Iterator[None]:

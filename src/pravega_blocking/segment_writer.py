@@ -21,17 +21,8 @@ from typing import TypeAlias
 from pravega_blocking.backoff import Patience
 from pravega_blocking.controller_client import RETRIED_ERRORS
 from pravega_blocking.errors import RefusedError, UnavailableError, UsageError
+from pravega_wire import commands as wire
 from pravega_wire.blocking import SegmentConnection
-from pravega_wire.commands import (
-    AppendSetup,
-    AuthTokenCheckFailed,
-    DataAppended,
-    ErrorMessage,
-    NoSuchSegment,
-    Reply,
-    SegmentIsSealed,
-    SetupAppend,
-)
 from pravega_wire.connection import append_block
 from pravega_wire.errors import ProtocolError
 
@@ -176,7 +167,7 @@ class SegmentWriter:
         """Wait for one reply and process it."""
         assert self._connection is not None
         reply = self._connection.receive(timeout=REPLY_SECONDS)
-        if not isinstance(reply, DataAppended):
+        if not isinstance(reply, wire.DataAppended):
             raise _refusal(reply, self.name)
         self._acknowledge(reply.event_number)
 
@@ -188,9 +179,11 @@ class SegmentWriter:
         try:
             self._request_id = connection.next_request_id()
             reply = connection.call(
-                SetupAppend(self._request_id, self._writer_id, self.name, self._delegation_token)
+                wire.SetupAppend(
+                    self._request_id, self._writer_id, self.name, self._delegation_token
+                )
             )
-            if not isinstance(reply, AppendSetup):
+            if not isinstance(reply, wire.AppendSetup):
                 raise _refusal(reply, self.name)
             self._acknowledge(reply.last_event_number)
             for block in self._in_flight:
@@ -218,13 +211,13 @@ class SegmentWriter:
             self.acknowledged_events += len(block.events)
 
 
-def _refusal(reply: Reply, segment: str) -> Exception:
+def _refusal(reply: wire.Reply, segment: str) -> Exception:
     """Return the error for a reply that is not an acknowledgement."""
-    if isinstance(reply, SegmentIsSealed | NoSuchSegment):
+    if isinstance(reply, wire.SegmentIsSealed | wire.NoSuchSegment):
         return SegmentEndedError()
-    if isinstance(reply, AuthTokenCheckFailed):
+    if isinstance(reply, wire.AuthTokenCheckFailed):
         return RefusedError(f"no permission to write to segment {segment}")
-    if isinstance(reply, ErrorMessage):
+    if isinstance(reply, wire.ErrorMessage):
         return RefusedError(f"the segment store refused an append to {segment}: {reply.message}")
     # WrongHost, InvalidEventNumber and replies of future servers: connect again.
     return ProtocolError(f"unexpected {type(reply).__name__}")

@@ -36,40 +36,7 @@ from pravega_controller.store_connection import (
     OpenStream,
     StoreConnection,
 )
-from pravega_wire.commands import (
-    AppendSetup,
-    ConditionalAppend,
-    ConditionalCheckFailed,
-    CreateSegment,
-    DataAppended,
-    DeleteSegment,
-    GetSegmentAttribute,
-    GetStreamSegmentInfo,
-    MergeSegmentsBatch,
-    NoSuchSegment,
-    ReadSegment,
-    Reply,
-    Request,
-    SealSegment,
-    SegmentAlreadyExists,
-    SegmentAttribute,
-    SegmentAttributeUpdated,
-    SegmentCreated,
-    SegmentDeleted,
-    SegmentIsSealed,
-    SegmentIsTruncated,
-    SegmentPolicyUpdated,
-    SegmentRead,
-    SegmentsBatchMerged,
-    SegmentSealed,
-    SegmentTruncated,
-    SetupAppend,
-    StreamSegmentInfo,
-    TruncateSegment,
-    UpdateSegmentAttribute,
-    UpdateSegmentPolicy,
-    WrongHost,
-)
+from pravega_wire import commands as wire
 
 BACKOFF_SECONDS_MIN = 0.02
 BACKOFF_SECONDS_MAX = 1.0
@@ -94,7 +61,7 @@ log = structlog.get_logger(__name__)
 A = TypeVar("A")
 B = TypeVar("B")
 C = TypeVar("C")
-R = TypeVar("R", bound=Reply)
+R = TypeVar("R", bound=wire.Reply)
 T = TypeVar("T")
 
 Action: TypeAlias = Callable[[], Awaitable[T]]
@@ -146,7 +113,7 @@ class SegmentClient:
 
     async def request(
         self, segment: str, make: MakeRequest, *, retry_seconds_max: float | None = None
-    ) -> Reply:
+    ) -> wire.Reply:
         """Send a request about a segment to its store and return the reply.
 
         Raises ``StoreUnavailableError`` when no store answered for the whole retry time.
@@ -157,7 +124,7 @@ class SegmentClient:
             try:
                 connection = await self._connection(self._placement.store_of(segment))
                 reply = await connection.call(make)
-                if not isinstance(reply, WrongHost):
+                if not isinstance(reply, wire.WrongHost):
                     return reply
                 problem = _refusal(segment)
             except (ConnectionLostError, StoreUnavailableError) as error:
@@ -173,12 +140,12 @@ class SegmentClient:
             raise StoreUnavailableError(f"gave up after {limit:g} s: {problem}")
         await trio.sleep(pause)
 
-    async def request_all(self, requests: Sequence[SegmentRequest]) -> list[Reply]:
+    async def request_all(self, requests: Sequence[SegmentRequest]) -> list[wire.Reply]:
         """Send a request about each of many segments; return the replies in the same order.
 
         Works as ``request`` for each, but with one task and one wait for many of them.
         """
-        replies: dict[int, Reply] = {}
+        replies: dict[int, wire.Reply] = {}
         began = trio.current_time()
         left: Sequence[int] = range(len(requests))
         while True:
@@ -192,7 +159,7 @@ class SegmentClient:
         self,
         requests: Sequence[SegmentRequest],
         positions: Iterable[int],
-        replies: dict[int, Reply],
+        replies: dict[int, wire.Reply],
     ) -> str:
         """Send some of many requests once; add their replies, and return why others have none."""
         problem = ""
@@ -216,7 +183,7 @@ class SegmentClient:
                 problem = str(error)
                 return
             for position, reply in zip(positions, found, strict=True):
-                if isinstance(reply, WrongHost):
+                if isinstance(reply, wire.WrongHost):
                     problem = _refusal(requests[position][0])
                 else:
                     replies[position] = reply
@@ -236,27 +203,35 @@ class SegmentClient:
         """Create segments; fine if some exist."""
         requests = [(segment.name, partial(_create_request, segment)) for segment in wanted]
         for reply in await self.request_all(requests):
-            expect(reply, SegmentCreated, SegmentAlreadyExists)
+            expect(reply, wire.SegmentCreated, wire.SegmentAlreadyExists)
 
     async def seal_segments(self, segments: Sequence[str]) -> None:
         """Seal segments; fine if some are sealed. A missing one takes no appends either."""
-        requests = [(segment, _about(segment, SealSegment)) for segment in segments]
+        requests = [(segment, _about(segment, wire.SealSegment)) for segment in segments]
         for segment, reply in zip(segments, await self.request_all(requests), strict=True):
-            if expect(reply, SegmentSealed, SegmentIsSealed, NoSuchSegment) is NoSuchSegment:
+            if (
+                expect(reply, wire.SegmentSealed, wire.SegmentIsSealed, wire.NoSuchSegment)
+                is wire.NoSuchSegment
+            ):
                 log.warning("segment to seal does not exist", segment=segment)
 
     async def delete_segments(self, segments: Iterable[str]) -> None:
         """Delete segments; fine if some are gone."""
-        requests = [(segment, _about(segment, DeleteSegment)) for segment in segments]
+        requests = [(segment, _about(segment, wire.DeleteSegment)) for segment in segments]
         for reply in await self.request_all(requests):
-            expect(reply, SegmentDeleted, NoSuchSegment)
+            expect(reply, wire.SegmentDeleted, wire.NoSuchSegment)
 
     async def truncate_segment(self, segment: str, *, offset: int) -> None:
         """Truncate a segment at ``offset``; it may be truncated further already."""
-        reply = await self.request(segment, lambda i: TruncateSegment(i, segment, offset, NO_TOKEN))
-        if isinstance(reply, SegmentIsTruncated) and reply.start_offset < offset:
+        reply = await self.request(
+            segment, lambda i: wire.TruncateSegment(i, segment, offset, NO_TOKEN)
+        )
+        if isinstance(reply, wire.SegmentIsTruncated) and reply.start_offset < offset:
             raise StoreAnswerError(f"{segment} cannot be truncated at {offset}: it ends earlier")
-        if expect(reply, SegmentTruncated, SegmentIsTruncated, NoSuchSegment) is NoSuchSegment:
+        if (
+            expect(reply, wire.SegmentTruncated, wire.SegmentIsTruncated, wire.NoSuchSegment)
+            is wire.NoSuchSegment
+        ):
             log.warning("segment to truncate does not exist", segment=segment)
 
     async def merge_segments(self, batches: Mapping[str, Sequence[str]]) -> dict[str, list[int]]:
@@ -268,7 +243,7 @@ class SegmentClient:
             (
                 target,
                 partial(
-                    MergeSegmentsBatch,
+                    wire.MergeSegmentsBatch,
                     target=target,
                     sources=tuple(sources),
                     delegation_token=NO_TOKEN,
@@ -278,16 +253,17 @@ class SegmentClient:
         ]
         ends: dict[str, list[int]] = {}
         for target, reply in zip(batches, await self.request_all(requests), strict=True):
-            sources = expect_one(reply, SegmentsBatchMerged).sources
+            sources = expect_one(reply, wire.SegmentsBatchMerged).sources
             ends[target] = [merged.new_target_write_offset for merged in sources]
         return ends
 
     async def update_policy(self, segment: str, *, scale_type: int, target_rate: int) -> None:
         """Set the rate at which a segment's stream scales."""
         reply = await self.request(
-            segment, lambda i: UpdateSegmentPolicy(i, segment, target_rate, scale_type, NO_TOKEN)
+            segment,
+            lambda i: wire.UpdateSegmentPolicy(i, segment, target_rate, scale_type, NO_TOKEN),
         )
-        if expect(reply, SegmentPolicyUpdated, NoSuchSegment) is NoSuchSegment:
+        if expect(reply, wire.SegmentPolicyUpdated, wire.NoSuchSegment) is wire.NoSuchSegment:
             log.warning("segment to update does not exist", segment=segment)
 
     async def segment_info(self, segment: str) -> SegmentBounds | None:
@@ -297,7 +273,7 @@ class SegmentClient:
 
     async def segment_infos(self, segments: Sequence[str]) -> list[SegmentBounds | None]:
         """Return the bounds of segments, None for one that does not exist."""
-        requests = [(segment, _about(segment, GetStreamSegmentInfo)) for segment in segments]
+        requests = [(segment, _about(segment, wire.GetStreamSegmentInfo)) for segment in segments]
         return [_info(reply) for reply in await self.request_all(requests)]
 
     async def read_segment(self, segment: str, *, offset: int, length: int) -> bytes:
@@ -305,9 +281,9 @@ class SegmentClient:
         data = b""
         while len(data) < length:
             position, left = offset + len(data), length - len(data)
-            make = partial(ReadSegment, segment, position, left, NO_TOKEN)
+            make = partial(wire.ReadSegment, segment, position, left, NO_TOKEN)
             reply = await self.request(segment, make)
-            if not isinstance(reply, SegmentRead) or not reply.data:
+            if not isinstance(reply, wire.SegmentRead) or not reply.data:
                 raise StoreAnswerError(f"{segment} cannot be read at {offset}: {reply}")
             data += bytes(reply.data)
         return data
@@ -315,9 +291,9 @@ class SegmentClient:
     async def get_attribute(self, segment: str, attribute_id: bytes) -> int:
         """Return an attribute's value; ``NULL_ATTRIBUTE_VALUE`` for one that is not set."""
         reply = await self.request(
-            segment, lambda i: GetSegmentAttribute(i, segment, attribute_id, NO_TOKEN)
+            segment, lambda i: wire.GetSegmentAttribute(i, segment, attribute_id, NO_TOKEN)
         )
-        return expect_one(reply, SegmentAttribute).value
+        return expect_one(reply, wire.SegmentAttribute).value
 
     async def replace_attribute(
         self, segment: str, attribute_id: bytes, value: int, *, expected: int
@@ -325,9 +301,11 @@ class SegmentClient:
         """Set an attribute if it has the expected value; returns whether it had."""
         reply = await self.request(
             segment,
-            lambda i: UpdateSegmentAttribute(i, segment, attribute_id, value, expected, NO_TOKEN),
+            lambda i: wire.UpdateSegmentAttribute(
+                i, segment, attribute_id, value, expected, NO_TOKEN
+            ),
         )
-        return expect_one(reply, SegmentAttributeUpdated).success
+        return expect_one(reply, wire.SegmentAttributeUpdated).success
 
     async def append_if_at(
         self, segment: str, event: bytes, *, expected_offset: int, writer_id: bytes
@@ -339,16 +317,18 @@ class SegmentClient:
         """
         try:
             connection = await self._connection(self._placement.store_of(segment))
-            setup = await connection.call(lambda i: SetupAppend(i, writer_id, segment, NO_TOKEN))
-            if not isinstance(setup, AppendSetup):
+            setup = await connection.call(
+                lambda i: wire.SetupAppend(i, writer_id, segment, NO_TOKEN)
+            )
+            if not isinstance(setup, wire.AppendSetup):
                 raise StoreAnswerError(f"{segment} takes no appends: {setup}")
             number = max(0, setup.last_event_number) + 1
             reply = await connection.call(
-                lambda i: ConditionalAppend(writer_id, number, expected_offset, event, i)
+                lambda i: wire.ConditionalAppend(writer_id, number, expected_offset, event, i)
             )
         except ConnectionLostError as error:
             raise StoreUnavailableError(str(error)) from error
-        return expect(reply, DataAppended, ConditionalCheckFailed) is DataAppended
+        return expect(reply, wire.DataAppended, wire.ConditionalCheckFailed) is wire.DataAppended
 
     def forget_other_stores(self, addresses: Set[Address]) -> None:
         """Close the connections to stores that are not at these addresses.
@@ -381,7 +361,9 @@ class SegmentClient:
                     with trio.move_on_after(ALIVE_SECONDS_MAX):
                         connection = await self._connection(self._placement.store_of(segment))
                         if not self._placement.is_fixed:
-                            await connection.call(_about(MISSING_SEGMENT, GetStreamSegmentInfo))
+                            await connection.call(
+                                _about(MISSING_SEGMENT, wire.GetStreamSegmentInfo)
+                            )
                         if not connection.has_hung_up:
                             return
                 await trio.sleep(LOOK_SECONDS)
@@ -415,20 +397,20 @@ def _refusal(segment: str) -> str:
     return f"the segment store does not serve {segment}"
 
 
-def _about(segment: str, kind: Callable[[int, str, str], Request]) -> MakeRequest:
+def _about(segment: str, kind: Callable[[int, str, str], wire.Request]) -> MakeRequest:
     """Return what builds a request that needs nothing but its segment."""
     return lambda request_id: kind(request_id, segment, NO_TOKEN)
 
 
-def _info(reply: Reply) -> SegmentBounds | None:
-    expect(reply, StreamSegmentInfo, NoSuchSegment)
-    if not isinstance(reply, StreamSegmentInfo) or not reply.exists:
+def _info(reply: wire.Reply) -> SegmentBounds | None:
+    expect(reply, wire.StreamSegmentInfo, wire.NoSuchSegment)
+    if not isinstance(reply, wire.StreamSegmentInfo) or not reply.exists:
         return None
     return SegmentBounds(reply.start_offset, reply.write_offset, reply.is_sealed)
 
 
-def _create_request(segment: NewSegment, request_id: int) -> CreateSegment:
-    return CreateSegment(
+def _create_request(segment: NewSegment, request_id: int) -> wire.CreateSegment:
+    return wire.CreateSegment(
         request_id,
         segment.name,
         segment.target_rate,
@@ -438,7 +420,7 @@ def _create_request(segment: NewSegment, request_id: int) -> CreateSegment:
     )
 
 
-def expect(reply: Reply, *kinds: type[Reply]) -> type[Reply]:
+def expect(reply: wire.Reply, *kinds: type[wire.Reply]) -> type[wire.Reply]:
     """Return a reply that is of one of ``kinds``; raise ``StoreAnswerError`` for any other."""
     for kind in kinds:
         if isinstance(reply, kind):
@@ -446,7 +428,7 @@ def expect(reply: Reply, *kinds: type[Reply]) -> type[Reply]:
     raise StoreAnswerError(f"unexpected reply from a segment store: {reply}")
 
 
-def expect_one(reply: Reply, kind: type[R]) -> R:
+def expect_one(reply: wire.Reply, kind: type[R]) -> R:
     """Return a reply of this kind; raise ``StoreAnswerError`` for any other."""
     expect(reply, kind)
     assert isinstance(reply, kind)

@@ -31,31 +31,8 @@ from pravega_controller.segment_client import (
     for_each,
 )
 from pravega_controller.store_connection import MakeRequest
-from pravega_wire.commands import (
-    NO_VERSION,
-    NOT_EXISTS,
-    CreateTableSegment,
-    DeleteTableSegment,
-    NoSuchSegment,
-    ReadTable,
-    ReadTableEntries,
-    RemoveTableKeys,
-    Reply,
-    SegmentAlreadyExists,
-    SegmentCreated,
-    SegmentDeleted,
-    TableEntriesRead,
-    TableEntriesUpdated,
-    TableEntry,
-    TableIteratorArgs,
-    TableKey,
-    TableKeyBadVersion,
-    TableKeyDoesNotExist,
-    TableKeysRemoved,
-    TableRead,
-    TableSegmentNotEmpty,
-    UpdateTableEntries,
-)
+from pravega_wire import commands as wire
+from pravega_wire.commands import NO_VERSION, NOT_EXISTS
 
 __all__ = ["NOT_EXISTS", "NO_VERSION", "Entry", "Page", "TableClient"]
 
@@ -119,7 +96,7 @@ class TableClient:
         """Create a table, of keys of one length or (0) a hash table; fine if it exists."""
         reply = await self._segments.request(
             table,
-            lambda i: CreateTableSegment(
+            lambda i: wire.CreateTableSegment(
                 i,
                 table,
                 NO_TOKEN,
@@ -128,15 +105,15 @@ class TableClient:
             ),
             retry_seconds_max=retry_seconds_max,
         )
-        expect(reply, SegmentCreated, SegmentAlreadyExists)
+        expect(reply, wire.SegmentCreated, wire.SegmentAlreadyExists)
 
     async def delete(self, table: str, *, must_be_empty: bool) -> None:
         """Delete a table; fine if it is gone. Raises ``TableNotEmptyError`` as asked."""
         reply = await self._segments.request(
-            table, lambda i: DeleteTableSegment(i, table, must_be_empty, NO_TOKEN)
+            table, lambda i: wire.DeleteTableSegment(i, table, must_be_empty, NO_TOKEN)
         )
-        if expect(reply, SegmentDeleted, NoSuchSegment, TableSegmentNotEmpty) is (
-            TableSegmentNotEmpty
+        if expect(reply, wire.SegmentDeleted, wire.NoSuchSegment, wire.TableSegmentNotEmpty) is (
+            wire.TableSegmentNotEmpty
         ):
             raise TableNotEmptyError(f"table {table} is not empty")
 
@@ -158,9 +135,9 @@ class TableClient:
         step = max(READ_KEYS_MAX, min(step, READ_SMALL_KEYS_MAX))
 
         async def read(start: int) -> None:
-            wanted = tuple(TableKey(key) for key in keys[start : start + step])
-            reply = await self._request(table, lambda i: ReadTable(i, table, NO_TOKEN, wanted))
-            for index, entry in enumerate(expect_one(reply, TableRead).entries, start):
+            wanted = tuple(wire.TableKey(key) for key in keys[start : start + step])
+            reply = await self._request(table, lambda i: wire.ReadTable(i, table, NO_TOKEN, wanted))
+            for index, entry in enumerate(expect_one(reply, wire.TableRead).entries, start):
                 if entry.key.version != NOT_EXISTS:
                     found[index] = Entry(entry.key.key, entry.value, entry.key.version)
 
@@ -189,13 +166,13 @@ class TableClient:
                     f"{change.key!r} would take {len(change.value)} bytes; at most "
                     f"{VALUE_BYTES_MAX} can be stored"
                 )
-        entries = tuple(TableEntry(TableKey(c.key, c.version), c.value) for c in changes)
+        entries = tuple(wire.TableEntry(wire.TableKey(c.key, c.version), c.value) for c in changes)
         reply = await self._request(
-            table, lambda i: UpdateTableEntries(i, table, NO_TOKEN, entries)
+            table, lambda i: wire.UpdateTableEntries(i, table, NO_TOKEN, entries)
         )
-        if isinstance(reply, TableKeyBadVersion | TableKeyDoesNotExist):
+        if isinstance(reply, wire.TableKeyBadVersion | wire.TableKeyDoesNotExist):
             return await self._versions_if_written(table, changes)
-        return list(expect_one(reply, TableEntriesUpdated).updated_versions)
+        return list(expect_one(reply, wire.TableEntriesUpdated).updated_versions)
 
     async def put_all(self, table: str, changes: Sequence[Change]) -> None:
         """Write any number of keys whatever their versions, some after the others."""
@@ -224,44 +201,46 @@ class TableClient:
         """
         left = list(versions)
         while left:
-            keys = tuple(TableKey(key, version) for key, version in left)
-            reply = await self._request(table, lambda i: RemoveTableKeys(i, table, NO_TOKEN, keys))  # noqa: B023
-            kind = expect(reply, TableKeysRemoved, TableKeyDoesNotExist, TableKeyBadVersion)
-            if kind is TableKeysRemoved:
+            reply = await self._remove(table, left)
+            kind = expect(
+                reply, wire.TableKeysRemoved, wire.TableKeyDoesNotExist, wire.TableKeyBadVersion
+            )
+            if kind is wire.TableKeysRemoved:
                 return
             entries = await self.get_all(table, [key for key, _ in left])
             there = [(pair, entry) for pair, entry in zip(left, entries, strict=True) if entry]
-            if kind is TableKeyBadVersion and len(there) == len(left):
+            if kind is wire.TableKeyBadVersion and len(there) == len(left):
                 raise VersionConflictError(f"a key to remove from {table} has another version")
             left = [pair for pair, _ in there]
 
     async def remove_all(self, table: str, keys: Sequence[bytes]) -> None:
         """Remove keys whatever their versions; up to ``REMOVED_KEYS_MAX`` of them go at once."""
         for start in range(0, len(keys), REMOVED_KEYS_MAX):
-            removed = tuple(TableKey(key) for key in keys[start : start + REMOVED_KEYS_MAX])
-            reply = await self._request(
-                table,
-                lambda i: RemoveTableKeys(i, table, NO_TOKEN, removed),  # noqa: B023
-            )
-            expect(reply, TableKeysRemoved)
+            part = keys[start : start + REMOVED_KEYS_MAX]
+            reply = await self._remove(table, [(key, NO_VERSION) for key in part])
+            expect(reply, wire.TableKeysRemoved)
+
+    async def _remove(self, table: str, versions: Sequence[tuple[bytes, int]]) -> wire.Reply:
+        keys = tuple(wire.TableKey(key, version) for key, version in versions)
+        return await self._request(table, lambda i: wire.RemoveTableKeys(i, table, NO_TOKEN, keys))
 
     async def page(self, table: str, token: bytes) -> Page:
         """Return the next entries after the token; no entries only at the end of the table."""
-        args = TableIteratorArgs(continuation_token=token)
+        args = wire.TableIteratorArgs(continuation_token=token)
         return await self._read_entries(table, PAGE_ENTRIES, args)
 
     async def read_range(
         self, table: str, first: bytes, last: bytes, *, count_max: int
     ) -> tuple[Entry, ...]:
         """Return the next entries of a table with sorted keys of one length, bounds included."""
-        args = TableIteratorArgs(from_key=first, to_key=last)
+        args = wire.TableIteratorArgs(from_key=first, to_key=last)
         return (await self._read_entries(table, count_max, args)).entries
 
-    async def _read_entries(self, table: str, count_max: int, args: TableIteratorArgs) -> Page:
+    async def _read_entries(self, table: str, count_max: int, args: wire.TableIteratorArgs) -> Page:
         reply = await self._request(
-            table, lambda i: ReadTableEntries(i, table, NO_TOKEN, count_max, args)
+            table, lambda i: wire.ReadTableEntries(i, table, NO_TOKEN, count_max, args)
         )
-        found = expect_one(reply, TableEntriesRead)
+        found = expect_one(reply, wire.TableEntriesRead)
         entries = tuple(Entry(e.key.key, e.value, e.key.version) for e in found.entries)
         return Page(entries, found.continuation_token)
 
@@ -274,8 +253,8 @@ class TableClient:
                 return
             token = page.token
 
-    async def _request(self, table: str, make: MakeRequest) -> Reply:
+    async def _request(self, table: str, make: MakeRequest) -> wire.Reply:
         reply = await self._segments.request(table, make)
-        if isinstance(reply, NoSuchSegment):
+        if isinstance(reply, wire.NoSuchSegment):
             raise NoSuchTableError(f"table {table} does not exist")
         return reply

@@ -20,22 +20,8 @@ from dataclasses import dataclass
 from pravega_blocking.controller_client import ControllerClient
 from pravega_blocking.errors import AlreadyExistsError, PravegaError, UnavailableError
 from pravega_spark.errors import OptionError
+from pravega_wire import commands as wire
 from pravega_wire.blocking import SegmentConnection
-from pravega_wire.commands import (
-    NOT_EXISTS,
-    ReadTable,
-    RemoveTableKeys,
-    Reply,
-    Request,
-    TableEntriesUpdated,
-    TableEntry,
-    TableKey,
-    TableKeyBadVersion,
-    TableKeyDoesNotExist,
-    TableKeysRemoved,
-    TableRead,
-    UpdateTableEntries,
-)
 from pravega_wire.errors import ProtocolError
 from pravega_wire.names import key_value_table_stream, segment_name
 
@@ -81,43 +67,43 @@ class CommitLog:
     def read(self, batch: int) -> BatchRecord | None:
         """Return the record of a batch, or None."""
         key = self._key(batch)
-        reply = self._request(lambda i: ReadTable(i, self._name, "", (TableKey(key),)))
-        assert isinstance(reply, TableRead)
+        reply = self._request(lambda i: wire.ReadTable(i, self._name, "", (wire.TableKey(key),)))
+        assert isinstance(reply, wire.TableRead)
         (entry,) = reply.entries
-        if entry.key.version == NOT_EXISTS:
+        if entry.key.version == wire.NOT_EXISTS:
             return None
         return BatchRecord(_decode(bytes(entry.value)), entry.key.version)
 
     def write(
-        self, batch: int, state: BatchState, *, version: int = NOT_EXISTS
+        self, batch: int, state: BatchState, *, version: int = wire.NOT_EXISTS
     ) -> BatchRecord | None:
         """Record a batch if its record has this version; return the record, or None if it has not.
 
         A lost reply leaves no doubt: the stored record is compared with the new one.
         """
-        entry = TableEntry(TableKey(self._key(batch), version), _encode(state))
-        reply = self._request(lambda i: UpdateTableEntries(i, self._name, "", (entry,)))
-        if isinstance(reply, TableEntriesUpdated):
+        entry = wire.TableEntry(wire.TableKey(self._key(batch), version), _encode(state))
+        reply = self._request(lambda i: wire.UpdateTableEntries(i, self._name, "", (entry,)))
+        if isinstance(reply, wire.TableEntriesUpdated):
             return BatchRecord(state, reply.updated_versions[0])
         found = self.read(batch)
         return found if found is not None and found.state == state else None
 
     def remove(self, batch: int) -> None:
         """Remove the record of a batch that can never be repeated."""
-        key = TableKey(self._key(batch))
-        self._request(lambda i: RemoveTableKeys(i, self._name, "", (key,)))
+        key = wire.TableKey(self._key(batch))
+        self._request(lambda i: wire.RemoveTableKeys(i, self._name, "", (key,)))
 
     def _key(self, batch: int) -> bytes:
         return hashlib.sha256(f"{self._query}\0{batch}".encode()).digest()
 
-    def _request(self, make: Callable[[int], Request]) -> Reply:
+    def _request(self, make: Callable[[int], wire.Request]) -> wire.Reply:
         """Send a request to the table's segment store, and repeat it until it is answered."""
         expected = (
-            TableRead,
-            TableEntriesUpdated,
-            TableKeysRemoved,
-            TableKeyBadVersion,
-            TableKeyDoesNotExist,
+            wire.TableRead,
+            wire.TableEntriesUpdated,
+            wire.TableKeysRemoved,
+            wire.TableKeyBadVersion,
+            wire.TableKeyDoesNotExist,
         )
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:

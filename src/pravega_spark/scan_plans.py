@@ -17,17 +17,7 @@ from dataclasses import dataclass
 from pravega_spark.errors import PlanRefusedError
 from pravega_spark.segments import RETRY_SECONDS, SegmentStores
 from pravega_spark.tier_two import TierAddress
-from pravega_wire.commands import (
-    ChunksHeld,
-    ErrorMessage,
-    HoldChunks,
-    OperationUnsupported,
-    PlannedChunk,
-    PlanScan,
-    Reply,
-    ScanPlanned,
-    WrongHost,
-)
+from pravega_wire import commands as wire
 from pravega_wire.errors import ProtocolError
 
 LEASE_MS = 600_000
@@ -48,7 +38,7 @@ class ScanPlan:
     address: TierAddress
     start: int
     end: int
-    chunks: tuple[PlannedChunk, ...]
+    chunks: tuple[wire.PlannedChunk, ...]
 
     def within(self, start: int, end: int) -> ScanPlan | None:
         """Return the plan of a part of the bytes; None if it has none of them."""
@@ -86,11 +76,11 @@ class ScanPlans:
         Returns None if tier 2 has none of them, or if the segment does not have its bytes from
         ``start`` on any more. Raises ``PlanRefusedError`` when the server has no plans.
         """
-        chunks: list[PlannedChunk] = []
+        chunks: list[wire.PlannedChunk] = []
         position = start
         while True:
             reply = self._ask(segment_id, position, end, lease_id)
-            if not isinstance(reply, ScanPlanned):
+            if not isinstance(reply, wire.ScanPlanned):
                 break
             address = TierAddress(reply.location, reply.store_id, reply.endpoint, reply.region)
             chunks += reply.chunks if position < reply.planned_end else ()
@@ -118,35 +108,38 @@ class ScanPlans:
     def _hold_some(self, segment_id: int, names: tuple[str, ...], lease_id: bytes) -> bool:
         reply = self._stores.call(
             segment_id,
-            lambda request_id, name: HoldChunks(request_id, name, lease_id, LEASE_MS, names, ""),
+            lambda request_id, name: wire.HoldChunks(
+                request_id, name, lease_id, LEASE_MS, names, ""
+            ),
         )
-        return isinstance(reply, ChunksHeld) and reply.lease_ms > 0
+        return isinstance(reply, wire.ChunksHeld) and reply.lease_ms > 0
 
     def release(self, segment_id: int, lease_id: bytes) -> None:
         """End a lease. Raises like ``hold``."""
         self._stores.call(
-            segment_id, lambda request_id, name: HoldChunks(request_id, name, lease_id, 0, (), "")
+            segment_id,
+            lambda request_id, name: wire.HoldChunks(request_id, name, lease_id, 0, (), ""),
         )
 
-    def _ask(self, segment_id: int, start: int, end: int, lease_id: bytes) -> Reply:
+    def _ask(self, segment_id: int, start: int, end: int, lease_id: bytes) -> wire.Reply:
         """Return the reply to one request; ``PlanRefusedError`` when the server gives none."""
         failure: Exception | None = None
         for _ in range(ASKS_MAX):
             try:
                 reply = self._stores.call(
                     segment_id,
-                    lambda request_id, name: PlanScan(
+                    lambda request_id, name: wire.PlanScan(
                         request_id, name, start, end, lease_id, LEASE_MS, ""
                     ),
                 )
             except (ProtocolError, OSError) as error:
                 failure = error
                 continue
-            if isinstance(reply, WrongHost):
+            if isinstance(reply, wire.WrongHost):
                 # The segment has moved, or its container is being opened: locate it again.
                 time.sleep(RETRY_SECONDS)
                 continue
-            if isinstance(reply, OperationUnsupported | ErrorMessage):
+            if isinstance(reply, wire.OperationUnsupported | wire.ErrorMessage):
                 break
             self._refusals = 0
             return reply

@@ -22,21 +22,8 @@ from pravega_blocking.errors import PravegaError, RefusedError, UnavailableError
 from pravega_spark.cuts import SegmentState, Slice
 from pravega_spark.errors import DataLossError
 from pravega_spark.tier_two import Buffer
+from pravega_wire import commands as wire
 from pravega_wire.blocking import SegmentConnection
-from pravega_wire.commands import (
-    AuthTokenCheckFailed,
-    ErrorMessage,
-    GetStreamSegmentInfo,
-    NoSuchSegment,
-    ReadSegment,
-    Reply,
-    Request,
-    SegmentIsSealed,
-    SegmentIsTruncated,
-    SegmentRead,
-    StreamSegmentInfo,
-    WrongHost,
-)
 from pravega_wire.errors import ProtocolError
 from pravega_wire.names import segment_name
 
@@ -120,7 +107,7 @@ class SegmentStores:
                 states[segment] = state
         return states
 
-    def call(self, segment_id: int, make: Callable[[int, str], Request]) -> Reply:
+    def call(self, segment_id: int, make: Callable[[int, str], wire.Request]) -> wire.Reply:
         """Send the request that ``make`` returns for a request id and the segment's name, once.
 
         Returns the reply. Raises ``ProtocolError`` or ``OSError``.
@@ -132,7 +119,7 @@ class SegmentStores:
             # It may be back at the same place, and this call must not wait for a controller.
             self._drop_connection(self._addresses.get(segment_id))
             raise
-        if isinstance(reply, WrongHost):
+        if isinstance(reply, wire.WrongHost):
             self._forget(segment_id)
         return reply
 
@@ -155,7 +142,7 @@ class SegmentStores:
                     self._ask(piece, offset)
                 asked = False
                 reply = self._receive_read(piece.segment_id, offset)
-                if isinstance(reply, SegmentRead) and reply.data:
+                if isinstance(reply, wire.SegmentRead) and reply.data:
                     data, data_offset = reply.data, offset
                     offset += len(data)
                     if reads_ahead and offset < piece.end:
@@ -192,14 +179,16 @@ class SegmentStores:
 
     def _ask_state(self, segment_id: int) -> tuple[SegmentConnection, int]:
         connection = self._connection(segment_id)
-        request = GetStreamSegmentInfo(connection.next_request_id(), self._name(segment_id), "")
+        request = wire.GetStreamSegmentInfo(
+            connection.next_request_id(), self._name(segment_id), ""
+        )
         connection.send(request)
         return connection, request.request_id
 
-    def _state(self, segment_id: int, reply: Reply) -> SegmentState | None:
-        if isinstance(reply, StreamSegmentInfo):
+    def _state(self, segment_id: int, reply: wire.Reply) -> SegmentState | None:
+        if isinstance(reply, wire.StreamSegmentInfo):
             return SegmentState(reply.start_offset, reply.write_offset, reply.is_sealed)
-        if isinstance(reply, NoSuchSegment):
+        if isinstance(reply, wire.NoSuchSegment):
             return None
         raise self._refusal(segment_id, reply)
 
@@ -207,30 +196,32 @@ class SegmentStores:
         connection = self._connection(piece.segment_id)
         length = min(READ_BYTES, piece.end - offset)
         name = self._name(piece.segment_id)
-        connection.send(ReadSegment(name, offset, length, "", connection.next_request_id()))
+        connection.send(wire.ReadSegment(name, offset, length, "", connection.next_request_id()))
 
-    def _receive_read(self, segment_id: int, offset: int) -> Reply:
+    def _receive_read(self, segment_id: int, offset: int) -> wire.Reply:
         reply = self._connection(segment_id).receive(timeout=REPLY_SECONDS)
-        if isinstance(reply, SegmentRead):
+        if isinstance(reply, wire.SegmentRead):
             if reply.offset != offset:
                 raise ProtocolError(f"asked for offset {offset}, got {reply.offset}")
             return reply
-        if isinstance(reply, NoSuchSegment | SegmentIsTruncated | SegmentIsSealed):
+        if isinstance(reply, wire.NoSuchSegment | wire.SegmentIsTruncated | wire.SegmentIsSealed):
             return reply
         raise self._refusal(segment_id, reply)
 
-    def _refusal(self, segment_id: int, reply: Reply) -> Exception:
+    def _refusal(self, segment_id: int, reply: wire.Reply) -> Exception:
         """Return the error for an unexpected reply: one that is final, or one that may pass."""
         name = self._name(segment_id)
-        if isinstance(reply, AuthTokenCheckFailed):
+        if isinstance(reply, wire.AuthTokenCheckFailed):
             return RefusedError(f"no permission to read segment {name}")
-        if isinstance(reply, ErrorMessage):
+        if isinstance(reply, wire.ErrorMessage):
             return RefusedError(f"the segment store refused to read {name}: {reply.message}")
         return ProtocolError(f"unexpected {type(reply).__name__} for {name}")
 
-    def _skip_lost(self, piece: Slice, offset: int, reply: Reply, fail_on_data_loss: bool) -> int:
+    def _skip_lost(
+        self, piece: Slice, offset: int, reply: wire.Reply, fail_on_data_loss: bool
+    ) -> int:
         """Return the offset after the lost bytes."""
-        if isinstance(reply, SegmentIsTruncated):
+        if isinstance(reply, wire.SegmentIsTruncated):
             end = max(offset, min(reply.start_offset, piece.end))
         else:
             end = piece.end
