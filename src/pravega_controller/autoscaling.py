@@ -125,7 +125,7 @@ class AutoScaling:
             return True
 
     async def _split(self, stream: Stream, event: AutoScaleEvent) -> None:
-        segment = _find(stream, event.segment_id)
+        segment = next(each for each in stream.active if each.segment_id == event.segment_id)
         count = count_splits(stream.configuration.scaling, event.splits)
         ranges = split_range(segment.low, segment.high, count)
         if len(ranges) < 2:
@@ -198,10 +198,6 @@ def _why_not(stream: Stream, segment_id: int) -> str | None:
     if all(segment.segment_id != segment_id for segment in stream.active):
         return "the segment is not active any more"
     return None
-
-
-def _find(stream: Stream, segment_id: int) -> Segment:
-    return next(each for each in stream.active if each.segment_id == segment_id)
 
 
 def _key(stream: Stream, segment_id: int) -> bytes:

@@ -34,6 +34,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
+from functools import partial
 from typing import TypeAlias
 
 import msgspec
@@ -182,11 +183,11 @@ class OldEpochs:
         elif expiring is not None and expiring.since_ms + self._expiring_ms <= self._now_ms():
             if await self._is_in_use(stream, expiring):
                 return self._now_ms()
-            stream = await self._change(stream, _dropping(expiring))
+            stream = await self._change(stream, partial(_drop, expiring))
             log.info("epochs dropped", scope=scope, stream=name, before=expiring.before)
         if stream.record.removed_before < stream.record.first_epoch:
             end = await stream.history.remove_old(epochs_max=EPOCHS_REMOVED_MAX)
-            stream = await self._change(stream, _removed(end))
+            stream = await self._change(stream, partial(_note_removed, end))
             if end < stream.record.first_epoch:
                 return self._now_ms()
         if stream.record.expiring is None:
@@ -241,26 +242,18 @@ class OldEpochs:
         return structs.replace(record, expiring=Expiring(before, self._now_ms()))
 
 
-def _dropping(expiring: Expiring) -> Decide:
-    """Return a decision that drops the expired epochs: they are not on record any more."""
-
-    async def decide(stream: Stream) -> StreamRecord:
-        record = stream.record
-        if record.expiring != expiring:
-            return record
-        return structs.replace(record, first_epoch=expiring.before, expiring=None)
-
-    return decide
+async def _drop(expiring: Expiring, stream: Stream) -> StreamRecord:
+    """Return the stream's record without the expired epochs: they are not on record any more."""
+    record = stream.record
+    if record.expiring != expiring:
+        return record
+    return structs.replace(record, first_epoch=expiring.before, expiring=None)
 
 
-def _removed(end: int) -> Decide:
-    """Return a decision that records that no epoch before ``end`` has records left."""
-
-    async def decide(stream: Stream) -> StreamRecord:
-        record = stream.record
-        return structs.replace(record, removed_before=max(end, record.removed_before))
-
-    return decide
+async def _note_removed(end: int, stream: Stream) -> StreamRecord:
+    """Return the stream's record, which says that no epoch before ``end`` has records left."""
+    record = stream.record
+    return structs.replace(record, removed_before=max(end, record.removed_before))
 
 
 def _key(scope: str, name: str) -> bytes:

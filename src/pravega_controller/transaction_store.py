@@ -201,7 +201,8 @@ class TransactionStore:
     async def remove_line(self, scope: str, stream: str, stream_id: str) -> None:
         """Remove a stream's line of commits, because the stream is being deleted."""
         table = self._names[table_index(scope, stream)]
-        keys = [_line_key(scope, stream, stream_id), _begun_key(scope, stream)]
+        begun_key = f"b/{scope}/{stream}".encode()
+        keys = [_line_key(scope, stream, stream_id), begun_key]
         try:
             await self._tables.remove_all(table, keys)
         except NoSuchTableError:
@@ -274,10 +275,6 @@ def _key(scope: str, stream: str, identifier: bytes) -> bytes:
 
 def _line_key(scope: str, stream: str, stream_id: str) -> bytes:
     return f"c/{scope}/{stream}/{stream_id}".encode()
-
-
-def _begun_key(scope: str, stream: str) -> bytes:
-    return f"b/{scope}/{stream}".encode()
 
 
 def _loaded(entry: Entry) -> Found | None:

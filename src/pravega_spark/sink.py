@@ -85,7 +85,6 @@ class EventSink:
 
     def _commit(
         self,
-        controller: ControllerClient,
         messages: Sequence[WriterCommitMessage | None],
         *,
         batch: int,
@@ -94,13 +93,14 @@ class EventSink:
         """Commit the transactions of a batch; exactly once if it is ``recorded``."""
         options = self._options
         found = {message.task: message.transaction for message in _task_messages(messages)}
-        committer = Committer(options, controller)
-        if not recorded:
-            committer.commit(list(found.values()))
-            return
-        query = f"{options.query_id}\0{options.name}"
-        log = CommitLog(controller, options.scope, options.commit_table, query)
-        committer.commit_recorded(log, batch, found)
+        with open_controller(options) as controller:
+            committer = Committer(options, controller)
+            if not recorded:
+                committer.commit(list(found.values()))
+                return
+            query = f"{options.query_id}\0{options.name}"
+            log = CommitLog(controller, options.scope, options.commit_table, query)
+            committer.commit_recorded(log, batch, found)
 
     def _abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         with open_controller(self._options) as controller:
@@ -118,9 +118,7 @@ class EventBatchSink(EventSink, DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Commit the transactions of all tasks."""
-        with open_controller(self._options) as controller:
-            recorded = bool(self._options.query_id)
-            self._commit(controller, messages, batch=0, recorded=recorded)
+        self._commit(messages, batch=0, recorded=bool(self._options.query_id))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Abort the transactions of finished tasks; the others have done so themselves."""
@@ -140,9 +138,7 @@ class EventStreamSink(EventSink, DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Commit a batch, or finish what an earlier attempt at it began."""
-        with open_controller(self._options) as controller:
-            recorded = self._options.exactly_once
-            self._commit(controller, messages, batch=batchId, recorded=recorded)
+        self._commit(messages, batch=batchId, recorded=self._options.exactly_once)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Abort the transactions of finished tasks."""
