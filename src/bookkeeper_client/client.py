@@ -164,20 +164,18 @@ class BookKeeper:
         entries = EntryFormat(ledger_id, digest_type, password)
         return WritableLedger(self, ledger_id, LedgerWriter(metadata, version, entries), password)
 
-    async def recover_ledger(
-        self, ledger_id: int, *, password: bytes, digest_type: DigestType = DigestType.CRC32C
-    ) -> ReadableLedger:
+    async def recover_ledger(self, ledger_id: int, *, password: bytes) -> ReadableLedger:
         """Fence a ledger, close it if it is open, and return it for reads.
 
-        ``digest_type`` is for ledgers whose metadata lack it. Raises ``BookKeeperError``; except
-        for ``NoSuchLedgerError`` and ``UnauthorizedError``, a later attempt may succeed.
+        Digests whose type the metadata lack are CRC32C. Raises ``BookKeeperError``; except for
+        ``NoSuchLedgerError`` and ``UnauthorizedError``, a later attempt may succeed.
         """
         found = await self.store.fetch(ledger_id)
         if found is None:
             raise NoSuchLedgerError(f"there is no ledger {ledger_id}")
         metadata, version = found
         check_password(metadata, password)
-        entries = EntryFormat(ledger_id, metadata.digest_type or digest_type, password)
+        entries = EntryFormat(ledger_id, metadata.digest_type or DigestType.CRC32C, password)
         driver = _Driver(self, ledger_id, LedgerRecovery(metadata, version, entries), password)
         driver.carry_out()
         await driver.ended.wait()

@@ -60,24 +60,22 @@ async def follow(
     zookeeper: ZooKeeper,
     read: Callable[[OnChange], Awaitable[T]],
     use: Callable[[T], None],
-    *,
-    look_seconds: float = LOOK_SECONDS,
 ) -> None:
-    """Call ``use`` with the result of ``read``: now, after each change, and every ``look_seconds``.
+    """Call ``use`` with the result of ``read``: now, after each change, and every ``LOOK_SECONDS``.
 
     ``read`` gets an ``on_change`` to pass on. A node that it cannot decode is logged and skipped:
     the last readable content stays in use. Ends by ``SessionLostError``.
     """
     while True:
         changed = trio.Event()
-        seconds = look_seconds
+        seconds = LOOK_SECONDS
         try:
             use(await read(changed.set))
         except SessionLostError:
             raise
         except (ZooKeeperError, ClusterRecordError) as error:
             log.warning("ZooKeeper cannot be read now", reason=str(error))
-            seconds = min(RETRY_SECONDS, look_seconds)
+            seconds = RETRY_SECONDS
         await wait_for_change(zookeeper, changed, seconds)
 
 

@@ -42,12 +42,9 @@ log = structlog.get_logger(__name__)
 class LeaderLatch:
     """The place of one process in the queue, in one session."""
 
-    def __init__(
-        self, zookeeper: ZooKeeper, path: str, *, random: Random, data: bytes = b""
-    ) -> None:
+    def __init__(self, zookeeper: ZooKeeper, path: str, *, random: Random) -> None:
         self._zookeeper = zookeeper
         self._path = path
-        self._data = data
         self._prefix = f"_c_{uuid.UUID(int=random.getrandbits(128), version=4)}-{_LOCK}"
 
     async def wait_to_lead(self) -> None:
@@ -86,9 +83,7 @@ class LeaderLatch:
         if not own:
             node = f"{self._path}/{self._prefix}"
             try:
-                await self._zookeeper.create(
-                    node, self._data, is_ephemeral=True, is_sequential=True
-                )
+                await self._zookeeper.create(node, b"", is_ephemeral=True, is_sequential=True)
             except NoNodeError:
                 await ensure_path(self._zookeeper, self._path)
             on_change()

@@ -163,7 +163,7 @@ class Stream:
     """A stream as last read: its small records, and the segments of its active epoch.
 
     ``history`` reads earlier epochs as needed. Records of other subjects that belong to the stream
-    are filed under ``key`` in ``table``; ``write_stream`` of the store changes both at once.
+    are filed under ``key`` in ``table``.
     """
 
     scope: Scope
@@ -224,7 +224,7 @@ class StreamWrite:
     """A change of a stream: its new record, and the records that change with it.
 
     ``epochs`` are appended to the history; ``sizes`` are those of the segments that each of these
-    epochs sealed; ``changes`` are records of other subjects in the same table.
+    epochs sealed.
     """
 
     stream: Stream
@@ -233,7 +233,6 @@ class StreamWrite:
     head: HeadRecord | None = None
     epochs: Sequence[Epoch] = ()
     sizes: Mapping[int, dict[int, int]] = field(default_factory=dict)
-    changes: Sequence[Change] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -514,13 +513,12 @@ class MetadataStore:
         head: HeadRecord | None = None,
         epochs: Sequence[Epoch] = (),
         sizes: Mapping[int, dict[int, int]] | None = None,
-        changes: Sequence[Change] = (),
     ) -> Stream:
         """Replace a stream's record and change other keys with it, all or nothing.
 
-        Raises ``VersionConflictError`` if the stream, or a key of ``changes``, has changed.
+        Raises ``VersionConflictError`` if the stream has changed.
         """
-        write = StreamWrite(stream, record, configuration, head, epochs, sizes or {}, changes)
+        write = StreamWrite(stream, record, configuration, head, epochs, sizes or {})
         return (await self.write_streams([write]))[0]
 
     async def write_streams(self, writes: Sequence[StreamWrite]) -> list[Stream]:
@@ -1002,7 +1000,7 @@ class MetadataStore:
         elif record.epoch != write.stream.record.epoch:
             raise AssertionError("an epoch becomes active as the last one")
         state = Change(stream.key("state"), encode(record), stream.version)
-        return [state, *changes, *write.changes], replace(stream, record=record)
+        return [state, *changes], replace(stream, record=record)
 
     def _keep(self, stream: Stream) -> Stream:
         key = (stream.scope.name, stream.name)

@@ -34,8 +34,6 @@ EXECUTION_MS_MAX = 24 * 60 * 60 * 1_000
 BATCH_TRANSACTIONS_MAX = 100
 COUNTER_BITS = 96
 
-_UINT32 = 2**32 - 1
-
 
 class TransactionState(enum.Enum):
     """States of a transaction. The values are stored."""

@@ -96,36 +96,34 @@ class SegmentConnection:
         seconds = self.timeout if timeout is None else timeout
         deadline = None if seconds is None else time.monotonic() + seconds
         while not self._replies:
-            self._receive_more(deadline, seconds)
+            self._receive_more(seconds, deadline)
         return self._replies.popleft()
 
-    def receive_some(self, *, timeout: float | None = None) -> list[Reply]:
+    def receive_some(self) -> list[Reply]:
         """Return every reply that has arrived, or those of one read, which may be none.
 
         It waits only for that read, so it returns at once if ``fileno`` is readable.
         """
-        seconds = self.timeout if timeout is None else timeout
         if not self._replies:
-            self._receive_more(None if seconds is None else time.monotonic() + seconds, seconds)
+            self._receive_more(self.timeout)
         replies = list(self._replies)
         self._replies.clear()
         return replies
 
-    def call(self, request: Request, *, timeout: float | None = None) -> Reply:
+    def call(self, request: Request) -> Reply:
         """Send a request and return its reply as ``receive_reply`` does."""
         request_id = getattr(request, "request_id", None)
         if request_id is None:
             raise ValueError(f"{type(request).__name__} carries no request id")
         self.send(request)
-        return self.receive_reply(request_id, timeout=timeout)
+        return self.receive_reply(request_id)
 
-    def receive_reply(self, request_id: int, *, timeout: float | None = None) -> Reply:
+    def receive_reply(self, request_id: int) -> Reply:
         """Return the reply that carries a request id, errors included.
 
         Other replies that come meanwhile stay queued for ``receive``.
         """
-        seconds = self.timeout if timeout is None else timeout
-        deadline = None if seconds is None else time.monotonic() + seconds
+        deadline = None if self.timeout is None else time.monotonic() + self.timeout
         others: deque[Reply] = deque()
         while True:
             while self._replies:
@@ -135,7 +133,7 @@ class SegmentConnection:
                     return reply
                 others.append(reply)
             try:
-                self._receive_more(deadline, seconds)
+                self._receive_more(self.timeout, deadline)
             except ProtocolError:
                 self._replies = others
                 raise
@@ -153,9 +151,12 @@ class SegmentConnection:
             raise ConnectionLostError(f"{self._peer} speaks other versions: {hello}")
         self.server_hello = hello
 
-    def _receive_more(self, deadline: float | None, seconds: float | None) -> None:
-        """Wait for bytes and queue the replies that they complete."""
-        left = None if deadline is None else deadline - time.monotonic()
+    def _receive_more(self, seconds: float | None, deadline: float | None = None) -> None:
+        """Wait for bytes and queue the replies that they complete.
+
+        Without a deadline the seconds begin now.
+        """
+        left = seconds if deadline is None else deadline - time.monotonic()
         if left is not None and left <= 0:
             raise ReplyTimeoutError(f"no reply of {self._peer} within {seconds} s")
         self._socket.settimeout(left)

@@ -18,6 +18,7 @@ from pravega_wire.errors import RemoteProtocolError
 from pravega_wire.fields import decode_text, encode_text
 
 FORMAT = 0
+VERSION = 0
 _HEAD = struct.Struct(">BBB")
 _REVISION = struct.Struct(">Bi")
 COMPACT_INT_MAX = 0x3FFF_FFFE
@@ -28,11 +29,11 @@ _COMPACT_LONG_BYTES = (1, 2, 4, 8)
 """Lengths of a number, in bytes, by its first two bits."""
 
 
-def write_versioned(revisions: Iterable[bytes], *, version: int = 0) -> bytes:
+def write_versioned(revisions: Iterable[bytes]) -> bytes:
     """Return the record whose revisions, from 0 on, hold these data."""
     parts = list(revisions)
     body = b"".join(_REVISION.pack(n, len(data)) + data for n, data in enumerate(parts))
-    return _HEAD.pack(FORMAT, version, len(parts)) + body
+    return _HEAD.pack(FORMAT, VERSION, len(parts)) + body
 
 
 def write_text(text: str) -> bytes:
@@ -65,14 +66,14 @@ def write_compact_long(value: int) -> bytes:
 class VersionedReader:
     """Reads values one after the other from bytes. Raises ``RemoteProtocolError``."""
 
-    def __init__(self, data: bytes, position: int = 0) -> None:
+    def __init__(self, data: bytes) -> None:
         self._data = data
-        self.position = position
+        self.position = 0
 
-    def read_revision(self, *, version: int = 0) -> VersionedReader:
+    def read_revision(self) -> VersionedReader:
         """Return a reader of revision 0 of the record that begins here; advance past the record."""
         found_format, found_version, count = self._unpack(_HEAD)
-        if found_format != FORMAT or found_version != version or count < 1:
+        if found_format != FORMAT or found_version != VERSION or count < 1:
             raise RemoteProtocolError(
                 f"a record of format {found_format}, version {found_version} with {count} revisions"
             )
