@@ -193,14 +193,7 @@ def _assemble(
     writer_id = uuid.UUID(int=random.getrandbits(128), version=4).bytes
     watermarks = Watermarks(store, segments, owns=members.owns, writer_id=writer_id)
     open_transactions = TransactionStore(table_client, random=random)
-    old_epochs = OldEpochs(
-        store,
-        workflows,
-        open_transactions,
-        owns=members.owns,
-        now_ms=now_ms,
-        seconds_min=config.history_seconds_min,
-    )
+    old_epochs = _make_old_epochs(config, store, workflows, open_transactions, members, now_ms)
     archive = OutcomeArchive(table_client)
     transaction_workflows = TransactionWorkflows(
         store,
@@ -221,11 +214,7 @@ def _assemble(
     groups = ReaderGroupOperations(store, workflows, random=random, finish_later=finish_later)
     tables = KeyValueTableOperations(store, late, now_ms=now_ms, finish_later=finish_later)
     scopes = ScopeOperations(store, workflows, groups, tables, late, finish_later=finish_later)
-    background.register("stream", workflows.finish)
-    background.register("group", groups.finish)
-    background.register(TABLE_INTENT_KIND, tables.finish)
-    background.register("scope", scopes.finish)
-    late.register_in(background)
+    _register_finishers(background, workflows, groups, tables, scopes, late)
     registry = RetentionRegistry(table_client, now_ms=now_ms)
     streams = StreamOperations(store, segments, workflows, tags, registry.register)
     return Controller(
@@ -244,6 +233,37 @@ def _assemble(
         members,
         now_ms,
         finish_later,
+    )
+
+
+def _register_finishers(
+    background: Background,
+    streams: StreamWorkflows,
+    groups: ReaderGroupOperations,
+    tables: KeyValueTableOperations,
+    scopes: ScopeOperations,
+    late: LateSegments,
+) -> None:
+    """Register what finishes each kind of intent."""
+    background.register("stream", streams.finish)
+    background.register("group", groups.finish)
+    background.register(TABLE_INTENT_KIND, tables.finish)
+    background.register("scope", scopes.finish)
+    late.register_in(background)
+
+
+def _make_old_epochs(
+    config: ControllerConfig,
+    store: MetadataStore,
+    workflows: StreamWorkflows,
+    transactions: TransactionStore,
+    members: Members,
+    now_ms: Callable[[], int],
+) -> OldEpochs:
+    """Return what drops the records of epochs that the head of their stream has left."""
+    seconds = config.history_seconds_min
+    return OldEpochs(
+        store, workflows, transactions, owns=members.owns, now_ms=now_ms, seconds_min=seconds
     )
 
 

@@ -54,7 +54,7 @@ class HashLayout:
     key_length = 0
     """Length of all keys, 0 for any."""
     shares_buckets = True
-    """Whether several keys may be in one bucket."""
+    """True if several keys may be in one bucket."""
 
     def __init__(self, hash_key: HashKey = hash_key) -> None:
         self.bucket = hash_key
