@@ -31,7 +31,10 @@ def test_the_documents_example_is_read() -> None:
     assert last.delta_offset + last.delta_length == last.offset
     tree = stored_tree(key_length=2)
     tree.store.data += data
-    for footer, value, parts in ((first, 2, (0, 0x2C, 0x4E)), (last, -7, (last.delta_offset,))):
+    for footer, value, parts in (
+        (first, 2, (0, 0x2C, 0x4E)),
+        (last, -7, (0xFE, last.delta_offset)),
+    ):
         tree.tree.restore(footer, end=len(data))
         assert tree.everything() == [(b"aa", 1), (b"bb", value), (b"cc", 3)]
         assert footer.update_offset == parts[0]
