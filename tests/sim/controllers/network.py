@@ -122,7 +122,11 @@ class Link:
                 self._note(f"haunt {kind}")
             elif late:
                 self._note(f"late {kind}")
+            created_count = len(self._store.created)
             reply = self._store._apply(request)
+            if life != self._lives:
+                # It may make again what was deleted; the controller that took over deletes it again.
+                del self._store.created[created_count:]
             if self._random.random() < self._rates.lost_replies:
                 self._note(f"lost reply to {kind}")
                 break_off()
