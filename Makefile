@@ -131,7 +131,7 @@ bench-budget: $(VENV)/.tested ## what one append block costs, by stage (perf and
 	$(BIN)/python -m benchmarks.bench_budget $(ARGS)
 
 .PHONY: bench-scale
-bench-scale: $(VENV)/.tested java ## many segments, writers, readers of 10 GB and restarts, in a quarter of an hour
+bench-scale: $(VENV)/.tested java ## many segments, writers, readers of 10 GB and restarts, in half an hour
 	$(BIN)/python -m benchmarks.bench_scale $(ARGS)
 
 .PHONY: bench-controller
