@@ -120,7 +120,7 @@ async def test_a_new_store_can_use_it_and_its_datanode_syncs(
 ) -> None:
     location = new_place()
     hdfs = connect(location, SETTINGS)
-    opened = OpenedHdfs(hdfs, location, SETTINGS, bytes)
+    opened = OpenedHdfs(hdfs, location, SETTINGS)
     with closing(opened):
         await opened.look()
         await opened.try_everything()
