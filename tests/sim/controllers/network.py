@@ -125,7 +125,7 @@ class Link:
             created_count = len(self._store.created)
             reply = self._store._apply(request)
             if life != self._lives:
-                # It may make again what was deleted; the controller that took over deletes it again.
+                # It may make again what was deleted; who took over deletes it once more.
                 del self._store.created[created_count:]
             if self._random.random() < self._rates.lost_replies:
                 self._note(f"lost reply to {kind}")
