@@ -20,6 +20,7 @@ from benchmarks.comparison import ComparedRow, Outcome, compare, limited
 from benchmarks.load import LoadFailedError
 from benchmarks.measured import has_failed, list_remarks
 from benchmarks.peers.api import Peer, PeerFailedError, RunningPeer, running
+from benchmarks.peers.segstore_standalone import SegstoreStandalone
 from benchmarks.streams.drains import drain_outcome
 from benchmarks.streams.rows import BY_NAME, CRASH, OURS, ROW_OF_LIMIT, START, Plan
 from benchmarks.streams.runs import crash_outcome, load_outcome, start_outcome
@@ -160,7 +161,10 @@ class _Runner:
                 with removed(directory):
                     return drain_outcome(peer, drain, directory, client_heap=heap)
             load, heap = self._plan.load(row), row.client_heap or self._plan.client_heap
-            if not self._plan.fresh:
+            if row.settings and server == OURS:
+                self._drop_kept()
+                peer = SegstoreStandalone(settings=row.settings)
+            elif not self._plan.fresh:
                 return load_outcome(peer, self._keep(index, server), load, client_heap=heap)
             with removed(directory), running(peer, directory) as started:
                 return load_outcome(peer, started, load, client_heap=heap)

@@ -23,10 +23,11 @@ class _Record(Protocol):
 class JournalThread:
     """A thread that writes batches. One other thread calls its methods.
 
-    The thread signals ``event_fd``, an eventfd, whenever a batch is finished.
+    The thread signals ``event_fd``, an eventfd, whenever a batch is finished. It begins to write a
+    batch ``interval_seconds_min`` after the one before, or later.
     """
 
-    def __init__(self, event_fd: int) -> None: ...
+    def __init__(self, event_fd: int, interval_seconds_min: float = 0.0) -> None: ...
     def submit(
         self,
         records: Sequence[_Record],

@@ -47,6 +47,22 @@ cdef extern from "<signal.h>" nogil:
     int sigfillset(sigset_t *)
     int pthread_sigmask(int, const sigset_t *, sigset_t *)
 
+cdef extern from "<time.h>" nogil:
+    ctypedef long time_t
+    struct timespec:
+        time_t tv_sec
+        long tv_nsec
+    enum:
+        CLOCK_MONOTONIC
+        TIMER_ABSTIME
+    int clock_gettime(int, timespec *)
+    int clock_nanosleep(int, int, const timespec *, timespec *)
+
+cdef extern from "<sys/prctl.h>" nogil:
+    enum:
+        PR_SET_TIMERSLACK
+    int prctl(int, unsigned long)
+
 cdef extern from "<stdlib.h>" nogil:
     int posix_memalign(void **, size_t, size_t)
 
@@ -107,6 +123,7 @@ cdef struct Shared:
     # A job belongs to the thread from its submission until it is finished.
     Job jobs[SLOTS]
     int event_fd
+    uint64_t interval_nanoseconds
     # Used by the thread alone.
     unsigned char *memory
     size_t capacity
@@ -216,15 +233,34 @@ cdef ssize_t write_job(Shared *shared, const Job *job) noexcept nogil:
             return -errno
 
 
+cdef inline uint64_t now_nanoseconds() noexcept nogil:
+    cdef timespec now
+    clock_gettime(CLOCK_MONOTONIC, &now)
+    return <uint64_t>now.tv_sec * 1000000000 + <uint64_t>now.tv_nsec
+
+
+cdef inline void sleep_until(uint64_t nanoseconds) noexcept nogil:
+    cdef timespec until
+    until.tv_sec = <time_t>(nanoseconds // 1000000000)
+    until.tv_nsec = <long>(nanoseconds % 1000000000)
+    while clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR:
+        pass
+
+
 cdef void *run_thread(void *argument) noexcept nogil:
     cdef Shared *shared = <Shared *>argument
     cdef Job *job
     cdef uint64_t one = 1
+    cdef uint64_t interval = shared.interval_nanoseconds
+    cdef uint64_t begun = 0
     cdef bint blocked
     cdef sigset_t signals
     # Signals are for the interpreter's threads.
     sigfillset(&signals)
     pthread_sigmask(SIG_SETMASK, &signals, NULL)
+    if interval:
+        # By default the kernel may make each sleep 0.05 ms longer.
+        prctl(PR_SET_TIMERSLACK, 1)
     pthread_mutex_lock(&shared.lock)
     while True:
         while shared.over == shared.submitted and not shared.stopping:
@@ -234,6 +270,8 @@ cdef void *run_thread(void *argument) noexcept nogil:
         job = &shared.jobs[shared.over % SLOTS]
         blocked = shared.blocked
         pthread_mutex_unlock(&shared.lock)
+        if interval:
+            begun = now_nanoseconds()
         job.result = 0 if blocked else write_job(shared, job)
         pthread_mutex_lock(&shared.lock)
         if job.result != <ssize_t>job.length:
@@ -242,6 +280,9 @@ cdef void *run_thread(void *argument) noexcept nogil:
         pthread_mutex_unlock(&shared.lock)
         # An eventfd takes any number of these; a reader may be faster than this line.
         write(shared.event_fd, &one, sizeof(one))
+        if interval:
+            # A batch that is submitted meanwhile needs no wake-up.
+            sleep_until(begun + interval)
         pthread_mutex_lock(&shared.lock)
     pthread_mutex_unlock(&shared.lock)
     return NULL
@@ -250,7 +291,8 @@ cdef void *run_thread(void *argument) noexcept nogil:
 cdef class JournalThread:
     """The journal's thread. One other thread calls its methods.
 
-    The thread signals ``event_fd``, an eventfd, whenever a batch is finished.
+    The thread signals ``event_fd``, an eventfd, whenever a batch is finished. It begins to write a
+    batch ``interval_seconds_min`` after the one before, or later.
     """
 
     cdef Shared shared
@@ -258,10 +300,11 @@ cdef class JournalThread:
     cdef bint running
     cdef uint64_t taken
 
-    def __cinit__(self, int event_fd):
+    def __cinit__(self, int event_fd, double interval_seconds_min=0.0):
         pthread_mutex_init(&self.shared.lock, NULL)
         pthread_cond_init(&self.shared.changed, NULL)
         self.shared.event_fd = event_fd
+        self.shared.interval_nanoseconds = <uint64_t>(interval_seconds_min * 1e9)
         cdef int error = pthread_create(&self.thread, NULL, run_thread, &self.shared)
         if error:
             raise OSError(error, "the journal's thread cannot be started")

@@ -124,7 +124,9 @@ def _kept_journal(
 ) -> KeptJournal:
     path = directory.journal_path(number)
     settings = JournalSettings(
-        file_bytes=config.journal_file_bytes, journal_bytes_max=config.journal_bytes_max
+        file_bytes=config.journal_file_bytes,
+        journal_bytes_max=config.journal_bytes_max,
+        interval_seconds_min=config.journal_interval_seconds_min,
     )
 
     @asynccontextmanager

@@ -7,6 +7,7 @@ import resource
 import select
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -31,10 +32,10 @@ def entry(position: int, *parts: bytes | bytearray | memoryview) -> Record:
 class Written:
     """A thread, and a file that it writes."""
 
-    def __init__(self, path: Path, event_fd: int) -> None:
+    def __init__(self, path: Path, event_fd: int, interval_seconds_min: float = 0.0) -> None:
         self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         self.event_fd = event_fd
-        self.thread = JournalThread(event_fd)
+        self.thread = JournalThread(event_fd, interval_seconds_min)
 
     def close(self) -> None:
         self.thread.stop()
@@ -63,10 +64,10 @@ class Written:
 
 
 @contextmanager
-def written_at(path: Path) -> Iterator[Written]:
+def written_at(path: Path, interval_seconds_min: float = 0.0) -> Iterator[Written]:
     event_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
     try:
-        with closing(Written(path, event_fd)) as written:
+        with closing(Written(path, event_fd, interval_seconds_min)) as written:
             yield written
     finally:
         os.close(event_fd)
@@ -252,3 +253,22 @@ def test_it_writes_while_nobody_lets_go_of_the_interpreters_lock(
         finally:
             sys.setswitchinterval(interval)
     written.fetch(1)
+
+
+def test_writes_begin_an_interval_apart(tmp_path: Path) -> None:
+    with written_at(tmp_path / "file", 0.05) as written:
+        length = written.submit([entry(0, b"a" * 100)])
+        assert written.fetch(1) == [length]
+        begun_before = time.monotonic()
+        for number in (1, 2, 3):
+            written.submit([entry(number, b"b" * 100)], offset=number * length)
+            assert written.fetch(1) == [length]
+        assert time.monotonic() - begun_before >= 2 * 0.05
+
+
+def test_a_thread_with_an_interval_writes_what_it_has_before_it_stops(tmp_path: Path) -> None:
+    with written_at(tmp_path / "file", 0.05) as written:
+        length = written.submit([entry(0, b"a" * 100)])
+        written.submit([entry(1, b"b" * 100)], offset=length, number=6, durable_number=5)
+        written.thread.stop()
+        assert written.thread.fetch_results() == [length, length]

@@ -293,6 +293,8 @@ async def test_the_batching_delay_gathers_what_comes_meanwhile(
         {"journal_file_bytes": 2 * GIB},
         {"journal_file_bytes": 64 * MIB + 1},
         {"journal_file_bytes": MIB},
+        {"journal_interval_seconds_min": -0.001},
+        {"journal_interval_seconds_min": 0.2},
         {"container_count": 2000},
         {"container_count": 70, "journal_bytes_max": GIB},
         {

@@ -123,7 +123,7 @@ class ThreadRunner:
         """Start the thread and hand over its batches until stopped, and only then."""
         event_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._writer, self._on_batch = writer, on_batch
-        self._thread = thread = JournalThread(event_fd)
+        self._thread = thread = JournalThread(event_fd, settings.interval_seconds_min)
         try:
             with trio.CancelScope(shield=True):
                 async with trio.open_nursery() as nursery:

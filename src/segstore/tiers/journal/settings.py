@@ -12,6 +12,9 @@ FILE_OVERHEAD_BYTES = 192 * 1024
 SNAPSHOT_RECORDS_MAX = 3840
 """Maximum count of records of 32 bytes in the snapshot, which leaves 72 KiB for the rest."""
 
+INTERVAL_SECONDS_MAX = 0.1
+"""Maximum of ``interval_seconds_min``: a shutdown waits for it."""
+
 
 @dataclass(frozen=True, slots=True)
 class JournalSettings:
@@ -35,8 +38,16 @@ class JournalSettings:
     mark_delay_seconds: float = 0.02
     """Idle time, in seconds, after which the journal marks its end, so that damage to the last
     batch can be told from a write that a crash interrupted."""
+    interval_seconds_min: float = 0.0
+    """Minimum time, in seconds, between the beginnings of two synced writes; 0 for none. Records
+    that come meanwhile share a write."""
 
     def __post_init__(self) -> None:
+        if not 0 <= self.interval_seconds_min <= INTERVAL_SECONDS_MAX:
+            raise ValueError(
+                f"interval_seconds_min of a journal has to be from 0 to {INTERVAL_SECONDS_MAX}, not"
+                f" {self.interval_seconds_min}"
+            )
         if self.file_bytes % 4096 != 0 or self.file_bytes < 2 * FILE_OVERHEAD_BYTES:
             raise ValueError(
                 f"a journal file is a multiple of 4096 bytes and has at least"
