@@ -9,15 +9,22 @@ Invariants:
 2. To make room for a new block, blocks that were read to their end are dropped first, then the ones
    that were used least recently.
 3. The bytes of a block do not change. Memory that is being sent outlives its block.
+4. The blocks of a segment do not overlap, and its list of them is sorted by offset: a cache of
+   gigabytes keeps hundreds, and each request looks for some.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
+from collections.abc import Sequence
+from operator import attrgetter
 from typing import Final
 
 HISTORY_SECONDS_MAX: Final = 60.0
 """Maximum time that a block is kept without being used."""
+
+_offset_of = attrgetter("offset")
 
 
 class HistoryBlock:
@@ -36,6 +43,18 @@ class HistoryBlock:
         """Return a view of the block's bytes from ``offset`` on, at most ``length_max`` of them."""
         start = offset - self.offset
         return self.data[start : start + length_max]
+
+
+def block_at(blocks: Sequence[HistoryBlock], offset: int) -> HistoryBlock | None:
+    """Return the one of a segment's blocks that has the byte at ``offset``, or None."""
+    index = bisect_right(blocks, offset, key=_offset_of) - 1
+    return blocks[index] if index >= 0 and offset < blocks[index].end else None
+
+
+def next_block_offset(blocks: Sequence[HistoryBlock], offset: int) -> int | None:
+    """Return where the first of a segment's blocks after ``offset`` begins, or None."""
+    index = bisect_right(blocks, offset, key=_offset_of)
+    return blocks[index].offset if index < len(blocks) else None
 
 
 class HistoryBlocks:
@@ -82,7 +101,7 @@ class HistoryBlocks:
         block = HistoryBlock(offset, data, place)
         block.used_at = self._now
         self._unread[block] = None
-        place.append(block)
+        insort(place, block, key=_offset_of)
         self.kept_bytes += len(data)
         return block
 
@@ -102,7 +121,8 @@ class HistoryBlocks:
     def forget(self, block: HistoryBlock) -> None:
         """Drop a block that is kept."""
         del (self._unread if block in self._unread else self._read)[block]
-        block.place.remove(block)
+        place = block.place
+        del place[place.index(block, bisect_left(place, block.offset, key=_offset_of))]
         self.kept_bytes -= len(block.data)
 
     def _forget_beyond(self, blocks: OrderedDict[HistoryBlock, None], kept_bytes_max: int) -> None:

@@ -20,7 +20,12 @@ from typing import Final
 from _fast.cache.read_index import Generations, SegmentEntries
 from _fast.log.logged_pieces import LoggedPieces, Piece
 from segstore.api import HasRoom, OnRead, ReadResult, ask_again
-from segstore.cache.history import HistoryBlock, HistoryBlocks
+from segstore.cache.history import (
+    HistoryBlock,
+    HistoryBlocks,
+    block_at,
+    next_block_offset,
+)
 from segstore.errors import SegmentStoreError
 from segstore.model.metadata import SegmentMetadata
 
@@ -170,10 +175,7 @@ class SegmentReadIndex:
 
     def block_at(self, offset: int) -> HistoryBlock | None:
         """Return the block of history that has the byte at ``offset``."""
-        for block in self.blocks:
-            if block.offset <= offset < block.end:
-                return block
-        return None
+        return block_at(self.blocks, offset)
 
     def add_read_end(self, end: int) -> None:
         """Record that a reader has read history up to ``end``."""
@@ -204,10 +206,8 @@ class SegmentReadIndex:
         for fetch in self.fetches:
             if fetch.offset > offset:
                 end = min(end, fetch.offset)
-        for block in self.blocks:
-            if block.offset > offset:
-                end = min(end, block.offset)
-        return end
+        kept_from = next_block_offset(self.blocks, offset)
+        return end if kept_from is None else min(end, kept_from)
 
     def known_end(self, offset: int, limit: int) -> int:
         """Return where the bytes from ``offset`` on end that are cached, kept or being fetched.

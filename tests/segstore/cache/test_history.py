@@ -5,9 +5,17 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from _fast.wire.lent_memory import LentMemory
-from segstore.cache.history import HISTORY_SECONDS_MAX, HistoryBlock, HistoryBlocks
+from segstore.cache.history import (
+    HISTORY_SECONDS_MAX,
+    HistoryBlock,
+    HistoryBlocks,
+    block_at,
+    next_block_offset,
+)
 
 LENGTH = 1000
 
@@ -119,3 +127,27 @@ def test_a_block_holds_at_most_twice_its_bytes(length: int, lent: int) -> None:
     assert block is not None
     assert block.data == content
     assert memory.lent_count == lent
+
+
+@given(
+    st.permutations(range(8)),
+    st.lists(st.integers(0, 7), unique=True),
+    st.integers(-1, 9 * LENGTH),
+)
+def test_blocks_are_found_as_by_a_look_at_all_of_them(
+    order: list[int], dropped: list[int], offset: int
+) -> None:
+    blocks = HistoryBlocks(8 * LENGTH)
+    place: list[HistoryBlock] = []
+    kept = {}
+    for index in order:
+        data = memoryview(bytes(LENGTH // 2 if index % 2 else LENGTH))
+        kept[index] = blocks.keep(index * LENGTH, data, place)
+    for index in dropped:
+        blocks.forget(kept.pop(index))
+    assert sorted(offsets_of(place)) == offsets_of(place)
+    assert set(place) == set(kept.values())
+    with_it = [block for block in place if block.offset <= offset < block.end]
+    assert block_at(place, offset) == (with_it[0] if with_it else None)
+    behind = [block.offset for block in place if block.offset > offset]
+    assert next_block_offset(place, offset) == min(behind, default=None)
