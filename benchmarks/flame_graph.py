@@ -34,7 +34,7 @@ def record(row_name: str, output: Path) -> None:
     """Load a fresh server with the row's work, and write the flame graph of its segment store."""
     plan = Plan(warmup_seconds=WARMUP_SECONDS, seconds=SECONDS)
     load = plan.load(BY_NAME[row_name])
-    peer = SegstoreStandalone()
+    peer = SegstoreStandalone(settings=BY_NAME[row_name].settings)
     peer.reserve()
     with tempfile.TemporaryDirectory(prefix="segstore-flame-") as directory:
         try:

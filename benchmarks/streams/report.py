@@ -306,8 +306,10 @@ def _points(
         found = []
         for name in measured.plan.rows:
             load = BY_NAME[name].load
-            if load is None or load != Load(
-                rate=load.rate, event_size=load.event_size, segments=load.segments
+            if (
+                load is None
+                or BY_NAME[name].settings
+                or load != Load(rate=load.rate, event_size=load.event_size, segments=load.segments)
             ):
                 continue  # it differs in more than what the curves are over
             x, y = point(load, medians(measured, name, key)) if belongs(load) else (0, None)

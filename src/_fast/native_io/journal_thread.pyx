@@ -253,14 +253,14 @@ cdef void *run_thread(void *argument) noexcept nogil:
     cdef uint64_t one = 1
     cdef uint64_t interval = shared.interval_nanoseconds
     cdef uint64_t begun = 0
-    cdef bint blocked
+    cdef bint blocked, stopping
     cdef sigset_t signals
     # Signals are for the interpreter's threads.
     sigfillset(&signals)
     pthread_sigmask(SIG_SETMASK, &signals, NULL)
     if interval:
         # By default the kernel may make each sleep 0.05 ms longer.
-        prctl(PR_SET_TIMERSLACK, 1)
+        prctl(PR_SET_TIMERSLACK, <unsigned long>1)
     pthread_mutex_lock(&shared.lock)
     while True:
         while shared.over == shared.submitted and not shared.stopping:
@@ -277,10 +277,11 @@ cdef void *run_thread(void *argument) noexcept nogil:
         if job.result != <ssize_t>job.length:
             shared.blocked = True
         shared.over += 1
+        stopping = shared.stopping
         pthread_mutex_unlock(&shared.lock)
         # An eventfd takes any number of these; a reader may be faster than this line.
         write(shared.event_fd, &one, sizeof(one))
-        if interval:
+        if interval and not stopping and now_nanoseconds() < begun + interval:
             # A batch that is submitted meanwhile needs no wake-up.
             sleep_until(begun + interval)
         pthread_mutex_lock(&shared.lock)

@@ -234,8 +234,9 @@ class SegmentStoreConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     journal_bytes_max: int = 8 * GIB
     """Maximum number of bytes in the journal that tier 2 does not have; appends wait above it."""
     journal_interval_seconds_min: float = 0.0
-    """Minimum time, in seconds, between the beginnings of two writes of a journal. More makes fewer
-    writes of more events each, so an event takes less CPU and is acknowledged later."""
+    """Minimum time, in seconds, between the beginnings of two writes of a journal; at most 0.1, and
+    0 for none. More makes fewer writes of more events each, so an event takes less CPU and is
+    acknowledged later. Not for logs on bookies."""
     storage_dir: Path | None = None
     """Directory where tier 2 keeps its chunks; inside the data directory when None."""
     tier2: str | None = None

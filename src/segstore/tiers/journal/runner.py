@@ -95,6 +95,7 @@ class ThreadRunner:
     def __init__(self) -> None:
         self._submitted: deque[PreparedBatch] = deque()
         self._unwritten: deque[tuple[PreparedBatch, int]] = deque()
+        self._outstanding_max = OUTSTANDING_MAX
         self._stopping = False
         self._marking = False
         self._begun = trio.Event()
@@ -124,6 +125,9 @@ class ThreadRunner:
         event_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._writer, self._on_batch = writer, on_batch
         self._thread = thread = JournalThread(event_fd, settings.interval_seconds_min)
+        if settings.interval_seconds_min:
+            # A second one would be closed an interval earlier, and written no sooner.
+            self._outstanding_max = 1
         try:
             with trio.CancelScope(shield=True):
                 async with trio.open_nursery() as nursery:
@@ -187,7 +191,7 @@ class ThreadRunner:
             self._fail_all()
         if self._unwritten or self._marking:
             return bool(self._unwritten) or self._stopping
-        while len(self._submitted) < OUTSTANDING_MAX:
+        while len(self._submitted) < self._outstanding_max:
             batch = writer.prepare_next()
             if batch is None:
                 break

@@ -40,13 +40,13 @@ class JournalSettings:
     batch can be told from a write that a crash interrupted."""
     interval_seconds_min: float = 0.0
     """Minimum time, in seconds, between the beginnings of two synced writes; 0 for none. Records
-    that come meanwhile share a write."""
+    that come meanwhile share a write, which may begin two intervals later."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.interval_seconds_min <= INTERVAL_SECONDS_MAX:
             raise ValueError(
-                f"interval_seconds_min of a journal has to be from 0 to {INTERVAL_SECONDS_MAX}, not"
-                f" {self.interval_seconds_min}"
+                "the interval between writes (journal_interval_seconds_min) has to be from 0 to"
+                f" {INTERVAL_SECONDS_MAX}, not {self.interval_seconds_min}"
             )
         if self.file_bytes % 4096 != 0 or self.file_bytes < 2 * FILE_OVERHEAD_BYTES:
             raise ValueError(

@@ -7,6 +7,7 @@ import os
 import shutil
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,11 @@ SETTINGS = JournalSettings(
     no_space_retry_seconds=0.01,
     mark_delay_seconds=0.005,
 )
+
+
+@pytest.fixture(params=[0.0, 0.002], ids=["at once", "with an interval"])
+def settings(request: pytest.FixtureRequest) -> JournalSettings:
+    return replace(SETTINGS, interval_seconds_min=request.param)
 
 
 class OtherDisk(LocalDisk):
@@ -119,10 +125,10 @@ async def begun(journal: Journal) -> Answers:
 
 
 async def test_what_the_thread_cannot_write_is_written_in_order_all_the_same(
-    tmp_path: Path,
+    tmp_path: Path, settings: JournalSettings
 ) -> None:
     disk = OtherDisk(tmp_path)
-    async with open_journal(tmp_path, SETTINGS, disk=disk) as journal:
+    async with open_journal(tmp_path, settings, disk=disk) as journal:
         answers = await begun(journal)
         before = disk.durable_writes
         for turn in range(40):
@@ -141,9 +147,11 @@ async def test_what_the_thread_cannot_write_is_written_in_order_all_the_same(
     disk.close()
 
 
-async def test_a_batch_behind_one_that_failed_fails_too_and_is_not_written(tmp_path: Path) -> None:
+async def test_a_batch_behind_one_that_failed_fails_too_and_is_not_written(
+    tmp_path: Path, settings: JournalSettings
+) -> None:
     disk = OtherDisk(tmp_path)
-    async with open_journal(tmp_path, SETTINGS, disk=disk) as journal:
+    async with open_journal(tmp_path, settings, disk=disk) as journal:
         answers = await begun(journal)
         await trio.sleep(0.05)
         disk.path, disk.flags = os.devnull, os.O_RDONLY
@@ -165,9 +173,11 @@ async def test_a_batch_behind_one_that_failed_fails_too_and_is_not_written(tmp_p
     disk.close()
 
 
-async def test_what_meets_a_full_disk_waits_and_is_durable_in_order(tmp_path: Path) -> None:
+async def test_what_meets_a_full_disk_waits_and_is_durable_in_order(
+    tmp_path: Path, settings: JournalSettings
+) -> None:
     disk = OtherDisk(tmp_path)
-    async with open_journal(tmp_path, SETTINGS, disk=disk) as journal:
+    async with open_journal(tmp_path, settings, disk=disk) as journal:
         answers = await begun(journal)
         disk.path, disk.error = "/dev/full", errno.ENOSPC
         for index in range(20):
@@ -182,11 +192,11 @@ async def test_what_meets_a_full_disk_waits_and_is_durable_in_order(tmp_path: Pa
 
 
 async def test_a_journal_that_is_closed_while_the_disk_is_full_ends_and_tells(
-    tmp_path: Path,
+    tmp_path: Path, settings: JournalSettings
 ) -> None:
     disk = OtherDisk(tmp_path)
     with trio.fail_after(60):
-        async with open_journal(tmp_path, SETTINGS, disk=disk) as journal:
+        async with open_journal(tmp_path, settings, disk=disk) as journal:
             answers = await begun(journal)
             disk.path, disk.error = "/dev/full", errno.ENOSPC
             answers.append(b"never")
@@ -196,10 +206,12 @@ async def test_a_journal_that_is_closed_while_the_disk_is_full_ends_and_tells(
     disk.close()
 
 
-async def test_a_file_that_cannot_be_made_fails_what_waits_for_a_full_disk(tmp_path: Path) -> None:
+async def test_a_file_that_cannot_be_made_fails_what_waits_for_a_full_disk(
+    tmp_path: Path, settings: JournalSettings
+) -> None:
     disk = OtherDisk(tmp_path)
     with trio.fail_after(60):
-        async with open_journal(tmp_path, SETTINGS, disk=disk) as journal:
+        async with open_journal(tmp_path, settings, disk=disk) as journal:
             answers = await begun(journal)
             disk.path, disk.error = "/dev/full", errno.ENOSPC
             answers.append(b"never")
@@ -213,9 +225,9 @@ async def test_a_file_that_cannot_be_made_fails_what_waits_for_a_full_disk(tmp_p
 
 @pytest.mark.parametrize("pause_seconds", [0.0, 0.02])
 async def test_files_roll_over_while_batches_are_being_written(
-    tmp_path: Path, pause_seconds: float
+    tmp_path: Path, pause_seconds: float, settings: JournalSettings
 ) -> None:
-    async with open_journal(tmp_path, SETTINGS) as journal:
+    async with open_journal(tmp_path, settings) as journal:
         answers = await begun(journal)
         for index in range(60):
             answers.append(b"%03d" % index * 20_000)
@@ -226,8 +238,10 @@ async def test_files_roll_over_while_batches_are_being_written(
     assert await stored(tmp_path) == answers.sent
 
 
-async def test_what_is_queued_when_the_journal_closes_is_durable(tmp_path: Path) -> None:
-    async with open_journal(tmp_path, SETTINGS) as journal:
+async def test_what_is_queued_when_the_journal_closes_is_durable(
+    tmp_path: Path, settings: JournalSettings
+) -> None:
+    async with open_journal(tmp_path, settings) as journal:
         answers = await begun(journal)
         for index in range(30):
             answers.append(b"%d" % index * 5000)
@@ -236,18 +250,18 @@ async def test_what_is_queued_when_the_journal_closes_is_durable(tmp_path: Path)
 
 
 async def test_damage_to_a_last_batch_that_was_written_slowly_is_no_torn_write(
-    tmp_path: Path,
+    tmp_path: Path, settings: JournalSettings
 ) -> None:
     directory, image = tmp_path / "journal", tmp_path / "image"
     directory.mkdir()
     disk = OtherDisk(directory)
-    async with open_journal(directory, SETTINGS, disk=disk) as journal:
+    async with open_journal(directory, settings, disk=disk) as journal:
         answers = await begun(journal)
         await trio.sleep(0.05)
-        disk.path, disk.seconds = "/dev/full", 10 * SETTINGS.mark_delay_seconds
+        disk.path, disk.seconds = "/dev/full", 10 * settings.mark_delay_seconds
         answers.append(b"slowly" * 100)
         await answers.wait()
-        await trio.sleep(20 * SETTINGS.mark_delay_seconds)
+        await trio.sleep(20 * settings.mark_delay_seconds)
         shutil.copytree(directory, image)
     assert answers.got == [None, None]
     file = min(image.iterdir())
@@ -260,10 +274,10 @@ async def test_damage_to_a_last_batch_that_was_written_slowly_is_no_torn_write(
 
 
 async def test_the_failure_of_an_idle_journal_is_known_before_anything_is_appended(
-    tmp_path: Path,
+    tmp_path: Path, settings: JournalSettings
 ) -> None:
     disk = OtherDisk(tmp_path)
-    async with open_journal(tmp_path, SETTINGS, disk=disk) as journal:
+    async with open_journal(tmp_path, settings, disk=disk) as journal:
         answers = await begun(journal)
         answers.append(b"stored")
         await answers.wait()
@@ -280,7 +294,7 @@ async def test_the_failure_of_an_idle_journal_is_known_before_anything_is_append
 
 
 async def test_a_journal_that_is_cancelled_while_its_thread_starts_is_closed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: JournalSettings
 ) -> None:
     eventfd = os.eventfd
     with trio.CancelScope() as scope:
@@ -290,7 +304,7 @@ async def test_a_journal_that_is_cancelled_while_its_thread_starts_is_closed(
             return eventfd(*arguments)
 
         monkeypatch.setattr(os, "eventfd", cancel)
-        async with open_journal(tmp_path, SETTINGS):
+        async with open_journal(tmp_path, settings):
             await trio.sleep_forever()
     assert scope.cancelled_caught
     assert await stored(tmp_path) == []
