@@ -301,7 +301,7 @@ def _method(
     accept: Callable[[Handler, Message, _Answer], None],
     token: trio.lowlevel.TrioToken,
 ) -> grpc.RpcMethodHandler[Any, Any]:
-    """Return what grpcio calls for a method; ``take`` accepts a call once its request is there.
+    """Return what grpcio calls for a method; ``accept`` gets a call once its request is there.
 
     On the wire a unary call is a stream of one message each way; only for streams does grpcio let
     the function return before there is a request or an answer.

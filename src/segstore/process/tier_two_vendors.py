@@ -1,8 +1,8 @@
 """The kinds of tier 2 that have a location with a scheme, such as ``s3://bucket/prefix``.
 
 Owns: ``VENDORS``, and ``TierTwo``, which a vendor opens. A new kind of tier 2 is one entry of
-``VENDORS``: nothing else in the store names a vendor. Directories have no scheme, and no entry:
-they are what a store uses without a location.
+``VENDORS``; beside it, settings and their documentation name vendors. Directories have no scheme,
+and no entry: they are what a store uses without a location.
 """
 
 from __future__ import annotations
