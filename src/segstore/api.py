@@ -14,7 +14,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -78,6 +78,8 @@ class SegmentSample(NamedTuple):
     last_modified_ms: int
 
 
+FindSample = Callable[[str], SegmentSample | None]
+"""Returns the last sample of the segment with a name, or None."""
 OnRead = Callable[[SegmentStoreError | None, ReadResult | None], None]
 HasRoom = Callable[[], bool]
 """Returns whether the reader can accept the data of a read now."""
@@ -201,6 +203,13 @@ class SegmentContainer(Protocol):
         ``NoSuchSegmentError``."""
         ...
 
+    async def find_info(self, name: str) -> SegmentInfo:
+        """Return the committed state of a segment; one that is not in memory stays so.
+
+        Raises ``NoSuchSegmentError``, ``StorageError`` and ``ContainerOfflineError``.
+        """
+        ...
+
     async def get_attributes(
         self, name: str, attribute_ids: Sequence[AttributeId]
     ) -> dict[AttributeId, int]:
@@ -233,8 +242,11 @@ class SegmentContainer(Protocol):
         """
         ...
 
-    def load_samples(self, also: Collection[str] = ()) -> Iterator[SegmentSample]:
-        """Return the counts of the segments in memory that have a scaling policy, or are named."""
+    def load_samples(self, find_last: FindSample) -> Iterator[SegmentSample]:
+        """Return the counts of the segments in memory that differ from their last sample.
+
+        Without a last sample, only segments that have a scaling policy are included.
+        """
         ...
 
     def unpersisted_attribute_count(self, name: str) -> int:

@@ -14,7 +14,6 @@ from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
-    Collection,
     Iterator,
     Mapping,
     Sequence,
@@ -29,6 +28,7 @@ import trio
 
 from _fast.btree.tree import PageCache
 from segstore.api import (
+    FindSample,
     HasRoom,
     OnAppended,
     OnRead,
@@ -321,17 +321,13 @@ class Container(SegmentContainer):
         )
 
     def segment_info(self, name: str) -> SegmentInfo:
-        segment = self._segment(name)
-        return SegmentInfo(
-            name=name,
-            segment_id=segment.segment_id,
-            segment_type=segment.segment_type,
-            start_offset=segment.start_offset,
-            length=segment.length,
-            storage_length=segment.storage_length,
-            sealed=segment.sealed,
-            last_modified_ms=segment.last_modified_ms,
-        )
+        return _describe(self._segment(name))
+
+    async def find_info(self, name: str) -> SegmentInfo:
+        record = await self._activation.find_record(name)
+        if record is None:
+            return self.segment_info(name)
+        return _describe(SegmentMetadata.from_record(record, 0))
 
     async def get_attributes(
         self, name: str, attribute_ids: Sequence[AttributeId]
@@ -363,21 +359,33 @@ class Container(SegmentContainer):
             async for page in pages:
                 yield page
 
-    def load_samples(self, also: Collection[str] = ()) -> Iterator[SegmentSample]:
+    def load_samples(self, find_last: FindSample) -> Iterator[SegmentSample]:
         for segment in self._metadata.by_name.values():
             attributes = segment.attributes
             scale_type = attributes.get(SCALE_POLICY_TYPE, 0)
-            if scale_type > 0 or segment.name in also:
-                yield SegmentSample(
-                    segment.name,
-                    segment.segment_id,
-                    scale_type,
-                    attributes.get(SCALE_POLICY_RATE, 0),
-                    attributes.get(EVENT_COUNT, 0),
-                    segment.length,
-                    segment.sealed,
-                    segment.last_modified_ms,
-                )
+            last = find_last(segment.name)
+            if last is None:
+                if scale_type <= 0:
+                    continue
+            elif (
+                last.length == segment.length
+                and last.sealed == segment.sealed
+                and last.scale_type == scale_type
+                and last.target_rate == attributes.get(SCALE_POLICY_RATE, 0)
+                and last.event_count == attributes.get(EVENT_COUNT, 0)
+                and last.segment_id == segment.segment_id
+            ):
+                continue
+            yield SegmentSample(
+                segment.name,
+                segment.segment_id,
+                scale_type,
+                attributes.get(SCALE_POLICY_RATE, 0),
+                attributes.get(EVENT_COUNT, 0),
+                segment.length,
+                segment.sealed,
+                segment.last_modified_ms,
+            )
 
     def unpersisted_attribute_count(self, name: str) -> int:
         return len(self._segment(name).attribute_memory.dirty)
@@ -437,6 +445,19 @@ class Container(SegmentContainer):
             on_complete=on_complete,
             has_room=has_room,
         )
+
+
+def _describe(segment: SegmentMetadata) -> SegmentInfo:
+    return SegmentInfo(
+        name=segment.name,
+        segment_id=segment.segment_id,
+        segment_type=segment.segment_type,
+        start_offset=segment.start_offset,
+        length=segment.length,
+        storage_length=segment.storage_length,
+        sealed=segment.sealed,
+        last_modified_ms=segment.last_modified_ms,
+    )
 
 
 class _Links:

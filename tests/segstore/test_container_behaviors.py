@@ -163,6 +163,14 @@ async def test_a_new_segment_is_empty_and_open(container: SegmentContainer) -> N
     assert info.segment_type == SegmentType.STREAM
 
 
+async def test_the_info_of_a_segment_is_found(container: SegmentContainer) -> None:
+    await container.create_segment("s")
+    await container.append("s", b"data")
+    assert await container.find_info("s") == container.segment_info("s")
+    with pytest.raises(NoSuchSegmentError):
+        await container.find_info("none")
+
+
 async def test_a_segment_is_created_with_its_attributes(container: SegmentContainer) -> None:
     kind = int(SegmentType.TABLE)
     await container.create_segment("s", attributes={ROLLOVER_SIZE: 7, ATTRIBUTE_SEGMENT_TYPE: kind})

@@ -1,4 +1,4 @@
-"""Activates inactive segments.
+"""Activates inactive segments, and finds the records of those that stay inactive.
 
 Owns: which segments are being loaded.
 
@@ -17,11 +17,12 @@ import trio
 
 from segstore.api import Waiter
 from segstore.durable_log.update_transaction import NO_RECORD
-from segstore.errors import SegmentError, SegmentStoreError
+from segstore.errors import SegmentError, SegmentStoreError, StorageError
 from segstore.inactive.records import SegmentRecords
 from segstore.model.attributes import AttributeId
 from segstore.model.metadata import ContainerMetadata
 from segstore.model.operations import ActivateOperation, BarrierOperation, Operation
+from segstore.model.segment_record import SegmentRecord
 
 
 class _Load:
@@ -80,6 +81,42 @@ class Activation:
                 if load.error is not None:
                     raise load.error
 
+    async def find_record(self, name: str) -> SegmentRecord | None:
+        """Return the record of an inactive segment, which stays inactive; None if the segment is
+        active, or if no segment has the name.
+
+        Raises ``StorageError`` and ``ContainerOfflineError``.
+        """
+        while not self.is_active(name) and not self.is_absent(name):
+            if name in self._metadata.by_name:
+                await self._wait_evicted()
+                continue
+            loaded = await self._records.load_offsets([name])
+            try:
+                record = await self._read_record(name)
+            finally:
+                self._records.release(loaded)
+            if record is not None:
+                return record
+        return None
+
+    async def _read_record(self, name: str) -> SegmentRecord | None:
+        """Return the record of a name, or None if it was moved or removed while it was read."""
+        offset = self._records.offset_now(name)
+        if offset is None or offset == NO_RECORD:
+            return None
+        try:
+            record, _ = await self._records.read(offset)
+        except StorageError:
+            if self._is_record_at(name, offset):
+                raise
+            return None
+        return record if self._is_record_at(name, offset) else None
+
+    def _is_record_at(self, name: str, offset: int) -> bool:
+        """Return whether the segment is inactive and its record begins at the offset."""
+        return name not in self._metadata.by_name and self._records.offset_now(name) == offset
+
     async def _load(self, name: str, unused: bool) -> None:
         load = self._loads[name] = _Load()
         try:
@@ -94,8 +131,7 @@ class Activation:
     async def _try(self, name: str, unused: bool) -> None:
         """Try once to activate a segment, which another operation may have done already."""
         if name in self._metadata.by_name:
-            # It is leaving: its record is durable when everything in flight is.
-            await self._wait(BarrierOperation(""))
+            await self._wait_evicted()
             return
         loaded = await self._records.load_offsets([name])
         try:
@@ -111,6 +147,11 @@ class Activation:
                 return  # it is active by now, or has another record, or none
         finally:
             self._records.release(loaded)
+
+    async def _wait_evicted(self) -> None:
+        """Wait until a segment that is about to leave memory has left it: its record is durable
+        when everything in flight is."""
+        await self._wait(BarrierOperation(""))
 
     async def _wait(self, operation: Operation) -> None:
         waiter = Waiter()

@@ -64,7 +64,9 @@ class EvictionPolicy:
     """Time without use, in seconds, after which a segment becomes inactive, however few there are
     (the original's expiration)."""
     look_seconds: float = 1.0
-    """Interval between looks for idle segments."""
+    """Interval between looks for idle segments while more are active than ``active_count_max``."""
+    relaxed_look_seconds: float = 5.0
+    """Interval between looks for idle segments while fewer are active: each look scans all."""
 
 
 ALL_STAY: Final = EvictionPolicy(active_count_max=sys.maxsize, idle_seconds_max=math.inf)
@@ -93,7 +95,7 @@ class Eviction:
         self._prefetcher = prefetcher
         self._wait = wait
         self._checkpoint = checkpoint
-        self._checkpoint_at = trio.current_time()
+        self._checkpoint_at = self._looked_at = trio.current_time()
         self._change_count = 0
         self.compaction = compaction
 
@@ -103,16 +105,25 @@ class Eviction:
             await trio.sleep(self._policy.look_seconds)
             is_quiet = self._metadata.change_count == self._change_count
             try:
-                await self.evict(self.look(trio.current_time()))
+                if self._is_look_due(trio.current_time()):
+                    await self.evict(self.look(trio.current_time()))
                 await self._checkpoint_when_due(is_quiet=is_quiet)
                 await self._compact_when_due()
             except ContainerOfflineError:
                 return
             self._change_count = self._metadata.change_count
 
+    def _is_look_due(self, now: float) -> bool:
+        policy = self._policy
+        if len(self._metadata.by_name) > policy.active_count_max:
+            return True
+        relaxed_seconds = min(policy.relaxed_look_seconds, policy.idle_seconds_max)
+        return now >= self._looked_at + relaxed_seconds
+
     def look(self, now: float) -> list[int]:
         """Record which segments were used since the last look; return those that may be evicted,
         the one that was idle for longest first."""
+        self._looked_at = now
         idle = []
         for segment in self._metadata.by_name.values():
             if segment.was_used or segment.last_modified_ms != segment.seen_modified_ms:

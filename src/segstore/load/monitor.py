@@ -3,13 +3,14 @@
 Owns: the rates of every segment with a scaling policy, and which of them controllers should know.
 
 Every few seconds it asks each container for the lengths and event counts that it keeps anyway, and
-looks at the differences. What is due stays due until controllers have received it; it is
-computed anew at every look, so nothing is told that is not true any more.
+looks at the segments whose counts differ from their last samples. What is due stays due until
+controllers have received it; it is computed anew at every look, so nothing is told that is not true
+any more.
 
 Invariants:
-1. A segment that leaves memory because nobody uses it goes on being measured until it was told to
-   be silent. A sealed segment, and one whose policy asks for nothing, is forgotten.
-2. A segment that came back to memory unused was told before: it is measured again once it is used.
+1. A segment that nobody uses, in memory or not, goes on being measured until it was told to be
+   silent. A sealed segment, and one whose policy asks for nothing, is forgotten.
+2. A segment that was told to be silent is measured again once it is used.
 """
 
 from __future__ import annotations
@@ -113,7 +114,12 @@ class LoadMonitor:
             # that is not hosted any more is forgotten after this round.
             return
         known = self._known.setdefault(container_id, {})
-        samples = container.load_samples(known)
+
+        def find_last(name: str) -> SegmentSample | None:
+            rates = known.get(name)
+            return None if rates is None else rates.last
+
+        samples = container.load_samples(find_last)
         self._measure(known, samples, now, weights_of(seconds, self._times.windows))
         due: dict[str, DueEvent] = {}
         for name, rates in known.items():
@@ -136,10 +142,10 @@ class LoadMonitor:
         now: float,
         weights: tuple[float, ...],
     ) -> None:
-        unseen = set(known)
+        unchanged = set(known)
         long_ago_ms = self._now_ms() - 1000 * self._times.expiry
         for sample in samples:
-            unseen.discard(sample.name)
+            unchanged.discard(sample.name)
             if sample.sealed or sample.scale_type <= FIXED:
                 known.pop(sample.name, None)
                 continue
@@ -148,7 +154,7 @@ class LoadMonitor:
                 rates.observe(sample, now, weights)
             elif sample.last_modified_ms >= long_ago_ms:
                 known[sample.name] = SegmentRates(sample, now, self._times)
-        for name in unseen:
+        for name in unchanged:
             rates = known[name]
             rates.pass_time(weights)
             if rates.is_told_silent:

@@ -61,16 +61,17 @@ class SegmentRates:
         "_down_muted_until",
         "_expiry_told",
         "_known_since",
-        "_last",
         "_rates",
         "_times",
         "_up_muted_until",
         "_used_at",
+        "last",
     )
+    last: SegmentSample
 
     def __init__(self, sample: SegmentSample, now: float, times: RateTimes) -> None:
         self._times = times
-        self._last = sample
+        self.last = sample
         self._known_since = self._used_at = now
         self._up_muted_until = self._down_muted_until = now + times.mute
         self._rates: list[float] | None = None
@@ -83,7 +84,7 @@ class SegmentRates:
 
     @property
     def segment_id(self) -> int:
-        return self._last.segment_id
+        return self.last.segment_id
 
     @property
     def is_told_silent(self) -> bool:
@@ -93,18 +94,18 @@ class SegmentRates:
     def observe(self, sample: SegmentSample, now: float, weights: Sequence[float]) -> None:
         """Add what happened since the last sample to the averages; ``weights`` are those of that
         time."""
-        last = self._last
+        last = self.last
         used = sample.length != last.length or sample.event_count != last.event_count
         if sample.scale_type != last.scale_type:
             self._rates = None
         if not used and self._rates is None:
-            self._last = sample
+            self.last = sample
             return
         if sample.scale_type == KILOBYTES_PER_SECOND:
             amount = (sample.length - last.length) / 1024
         else:
             amount = float(sample.event_count - last.event_count)
-        self._last = sample
+        self.last = sample
         if used:
             self._used_at = now
             self._expiry_told = False
@@ -128,7 +129,7 @@ class SegmentRates:
     def advise(self, now: float) -> Advice | None:
         """Return what the policy asks for now, or None; the advice stays the same until it is
         delivered."""
-        target = self._last.target_rate
+        target = self.last.target_rate
         if target <= 0:
             return None
         age = now - self._known_since

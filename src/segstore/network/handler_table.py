@@ -66,8 +66,9 @@ HandleType = TypeVar("HandleType", bound=Handle)
 class Handler:
     """The way in which a kind of request is answered.
 
-    ``segments`` are those that it is about; a refusal names the first. ``reply_bytes_max`` is how
-    long its reply may become, if it may be long: few of those are answered at the same time.
+    ``segments`` are those that it is about; a refusal names the first. They are in memory when
+    ``answer`` begins if ``activates`` is set. ``reply_bytes_max`` is how long its reply may become,
+    if it may be long: few of those are answered at the same time.
     """
 
     answer: Handle
@@ -75,9 +76,10 @@ class Handler:
     segments: Callable[[Any], tuple[str, ...]]
     offset: Callable[[Any], int]
     reply_bytes_max: Callable[[Any], int] | None = None
+    activates: bool = True
 
     async def handle(self, context: RequestContext, request: Any) -> wire.Reply:
-        """Run the handler once the segments are in memory."""
+        """Run the handler once the segments' containers are open."""
         segments = self.segments(request)
         if len(segments) > SEGMENTS_MAX:
             raise InvalidRequestError(
@@ -87,7 +89,8 @@ class Handler:
         for name in segments:
             if name:
                 await context.store.registry.wait_opened(name)
-                await context.container_for(name).activate(name)
+                if self.activates:
+                    await context.container_for(name).activate(name)
         return await self.answer(context, request)
 
     def asked(self, request: Any) -> Asked:
@@ -108,6 +111,7 @@ class HandlerTable(dict[type[wire.Command], Handler]):
         kind: type[wire.Request],
         *,
         exclusive: bool = False,
+        activates: bool = True,
         segments: Callable[[Any], tuple[str, ...]] = lambda request: (request.segment,),
         offset: Callable[[Any], int] = lambda request: NO_OFFSET,
         reply_bytes_max: Callable[[Any], int] | None = None,
@@ -116,7 +120,7 @@ class HandlerTable(dict[type[wire.Command], Handler]):
 
         def enter(handle: HandleType) -> HandleType:
             assert kind not in self, f"{kind.__name__} has a handler"
-            self[kind] = Handler(handle, exclusive, segments, offset, reply_bytes_max)
+            self[kind] = Handler(handle, exclusive, segments, offset, reply_bytes_max, activates)
             return handle
 
         return enter

@@ -298,11 +298,11 @@ async def update_segment_policy(
     return wire.SegmentPolicyUpdated(request.request_id, request.segment)
 
 
-@handles(wire.GetStreamSegmentInfo)
+@handles(wire.GetStreamSegmentInfo, activates=False)
 async def get_stream_segment_info(
     context: RequestContext, request: wire.GetStreamSegmentInfo
 ) -> wire.Reply:
-    info = context.container_for(request.segment).segment_info(request.segment)
+    info = await context.container_for(request.segment).find_info(request.segment)
     return wire.StreamSegmentInfo(
         request_id=request.request_id,
         segment=request.segment,

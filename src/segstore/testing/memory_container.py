@@ -14,12 +14,13 @@ Invariants:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import trio
 
 from segstore.api import (
+    FindSample,
     HasRoom,
     OnAppended,
     OnRead,
@@ -198,6 +199,11 @@ class MemoryContainer(SegmentContainer):
         self._find(name)
         return self._state.info(name)
 
+    async def find_info(self, name: str) -> SegmentInfo:
+        """Return the committed state."""
+        await trio.lowlevel.checkpoint()
+        return self.segment_info(name)
+
     async def get_attributes(
         self, name: str, attribute_ids: Sequence[AttributeId]
     ) -> dict[AttributeId, int]:
@@ -221,21 +227,22 @@ class MemoryContainer(SegmentContainer):
         await trio.lowlevel.checkpoint()
         yield self._find(name).extended_attributes(first, last)
 
-    def load_samples(self, also: Collection[str] = ()) -> Iterator[SegmentSample]:
-        """Yield the counts of all segments with a policy, and of those that are named."""
+    def load_samples(self, find_last: FindSample) -> Iterator[SegmentSample]:
+        """Yield the counts of the segments that differ from their last sample."""
         for segment in self._segments.values():
-            scale_type = segment.attributes.get(SCALE_POLICY_TYPE, 0)
-            if scale_type > 0 or segment.name in also:
-                yield SegmentSample(
-                    segment.name,
-                    segment.segment_id,
-                    scale_type,
-                    segment.attributes.get(SCALE_POLICY_RATE, 0),
-                    segment.attributes.get(EVENT_COUNT, 0),
-                    len(segment.data),
-                    segment.sealed,
-                    segment.last_modified_ms,
-                )
+            sample = SegmentSample(
+                segment.name,
+                segment.segment_id,
+                segment.attributes.get(SCALE_POLICY_TYPE, 0),
+                segment.attributes.get(SCALE_POLICY_RATE, 0),
+                segment.attributes.get(EVENT_COUNT, 0),
+                len(segment.data),
+                segment.sealed,
+                segment.last_modified_ms,
+            )
+            last = find_last(segment.name)
+            if (sample.scale_type > 0) if last is None else (sample != last):
+                yield sample
 
     def unpersisted_attribute_count(self, name: str) -> int:
         """Return 0: there is no tier 2."""

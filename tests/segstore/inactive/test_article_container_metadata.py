@@ -35,7 +35,7 @@ async def test_a_segment_becomes_inactive_when_it_is_idle_for_a_while(
         await container.create_segment("s")
         await trio.sleep(50)
         assert active_names(container) == {"s"}
-        await trio.sleep(15)
+        await trio.sleep(20)
         assert active_names(container) == set()
 
 

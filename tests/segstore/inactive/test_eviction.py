@@ -26,6 +26,7 @@ from segstore.model.attributes import (
 )
 from segstore.model.metadata import RECORDS_PER_CHANGE, ContainerMetadata, records_name
 from segstore.model.operations import ActivateOperation
+from segstore.model.segment_record import SegmentRecord
 from segstore.testing.crashing_tiers import CrashingTiers, active_names, checkpoint, evict
 
 WRITER = bytes([1]) * 16
@@ -136,6 +137,79 @@ async def test_a_recovery_asks_tier_2_anew_about_a_segment_that_came_back(
         assert container.segment_info("s").storage_length == 6
 
 
+async def test_the_info_of_an_inactive_segment_is_that_of_its_record(tiers: CrashingTiers) -> None:
+    async with tiers.open() as container:
+        await container.create_segment("s")
+        await container.append("s", b"abcdef")
+        await container.truncate_segment("s", offset=2)
+        await container.seal_segment("s")
+        await container.flush()
+        before = container.segment_info("s")
+        assert await container.find_info("s") == before
+        await evict(container)
+        sequence_number = container.parts.metadata.sequence_number
+        assert await container.find_info("s") == before
+        assert active_names(container) == set()
+        assert container.parts.metadata.sequence_number == sequence_number, "nothing was logged"
+        with pytest.raises(NoSuchSegmentError):
+            await container.find_info("none")
+        await container.delete_segment("s")
+        with pytest.raises(NoSuchSegmentError):
+            await container.find_info("s")
+
+
+async def test_the_info_of_a_segment_that_changes_meanwhile_is_never_older_than_the_call(
+    tiers: CrashingTiers,
+) -> None:
+    """A record that is read while its segment comes back, grows and leaves again is read anew."""
+    async with tiers.open() as container:
+        await container.create_segment("s")
+        await container.append("s", b"abc")
+        await evict(container)
+        records = container.parts.records
+        read = records.read
+        reads: list[int] = []
+
+        async def read_slowly(offset: int) -> tuple[SegmentRecord, int]:
+            reads.append(offset)
+            found = await read(offset)
+            if len(reads) == 1:
+                await container.append("s", b"def")
+                await evict(container)
+                assert active_names(container) == set()
+            return found
+
+        records.read = read_slowly  # type: ignore[method-assign]
+        assert (await container.find_info("s")).length == 6
+        assert active_names(container) == set()
+
+
+async def test_a_record_that_is_removed_while_it_is_read_is_no_damage(
+    tiers: CrashingTiers,
+) -> None:
+    async with tiers.open() as container:
+        await container.create_segment("s")
+        await container.append("s", b"abc")
+        await evict(container)
+        records = container.parts.records
+
+        async def fail(offset: int) -> tuple[SegmentRecord, int]:
+            raise StorageError("the head of the records was truncated")
+
+        read, records.read = records.read, fail  # type: ignore[method-assign]
+        with pytest.raises(StorageError):
+            await container.find_info("s")
+
+        async def delete_and_fail(offset: int) -> tuple[SegmentRecord, int]:
+            records.read = read  # type: ignore[method-assign]
+            await container.delete_segment("s")
+            return await fail(offset)
+
+        records.read = delete_and_fail  # type: ignore[method-assign]
+        with pytest.raises(NoSuchSegmentError):
+            await container.find_info("s")
+
+
 async def test_a_segment_that_is_used_between_two_looks_stays(tiers: CrashingTiers) -> None:
     async with tiers.open() as container:
         for name in ("read", "asked", "idle"):
@@ -236,6 +310,32 @@ async def test_the_task_lets_idle_segments_leave_and_the_log_begin_anew(
         assert active_names(container) == set()
         await container.append("s7", b"x")
         assert active_names(container) == {"s7"}
+
+
+async def test_segments_are_scanned_less_often_while_there_is_room_for_all(
+    tiers: CrashingTiers, autojump_clock: trio.testing.MockClock
+) -> None:
+    policy = EvictionPolicy(active_count_max=2, look_seconds=1.0, relaxed_look_seconds=5.0)
+    async with tiers.open(policy=policy) as container:
+        eviction = container.parts.eviction
+        assert eviction is not None
+        looked_at: list[float] = []
+        look = eviction.look
+
+        def watch(now: float) -> list[int]:
+            looked_at.append(now)
+            return look(now)
+
+        eviction.look = watch  # type: ignore[method-assign]
+        began = trio.current_time()
+        await container.create_segment("s0")
+        await trio.sleep(12.5)
+        assert [round(now - began) for now in looked_at] == [5, 10]
+        for name in ("s1", "s2", "s3"):
+            await container.create_segment(name)
+        await trio.sleep(4.4)
+        assert [round(now - began) for now in looked_at[2:]] == [13, 14]
+        assert len(active_names(container)) == 2
 
 
 async def test_a_start_five_seconds_after_many_segments_replays_next_to_nothing(

@@ -67,6 +67,7 @@ async def test_an_inactive_segment_tells_about_itself(tiers: CrashingTiers) -> N
         reply = await served.ask(wire.GetStreamSegmentInfo(1, SEGMENT, ""))
         assert isinstance(reply, wire.StreamSegmentInfo)
         assert (reply.write_offset, reply.start_offset, reply.is_sealed) == (3, 0, False)
+        assert SEGMENT not in active_names(served.container), "it stays inactive"
 
 
 async def test_inactive_segments_are_merged(tiers: CrashingTiers) -> None:

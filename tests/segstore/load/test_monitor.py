@@ -37,7 +37,8 @@ class Watched:
     """A monitor whose time the test makes, and a writer."""
 
     def __init__(self, store: MemoryStore | LocalStore) -> None:
-        self.monitor = LoadMonitor(store.registry, SETTINGS, now_ms=lambda: NOW_MS)
+        self.now_ms = NOW_MS
+        self.monitor = LoadMonitor(store.registry, SETTINGS, now_ms=lambda: self.now_ms)
         self.client: WireClient = store.connect()
         self._number = 0
         self._now = trio.current_time()
@@ -118,8 +119,10 @@ async def test_a_quiet_segment_is_told_silent_once(store: MemoryStore) -> None:
     assert due.event.direction is ScaleDirection.DOWN
     assert due.event.silent
     watched.monitor.record_delivery([due])
+    watched.now_ms += 21_000
     watched.look(100)
     assert not watched.is_due()
+    assert watched.monitor.known_count == 0, "it is measured again when it is used"
 
 
 @pytest.mark.parametrize(
@@ -189,6 +192,19 @@ async def test_real_containers_count_what_is_written_and_merged(tmp_path: object
         await watched.write(source, 5)
         await watched.ask(wire.SealSegment(9, source, ""), wire.SegmentSealed)
         await watched.ask(wire.MergeSegments(9, NAME, source, ""), wire.SegmentsMerged)
-        [sample] = store.registry.hosted(0).container.load_samples()
+        container = store.registry.hosted(0).container
+        [sample] = container.load_samples(lambda name: None)
         assert (sample.name, sample.event_count, sample.length) == (NAME, 12, 12)
         assert (sample.scale_type, sample.target_rate, sample.sealed) == (EVENTS, 10, False)
+        samples = {NAME: sample}
+        assert list(container.load_samples(samples.get)) == [], "nothing has changed"
+        for change in (
+            {"segment_id": -1},
+            {"scale_type": FIXED},
+            {"target_rate": 11},
+            {"event_count": 11},
+            {"length": 11},
+            {"sealed": True},
+        ):
+            samples = {NAME: sample._replace(**change)}  # type: ignore[arg-type]
+            assert list(container.load_samples(samples.get)) == [sample], change

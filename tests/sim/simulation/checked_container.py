@@ -15,7 +15,6 @@ from collections.abc import (
     AsyncGenerator,
     Awaitable,
     Callable,
-    Collection,
     Iterator,
     Mapping,
     Sequence,
@@ -28,6 +27,7 @@ from typing import TypeVar, cast
 import trio
 
 from segstore.api import (
+    FindSample,
     HasRoom,
     OnAppended,
     OnRead,
@@ -375,9 +375,9 @@ class CheckedContainer:
             partial(self._container.merge_segment, target, source, attribute_updates=updates),
         )
 
-    def load_samples(self, also: Collection[str] = ()) -> Iterator[SegmentSample]:
+    def load_samples(self, find_last: FindSample) -> Iterator[SegmentSample]:
         """See ``SegmentContainer``."""
-        return self._container.load_samples(also)
+        return self._container.load_samples(find_last)
 
     def unpersisted_attribute_count(self, name: str) -> int:
         """See ``SegmentContainer``."""

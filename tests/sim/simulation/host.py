@@ -339,6 +339,7 @@ class Host:
                     active_count_max=plan.active_segments_max,
                     idle_seconds_max=plan.active_seconds_max,
                     look_seconds=LOOK_SECONDS,
+                    relaxed_look_seconds=LOOK_SECONDS,
                 ),
             ) as container,
             trio.open_nursery() as nursery,
