@@ -238,10 +238,12 @@ class Retention:
         if stream.configuration.retention is None:
             await self._forget(scope, name, record, entry.version)
             return None
+        old_times_ms: tuple[int, ...] = ()
         if record.stream_id != stream.stream_id:
-            await _remove_cuts(self.tables, scope, name, record.times_ms)
+            old_times_ms = record.times_ms
             record = RetentionRecord(record.registered_ms, stream.stream_id)
         work = _Round(self, stream, record, entry.version)
+        await work.drop(old_times_ms)
         while True:
             try:
                 return await work.run()
@@ -303,7 +305,8 @@ class _Round:
     async def run(self) -> int | None:
         """Visit the stream; return the record's version if nothing is kept but the stream's end."""
         head = await self._head()
-        await self._record_tail(head)
+        if await self._record_tail(head):
+            return self._version
         chosen = await self._choose(head)
         if chosen is not None and not await self._history.is_at_or_after(head, chosen):
             await self._truncate(chosen)
@@ -339,23 +342,27 @@ class _Round:
         )
         self._record = record
 
-    async def _record_tail(self, head: StreamCut) -> None:
-        """Record the stream's end, unless that was done lately or nothing was written since."""
+    async def _record_tail(self, head: StreamCut) -> bool:
+        """Record the stream's end, unless that was done lately or nothing was written since.
+
+        Returns whether the stream is empty and has no cuts. Its first cut is recorded when it has
+        data: a cut at the head would drop nothing.
+        """
         if not self._is_due():
-            return
+            return False
         stored = self._stored()
         tail = await self._lengths([segment.segment_id for segment in self._stream.active])
         size, last = 0, head
         if stored:
             size, last = stored[-1].size, await self._fetch(stored[-1])
-            if last == tail:
-                return
+        if last == tail:
+            return not stored
         if not await self._history.is_at_or_after(tail, last):
-            return
+            return False
         size += await self._count_bytes(last, tail)
         latest = StoredCut(self._all.now_ms(), size)
         if stored and latest.time_ms <= stored[-1].time_ms:
-            return
+            return False
         thinned = thin([*stored, latest])
         kept = {each.time_ms for each in thinned}
         gone = [each.time_ms for each in stored if each.time_ms not in kept]
@@ -363,6 +370,7 @@ class _Round:
         await self._write(thinned)
         key = _cut_key(self._scope, self._name, latest.time_ms)
         await self._all.tables.put(RETENTION, key, encode(RetainedCutRecord(tail)))
+        return False
 
     def _is_due(self) -> bool:
         """Return whether it is time for another cut."""

@@ -155,6 +155,19 @@ async def test_nothing_is_noted_while_nothing_is_written(scene: Scene) -> None:
     assert scene.memory.changes == changes
 
 
+async def test_a_stream_that_was_never_written_has_no_cuts(scene: Scene) -> None:
+    await scene.create(by_size(100))
+    changes = scene.memory.changes
+    for _ in range(3):
+        assert await scene.round() == {0: 0}
+    assert await scene.keys() == {"scanned", "s/t"}
+    assert scene.memory.changes == changes
+    assert await scene.round(60) == {0: 0}
+    assert {key for key in await scene.keys() if key.count("/") == 2} != set()
+    assert await scene.round(60) == {0: 0}
+    assert await scene.round(60) == {0: 60}
+
+
 async def test_cuts_go_with_what_they_could_drop(scene: Scene) -> None:
     await scene.create(by_size(100))
     for _ in range(20):
@@ -284,6 +297,22 @@ async def test_a_stream_of_the_same_name_begins_anew(scene: Scene) -> None:
     scene.memory.segments["s/t/1.#epoch.0"].append(b"x" * 20)
     assert await scene.round() == {1: 20}
     assert len({key for key in await scene.keys() if key.count("/") == 2}) == 1
+
+
+async def test_cuts_of_an_earlier_stream_of_the_name_go_although_the_new_one_stays_empty(
+    scene: Scene,
+) -> None:
+    await scene.create(by_size(10))
+    await scene.round(30)
+    await scene.controller.streams.seal("s", "t")
+    await scene.controller.streams.delete("s", "t")
+    await scene.create(by_size(10))
+    assert len({key for key in await scene.keys() if key.count("/") == 2}) == 1
+    assert await scene.round() == {1: 0}
+    assert await scene.keys() == {"scanned", "s/t"}
+    changes = scene.memory.changes
+    assert await scene.round() == {1: 0}
+    assert scene.memory.changes == changes, "the cuts are removed once"
 
 
 async def test_a_deleted_stream_is_forgotten(scene: Scene) -> None:
