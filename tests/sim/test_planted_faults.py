@@ -18,7 +18,7 @@ from simulation.store import Faults, NoFaults
 
 from pravega_wire import codec
 from pravega_wire import commands as wire
-from segstore.api import OnRead, ReadHandle, ReadResult
+from segstore.api import OnRead, ReadHandle, ReadResult, SegmentInfo
 from segstore.chunks import checksums
 from segstore.chunks.checked_reads import CheckedReads
 from segstore.chunks.records import Chunk
@@ -269,6 +269,17 @@ class LostAttributes(Behind):
         self._real.append_nowait(name, data, **arguments)
 
 
+class StaleInfo(Behind):
+    """A container that tells the length that a segment once had."""
+
+    def __init__(self, real: Any) -> None:
+        super().__init__(real)
+        self._known: dict[str, SegmentInfo] = {}
+
+    async def find_info(self, name: str) -> SegmentInfo:
+        return self._known.setdefault(name, await self._real.find_info(name))
+
+
 class EarlySeals(Behind):
     """A container that says that a segment is sealed, and forgets to seal it."""
 
@@ -290,6 +301,7 @@ class Silence(Behind):
         (StaleCache, "bytes that are not there"),
         (DoubleAppends, "answered"),
         (LostAttributes, "answered"),
+        (StaleInfo, "SegmentInfo"),
         (EarlySeals, "answered|no state of the container|after no prefix"),
         (Silence, "no answer came"),
     ],

@@ -396,7 +396,7 @@ class CheckedContainer:
         await self._ask(f"activate {name}", partial(self._container.activate, name))
 
     async def info(self, name: str) -> SegmentInfo:
-        """Return a segment's state, in memory or not.
+        """Activate a segment and return its state.
 
         Raises ``NoSuchSegmentError`` if there is none.
         """
@@ -404,19 +404,34 @@ class CheckedContainer:
         try:
             return self.segment_info(name)
         except NoSuchSegmentError:
-            segments = self._model.segments.by_name
-            self._model.prove(name, lambda: name not in segments, f"{name} does not exist")
+            self._check_absence(name)
             raise
+
+    async def find_info(self, name: str) -> SegmentInfo:
+        """See ``SegmentContainer``."""
+        try:
+            info = await self._ask(f"info of {name}", partial(self._container.find_info, name))
+        except NoSuchSegmentError:
+            self._check_absence(name)
+            raise
+        self._check_info(name, info)
+        return info
 
     def segment_info(self, name: str) -> SegmentInfo:
         """See ``SegmentContainer``: only of those in memory."""
         if not self.accepting:
             raise ContainerOfflineError("no connection")
-        segments = self._model.segments.by_name
         info = self._container.segment_info(name)
+        self._check_info(name, info)
+        return info
 
+    def _check_absence(self, name: str) -> None:
+        segments = self._model.segments.by_name
+        self._model.prove(name, lambda: name not in segments, f"{name} does not exist")
+
+    def _check_info(self, name: str, info: SegmentInfo) -> None:
         def holds() -> bool:
-            segment = segments.get(name)
+            segment = self._model.segments.by_name.get(name)
             return segment is not None and (
                 info.start_offset,
                 info.length,
@@ -427,7 +442,6 @@ class CheckedContainer:
         self._model.prove(name, holds, f"{info}")
         if not 0 <= info.storage_length <= info.length:
             raise self._model.violated(f"more is stored than there is: {info}")
-        return info
 
     async def get_attributes(
         self, name: str, attribute_ids: Sequence[AttributeId]

@@ -360,12 +360,12 @@ class Scaler(Client):
                 await container.seal_segment(stream.segment(number))
             elif with_luck < 0.8:
                 name = stream.segment(self.random.randint(0, stream.number))
-                info = await container.info(name)
+                info = await container.find_info(name)
                 offset = self.random.randint(info.start_offset, info.length)
                 await container.truncate_segment(name, offset=offset)
             elif stream.number > 1:
                 name = stream.segment(self.random.randrange(stream.number - 1))
-                info = await container.info(name)
+                info = await container.find_info(name)
                 if info.sealed:
                     await container.truncate_segment(name, offset=info.length)
         except SegmentError:
@@ -537,7 +537,7 @@ class LifecycleClient(Client):
             elif kind == "seal":
                 await container.seal_segment(name)
             elif kind == "truncate":
-                length = (await container.info(name)).length
+                length = (await container.find_info(name)).length
                 await container.truncate_segment(name, offset=choose.randint(0, length + 1))
             elif kind == "merge":
                 source = f"{self.world.scope}/lifecycle/{choose.randrange(3)}.#epoch.0"
@@ -606,7 +606,7 @@ class HistoricalReader(Client):
             return
         name = self.random.choice(names)
         try:
-            info = await session.container.info(name)
+            info = await session.container.find_info(name)
             offset = self.random.randint(0, info.length)
             with trio.move_on_after(self.random.choice([0.01, 100])):
                 await session.container.read(
