@@ -66,8 +66,7 @@ UNUSED_SECONDS_MAX = 600.0
 DUE_SHARE = 0.9
 """Part of a period after which the next cut is due, because rounds are not exact."""
 QUIET_PERIODS_MAX = 3
-"""Maximum number of rounds that omit a stream that stays empty: a visit costs as much as a
-write."""
+"""Maximum number of rounds that omit a stream that stays empty: a visit takes several requests."""
 _SCANNED = b"scanned"
 
 StreamName: TypeAlias = tuple[str, str]
@@ -303,7 +302,8 @@ class _Round:
         self._version = version
 
     async def run(self) -> int | None:
-        """Visit the stream; return the record's version if nothing is kept but the stream's end."""
+        """Visit the stream; return the record's version if no data are kept, and at most the cut at
+        the stream's end."""
         head = await self._head()
         if await self._record_tail(head):
             return self._version

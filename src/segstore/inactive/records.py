@@ -17,7 +17,7 @@ from typing import Final
 from segstore.api import read_and_wait
 from segstore.attributes.attribute_indexes import AttributeIndexes
 from segstore.durable_log.update_transaction import NO_RECORD
-from segstore.errors import SegmentStoreError, StorageError
+from segstore.errors import ContainerOfflineError, SegmentStoreError, StorageError
 from segstore.model.attributes import NULL_ATTRIBUTE_VALUE, AttributeId
 from segstore.model.metadata import ContainerMetadata, SegmentMetadata
 from segstore.model.segment_record import (
@@ -77,7 +77,10 @@ class SegmentRecords:
             self._metadata.attribute_cache.add(self._metadata.records.attribute_memory, loaded)
 
     async def read(self, offset: int) -> tuple[SegmentRecord, int]:
-        """Return the record that begins at an offset, and its length. Raises ``StorageError``."""
+        """Return the record that begins at an offset, and its length.
+
+        Raises ``StorageError``, and ``ContainerOfflineError`` when the container has stopped.
+        """
         records = self._metadata.records
         assert records is not None, "there are no records"
         data = await self._read(records, offset, FIRST_READ_BYTES)
@@ -92,7 +95,7 @@ class SegmentRecords:
             raise StorageError(f"{records.name} is damaged at byte {offset}: {error}") from error
 
     async def read_bytes(self, offset: int, length: int) -> bytes:
-        """Read ``length`` bytes of records, fewer only at their end. Raises ``StorageError``."""
+        """Read ``length`` bytes of records, fewer only at their end. Raises like ``read``."""
         records = self._metadata.records
         assert records is not None, "there are no records"
         data = b""
@@ -109,10 +112,12 @@ class SegmentRecords:
                     records, offset=offset, length_max=length, on_complete=complete
                 )
             )
-        except StorageError:
+        except (StorageError, ContainerOfflineError):
             raise
         except SegmentStoreError as error:
             raise StorageError(str(error)) from error
+        if not result.data and result.at_tail:
+            raise ContainerOfflineError(f"the container of {records.name} has stopped")
         if not result.data:
             raise StorageError(f"{records.name} cannot be read any more")
         return bytes(result.data)

@@ -8,9 +8,9 @@ controllers have received it; it is computed anew at every look, so nothing is t
 any more.
 
 Invariants:
-1. A segment that nobody uses, in memory or not, goes on being measured until it was told to be
-   silent. A sealed segment, and one whose policy asks for nothing, is forgotten.
-2. A segment that was told to be silent is measured again once it is used.
+1. A segment that leaves memory because nobody uses it goes on being measured until it was told to
+   be silent. A sealed segment, and one whose policy asks for nothing, is forgotten.
+2. A segment that came back to memory unused was told before: it is measured again once it is used.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ import trio
 
 from pravega_wire.names import InvalidNameError, parse_segment_name
 from pravega_wire.scale_events import AutoScaleEvent, ScaleDirection
-from segstore.api import SegmentSample
+from segstore.api import SegmentContainer, SegmentSample
 from segstore.errors import ContainerOfflineError
 from segstore.load.rates import FIXED, Advice, RateTimes, SegmentRates, weights_of
+from segstore.model.attributes import SCALE_POLICY_TYPE
 from segstore.process.config import AutoScaleSettings
 from segstore.process.registry import ContainerRegistry
 
@@ -114,13 +115,7 @@ class LoadMonitor:
             # that is not hosted any more is forgotten after this round.
             return
         known = self._known.setdefault(container_id, {})
-
-        def find_last(name: str) -> SegmentSample | None:
-            rates = known.get(name)
-            return None if rates is None else rates.last
-
-        samples = container.load_samples(find_last)
-        self._measure(known, samples, now, weights_of(seconds, self._times.windows))
+        self._measure(container, known, now, weights_of(seconds, self._times.windows))
         due: dict[str, DueEvent] = {}
         for name, rates in known.items():
             advice = rates.advise(now)
@@ -137,14 +132,18 @@ class LoadMonitor:
 
     def _measure(
         self,
+        container: SegmentContainer,
         known: dict[str, SegmentRates],
-        samples: Iterable[SegmentSample],
         now: float,
         weights: tuple[float, ...],
     ) -> None:
+        def find_last(name: str) -> SegmentSample | None:
+            rates = known.get(name)
+            return None if rates is None else rates.last
+
         unchanged = set(known)
         long_ago_ms = self._now_ms() - 1000 * self._times.expiry
-        for sample in samples:
+        for sample in container.load_samples(find_last):
             unchanged.discard(sample.name)
             if sample.sealed or sample.scale_type <= FIXED:
                 known.pop(sample.name, None)
@@ -157,7 +156,8 @@ class LoadMonitor:
         for name in unchanged:
             rates = known[name]
             rates.pass_time(weights)
-            if rates.is_told_silent:
+            if rates.is_told_silent and container.attribute_now(name, SCALE_POLICY_TYPE) is None:
+                # It is not in memory.
                 del known[name]
 
     def _event_of(self, segment: str, advice: Advice) -> AutoScaleEvent | None:

@@ -11,6 +11,7 @@ import trio.testing
 from segstore.container import Container
 from segstore.durable_log.update_transaction import NAME_BYTES_MAX
 from segstore.errors import (
+    ContainerOfflineError,
     DataLogCorruptError,
     NoSuchSegmentError,
     SegmentExistsError,
@@ -182,6 +183,17 @@ async def test_the_info_of_a_segment_that_changes_meanwhile_is_never_older_than_
         records.read = read_slowly  # type: ignore[method-assign]
         assert (await container.find_info("s")).length == 6
         assert active_names(container) == set()
+
+
+async def test_a_record_that_is_read_while_its_container_stops_is_no_damage(
+    tiers: CrashingTiers,
+) -> None:
+    async with tiers.open() as container:
+        await container.create_segment("s")
+        await evict(container)
+    for ask in (container.find_info, container.activate):
+        with pytest.raises(ContainerOfflineError):
+            await ask("s")
 
 
 async def test_a_record_that_is_removed_while_it_is_read_is_no_damage(

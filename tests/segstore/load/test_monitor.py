@@ -36,11 +36,12 @@ async def store() -> AsyncIterator[MemoryStore]:
 class Watched:
     """A monitor whose time the test makes, and a writer."""
 
-    def __init__(self, store: MemoryStore | LocalStore) -> None:
+    def __init__(self, store: MemoryStore | LocalStore, *, container_count: int = 2) -> None:
         self.now_ms = NOW_MS
         self.monitor = LoadMonitor(store.registry, SETTINGS, now_ms=lambda: self.now_ms)
         self.client: WireClient = store.connect()
         self._number = 0
+        self._container_count = container_count
         self._now = trio.current_time()
 
     async def create(self, name: str, *, target: int = 10, kind: int = EVENTS) -> None:
@@ -66,7 +67,7 @@ class Watched:
     def look(self, count: int = 1) -> None:
         for _ in range(count):
             self._now += 1
-            for number in range(2):
+            for number in range(self._container_count):
                 self.monitor.sample_container(number, self._now, 1.0)
 
     async def due(self) -> list[DueEvent]:
@@ -179,6 +180,24 @@ async def test_an_offline_container_keeps_what_is_known(store: MemoryStore) -> N
     watched.look(5)
     assert watched.monitor.known_count == 1
     assert not watched.is_due()
+
+
+async def test_a_silent_segment_that_stays_in_memory_is_split_as_soon_as_it_is_busy_again(
+    tmp_path: object,
+) -> None:
+    async with local_store(tmp_path, container_count=1) as store:  # type: ignore[arg-type]
+        watched = Watched(store, container_count=1)
+        await watched.create(NAME)
+        watched.look(21)
+        watched.monitor.record_delivery(await watched.due())
+        watched.now_ms += 21_000
+        watched.look(20)
+        assert not watched.is_due()
+        assert watched.monitor.known_count == 1
+        await watched.write(NAME, 500)
+        watched.look()
+        [due] = await watched.due()
+        assert due.event.direction is ScaleDirection.UP
 
 
 async def test_real_containers_count_what_is_written_and_merged(tmp_path: object) -> None:
