@@ -35,9 +35,9 @@ class Size:
     idle_seconds: float = 20.0
     epochs: int = 10_000
     epochs_compared: int = 100
-    append_turns: int = 3
-    append_warmup_seconds: float = 5.0
-    append_seconds: float = 8.0
+    append_turns: int = 4
+    append_warmup_seconds: float = 15.0
+    append_seconds: float = 10.0
 
 
 USUAL = Size()
