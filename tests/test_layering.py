@@ -116,7 +116,7 @@ INSIDE_SEGSTORE: dict[str, set[str]] = {
         "container",
         "tables",
     },
-    "load": {"errors", "tiers", "api", "process"},
+    "load": {"errors", "tiers", "model", "api", "process"},
     "network": {"errors", "runtime", "chunks", "model", "api", "tables", "process", "load"},
     "repair": {
         "errors",
