@@ -11,7 +11,9 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from typing import NamedTuple
 
 import trio
 
@@ -23,6 +25,14 @@ from segstore.model.attributes import AttributeId
 from segstore.model.metadata import ContainerMetadata
 from segstore.model.operations import ActivateOperation, BarrierOperation, Operation
 from segstore.model.segment_record import SegmentRecord
+
+
+class _HeldRecord(NamedTuple):
+    """The record of an inactive segment, and where it is in the segment of records."""
+
+    record: SegmentRecord
+    offset: int
+    record_bytes: int
 
 
 class _Load:
@@ -88,30 +98,41 @@ class Activation:
         Raises ``StorageError`` and ``ContainerOfflineError``.
         """
         while not self.is_active(name) and not self.is_absent(name):
-            if name in self._metadata.by_name:
-                await self._wait_evicted()
-                continue
-            loaded = await self._records.load_offsets([name])
-            try:
-                record = await self._read_record(name)
-            finally:
-                self._records.release(loaded)
-            if record is not None:
-                return record
+            async with self._hold_record(name) as held:
+                if held is not None:
+                    return held.record
         return None
 
-    async def _read_record(self, name: str) -> SegmentRecord | None:
-        """Return the record of a name, or None if it was moved or removed while it was read."""
+    @asynccontextmanager
+    async def _hold_record(self, name: str) -> AsyncIterator[_HeldRecord | None]:
+        """Yield the record of a name, or None if the segment left, came back or ended meanwhile.
+
+        The record's offset stays in memory until the block ends.
+        """
+        if name in self._metadata.by_name:
+            # It is leaving: its record is durable when everything in flight is.
+            await self._wait(BarrierOperation(""))
+            yield None
+            return
+        loaded = await self._records.load_offsets([name])
+        try:
+            yield await self._read_record(name)
+        finally:
+            self._records.release(loaded)
+
+    async def _read_record(self, name: str) -> _HeldRecord | None:
         offset = self._records.offset_now(name)
-        if offset is None or offset == NO_RECORD:
+        if offset is None or offset == NO_RECORD or name in self._metadata.by_name:
             return None
         try:
-            record, _ = await self._records.read(offset)
+            record, record_bytes = await self._records.read(offset)
         except StorageError:
             if self._is_record_at(name, offset):
                 raise
             return None
-        return record if self._is_record_at(name, offset) else None
+        if not self._is_record_at(name, offset):
+            return None
+        return _HeldRecord(record, offset, record_bytes)
 
     def _is_record_at(self, name: str, offset: int) -> bool:
         """Return whether the segment is inactive and its record begins at the offset."""
@@ -130,28 +151,17 @@ class Activation:
 
     async def _try(self, name: str, unused: bool) -> None:
         """Try once to activate a segment, which another operation may have done already."""
-        if name in self._metadata.by_name:
-            await self._wait_evicted()
-            return
-        loaded = await self._records.load_offsets([name])
-        try:
-            offset = self._records.offset_now(name)
-            if offset is None or offset == NO_RECORD or name in self._metadata.by_name:
+        async with self._hold_record(name) as held:
+            if held is None:
                 return
-            record, record_bytes = await self._records.read(offset)
-            operation = ActivateOperation(record, offset=offset, record_bytes=record_bytes)
+            operation = ActivateOperation(
+                held.record, offset=held.offset, record_bytes=held.record_bytes
+            )
             operation.unused = unused
             try:
                 await self._wait(operation)
             except SegmentError:
                 return  # it is active by now, or has another record, or none
-        finally:
-            self._records.release(loaded)
-
-    async def _wait_evicted(self) -> None:
-        """Wait until a segment that is about to leave memory has left it: its record is durable
-        when everything in flight is."""
-        await self._wait(BarrierOperation(""))
 
     async def _wait(self, operation: Operation) -> None:
         waiter = Waiter()
