@@ -18,7 +18,7 @@ SEEDS ?= 1000
 SEED ?=
 
 # What an installation depends on: the Python sources themselves are used where they lie.
-SOURCES := pyproject.toml setup.py $(wildcard $(foreach kind,pyx pxd h,src/_fast/*.$(kind) src/_fast/*/*.$(kind)))
+SOURCES := pyproject.toml setup.py src/segstore/runtime/kernel_build.py $(wildcard $(foreach kind,pyx pxd h,src/_fast/*.$(kind) src/_fast/*/*.$(kind)))
 
 # The official Python client has wheels for 3.11 but not for later versions, hence this order.
 PYTHONS := python3.11 python3.12 python3.13 python3.14 python3
@@ -26,25 +26,32 @@ SUITABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for each in $(PYTHONS); do \
 	if $$each -c '$(SUITABLE)' 2>/dev/null; then echo $$each; break; fi; done)
 
+# Where programs are that no test needs, for make lock and make sbom.
+TOOLS := build/tools
+LOCK = $(TOOLS)/bin/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 \
+	--custom-compile-command "make lock"
+
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .PHONY: help
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { name[++count] = $$1; text[count] = $$2; \
+		if (length($$1) > width) width = length($$1) } \
+		END { for (i = 1; i <= count; i++) printf "make %-*s  %s\n", width, name[i], text[i] }' $(MAKEFILE_LIST)
 
 .PHONY: run
 run: $(VENV)/.installed ## build if need be, then run a store: make run ARGS="--data-dir /tmp/data"
 	@exec $(BIN)/segstore standalone $(ARGS)
 
 .PHONY: cluster
-cluster: $(VENV)/.installed java ## a real cluster on this machine, in the foreground: make cluster ARGS="--data-dir /tmp/cluster"
-	@exec $(BIN)/python -m deploy.one_machine $(ARGS)
+cluster: $(VENV)/.installed java ## a real cluster on this machine, in the foreground: make cluster ARGS="--data-dir /tmp/cluster"; SECURE=1 with TLS and users
+	@exec $(BIN)/python -m deploy.one_machine $(if $(SECURE),--secure) $(ARGS)
 
 .PHONY: build
 build: $(VENV)/.installed ## install into .venv, with the Cython extensions compiled
 
 .PHONY: test
-test: $(VENV)/.tested lint java versitygw ## everything: lint, all tests, official clients, small benchmarks
+test: $(VENV)/.tested lint java versitygw faketime prometheus ## everything: lint, all tests, official clients, small benchmarks
 	$(BIN)/pytest tests -n $(JOBS) --dist loadgroup --durations=25 $(ARGS)
 	$(BIN)/pytest compat-tests $(SHARED) --durations=25 $(ARGS)
 
@@ -61,31 +68,53 @@ unit: $(VENV)/.tested ## all tests that start no process, without simulations: T
 
 .PHONY: sim
 sim: $(VENV)/.tested ## containers on simulated tiers that crash and fail: SEEDS=1000, or SEED=17 to replay one
-	@PYTHONPATH=tests/sim $(BIN)/python -m simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)
+	@PYTHONPATH=tests/sim:tests $(BIN)/python -m simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)
 
 .PHONY: sim-controllers
 sim-controllers: $(VENV)/.tested ## two controllers that are killed and cut off, with clients: SEEDS=1000, or SEED=17
-	@PYTHONPATH=tests/sim $(BIN)/python -m controllers $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)
+	@PYTHONPATH=tests/sim:tests $(BIN)/python -m controllers $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)
 
 .PHONY: sim-bookkeeper
 sim-bookkeeper: $(VENV)/.tested ## a BookKeeper ledger among failing bookies, with recoveries: SEEDS=1000, or SEED=17
-	@PYTHONPATH=tests/sim $(BIN)/python -m bookkeeper $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)
+	@PYTHONPATH=tests/sim:tests $(BIN)/python -m bookkeeper $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)
 
 .PHONY: sim-cluster
 sim-cluster: $(VENV)/.tested ## stores, controllers, bookies and ZooKeeper that fail, from seeds: SEEDS=1000, or SEED=17
-	@PYTHONPATH=tests/sim $(BIN)/python -m cluster $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)
+	@PYTHONPATH=tests/sim:tests $(BIN)/python -m cluster $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)
+
+.PHONY: sim-tokens
+sim-tokens: $(VENV)/.tested ## delegation tokens that expire while clients write, commit and scale: SEEDS=1000, or SEED=17
+	@PYTHONPATH=tests/sim:tests $(BIN)/python -m tokens $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)
 
 .PHONY: sanitize
 sanitize: $(VENV)/.tested ## the extensions' tests under gcc's address and undefined behaviour checks
 	@.ci/sanitize $(ARGS)
 
+.PHONY: pages
+pages: $(VENV)/.tested ## write the tables of docs/ that follow from declarations in the sources
+	@$(BIN)/python tests/pages/generated.py
+
+.PHONY: lock
+lock: $(TOOLS)/bin/python ## pin what an image installs, with hashes, in the files deploy/*.lock
+	$(LOCK) --output-file deploy/requirements.lock pyproject.toml
+	$(TOOLS)/bin/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' \
+		| $(LOCK) --output-file deploy/build.lock -
+
+.PHONY: sbom
+sbom: $(TOOLS)/bin/python ## list what an installation depends on, with licences: build/sbom.json (CycloneDX)
+	@$(PYTHON) -m venv --clear --without-pip build/product
+	@$(TOOLS)/bin/uv pip install --quiet --python build/product/bin/python --require-hashes \
+		--requirement deploy/requirements.lock
+	$(TOOLS)/bin/cyclonedx-py environment --pyproject pyproject.toml --gather-license-texts \
+		--output-reproducible --output-file build/sbom.json build/product/bin/python
+
 .PHONY: fuzz
 fuzz: $(VENV)/.tested ## broken input for every parser: make fuzz SECONDS=60 SEED=1
 	@env SECONDS="$(SECONDS)" SEED="$(SEED)" TARGET="$(TARGET)" CHOICES="$(CHOICES)" INPUT="$(INPUT)" \
-		$(BIN)/python tests/fuzz/run.py
+		PYTHONPATH=tests $(BIN)/python tests/fuzz/run.py
 
 .PHONY: compat
-compat: $(VENV)/.tested java ## official clients against a real server
+compat: $(VENV)/.tested java faketime ## official clients against a real server
 	$(BIN)/pytest compat-tests $(SHARED) $(ARGS)
 
 .PHONY: kill-two-controllers
@@ -105,12 +134,12 @@ compat-full: $(VENV)/.tested java ## every client version, here and on the origi
 	PYTHONPATH=compat-tests $(BIN)/python -m compat_harness.matrix build/compatibility.jsonl
 
 .PHONY: vortex
-vortex: $(VENV)/.tested ## a real store among kills, cuts and full disks: MINUTES=60, or SEED=17
+vortex: $(VENV)/.tested faketime ## a real store among kills, cuts, full disks and wrong clocks: MINUTES=60, or SEED=17
 	@cd compat-tests && $(CURDIR)/$(BIN)/python -m vortex --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 .PHONY: vortex-cluster
-vortex-cluster: $(VENV)/.tested java ## a real cluster among kills, pauses and cuts: MINUTES=60, or SEED=17
-	@cd compat-tests && $(CURDIR)/$(BIN)/python -m vortex --cluster --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED)) $(ARGS)
+vortex-cluster: $(VENV)/.tested java faketime ## a real cluster among kills, pauses, cuts and wrong clocks: MINUTES=60, or SEED=17; SECURE=1
+	@cd compat-tests && $(CURDIR)/$(BIN)/python -m vortex --cluster $(if $(SECURE),--secure) --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 .PHONY: spark-proof
 spark-proof: $(VENV)/.tested ## Spark among kills and with very many events: ROUNDS=20 EVENTS=10000000 SEED=1
@@ -175,9 +204,21 @@ clean: ## remove everything that was built; data directories stay
 java:
 	@.ci/prepare java
 
+.PHONY: faketime
+faketime:
+	@.ci/prepare faketime
+
 .PHONY: versitygw
 versitygw: $(BIN)/python
 	@.ci/prepare versitygw $(BIN)
+
+.PHONY: prometheus
+prometheus: $(BIN)/python
+	@.ci/prepare prometheus $(BIN)
+
+$(TOOLS)/bin/python: Makefile
+	@$(PYTHON) -m venv --clear $(TOOLS)
+	@$(TOOLS)/bin/python -m pip --disable-pip-version-check --quiet install 'uv>=0.13,<0.14' 'cyclonedx-bom>=7.5,<8'
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "segstore needs Python 3.11 or newer with the venv module:" \

@@ -1,4 +1,4 @@
-"""The Cython extensions of the distribution; everything else is declared in pyproject.toml."""
+"""The extensions in Cython and cffi; everything else is declared in pyproject.toml."""
 
 import os
 from pathlib import Path
@@ -34,6 +34,7 @@ def extensions() -> list[Extension]:
 
 
 setup(
+    cffi_modules=["src/segstore/runtime/kernel_build.py:builder"],
     ext_modules=cythonize(
         extensions(),
         include_path=["src"],
@@ -47,5 +48,5 @@ setup(
             "wraparound": False,
             "linetrace": DEBUG,
         },
-    )
+    ),
 )

@@ -21,6 +21,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from foreign_servers.maven import MavenFailedError
+
 from benchmarks.comparison import (
     ComparedRow,
     Metric,
@@ -31,7 +33,6 @@ from benchmarks.comparison import (
     write_json_if_asked,
 )
 from benchmarks.machine import Machine, measured_on, this_machine
-from benchmarks.maven import MavenFailedError
 from benchmarks.peers.btree.runs import ORIGINAL, RunFailedError, Workload, run
 
 REPORTS = Path(__file__).parent.parent / "docs" / "performance"

@@ -29,6 +29,8 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 
+from foreign_servers.processes import ServerProcess
+
 from benchmarks.block_load import BlockLoadResult, BlockSender, event_block
 from benchmarks.comparison import (
     ComparedRow,
@@ -40,7 +42,6 @@ from benchmarks.comparison import (
     write_json_if_asked,
 )
 from benchmarks.machine import this_machine
-from benchmarks.peers.processes import ServerProcess
 from pravega_wire.blocking import SegmentConnection
 from segstore.testing.ports import free_ports
 

@@ -24,6 +24,7 @@ from benchmarks.cluster.run import run
 from benchmarks.cluster.servers import PEERS
 from benchmarks.cluster.sizes import SMALL, USUAL, Size
 from benchmarks.comparison import plain_table, write_json_if_asked
+from benchmarks.finished_parts import keep_parts
 from benchmarks.machine import this_machine
 from benchmarks.measured import OURS
 from benchmarks.record import add_run, read_record, write_record
@@ -41,7 +42,9 @@ def main(arguments: Sequence[str]) -> int:
     directory = Path(tempfile.mkdtemp(prefix="bench-cluster-", dir=options.directory))
     try:
         machine = this_machine(directory)
-        measured = run(options.rows, size_of(options), keys=keys, directory=directory)
+        size = size_of(options)
+        finished = keep_parts("cluster", (options.rows, size, keys), small=options.small)
+        measured = run(options.rows, size, keys=keys, directory=directory, finished=finished)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
     compared = measured.compared()
@@ -62,6 +65,7 @@ def main(arguments: Sequence[str]) -> int:
             reasons=(PERFORMANCE / REASONS).read_text(),
         )
         (PERFORMANCE / report.TABLE).write_text(text)
+    finished.end()
     return int(measured.ours_failed)
 
 

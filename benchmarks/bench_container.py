@@ -34,8 +34,12 @@ from segstore.container import Container, open_container
 from segstore.durable_log.operation_processor import OperationProcessor
 from segstore.errors import SegmentStoreError
 from segstore.model.attributes import EVENT_COUNT, AttributeUpdate, AttributeUpdateType
+from segstore.network.admission.outstanding_requests import (
+    OutstandingRequests,
+    OutstandingTotal,
+    Share,
+)
 from segstore.network.append_processor import AppendProcessor
-from segstore.network.outstanding_bytes import OutstandingBytes, OutstandingTotal
 from segstore.process.config import ConnectionSettings
 from segstore.tiers.api import Buffer
 from segstore.tiers.memory import MemoryDataLogFactory
@@ -253,22 +257,33 @@ class OneContainer:
         return self._container
 
 
+class PacedRequests(OutstandingRequests):
+    """Counts the appends that are durable."""
+
+    def __init__(self, pace: Pace) -> None:
+        super().__init__(OutstandingTotal(ConnectionSettings()))
+        self._pace = pace
+
+    def release(self, count: int, share: Share) -> None:
+        """Count an append."""
+        super().release(count, share)
+        self._pace.acknowledged += 1
+
+
 class ConnectionWriter:
     """Appends as they come out of a connection's decoder; acknowledgements end in its buffer."""
 
     def __init__(self, container: SegmentContainer, segment: str, pace: Pace) -> None:
         self._container = container
         self._segment = segment
-        self._pace = pace
         self._event_number = 0
         self._waiting: list[Acknowledgement] = []
         self._appends = AppendProcessor(
             OneContainer(container),  # type: ignore[arg-type]
-            OutstandingBytes(OutstandingTotal(ConnectionSettings())),
+            PacedRequests(pace),
             send=self._refuse,
             send_late=self._waiting.append,
             close=self._close,
-            on_completed=self._on_completed,
         )
 
     async def set_up(self) -> None:
@@ -285,9 +300,6 @@ class ConnectionWriter:
                 acknowledgement.to_bytes()
             self._waiting.clear()
         self._appends.append(Append(self._segment, WRITER, data, 1, number, number))
-
-    def _on_completed(self) -> None:
-        self._pace.acknowledged += 1
 
     def _refuse(self, reply: wire.Reply) -> None:
         raise AssertionError(reply)

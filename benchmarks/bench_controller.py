@@ -21,13 +21,15 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from foreign_servers.maven import MavenFailedError
+
 from benchmarks.comparison import plain_table, write_json_if_asked
 from benchmarks.controller import report
 from benchmarks.controller.rows import BY_NAME
 from benchmarks.controller.run import run
 from benchmarks.controller.sizes import QUICK, SMALL, USUAL
+from benchmarks.finished_parts import keep_parts
 from benchmarks.machine import this_machine
-from benchmarks.maven import MavenFailedError
 from benchmarks.measured import OURS
 from benchmarks.streams import rows as streams_rows
 from benchmarks.streams.report import REASONS
@@ -50,7 +52,10 @@ def main(arguments: Sequence[str]) -> int:
     directory = Path(tempfile.mkdtemp(prefix="bench-controller-", dir=options.directory))
     try:
         machine = this_machine(directory)
-        measured = run(options.rows, size, servers=servers(keys), directory=directory)
+        finished = keep_parts("controller", (options.rows, size, keys), small=options.small)
+        measured = run(
+            options.rows, size, servers=servers(keys), directory=directory, finished=finished
+        )
     except MavenFailedError as error:
         print(error, file=sys.stderr)
         return 1
@@ -72,6 +77,7 @@ def main(arguments: Sequence[str]) -> int:
             )
         )
         print(f"report: {path}")
+    finished.end()
     return int(measured.ours_failed)
 
 

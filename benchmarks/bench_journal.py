@@ -1,13 +1,12 @@
-"""What does a durable append to the local journal cost, and which way to the disk is the cheapest?
+"""What does a durable append to the local journal cost, and how fast is a journal read again?
 
 Run from the repository's root: `python -m benchmarks.bench_journal [--rounds 3] [--directory D]`.
 
-1. Every way writes the same batches into files that were written before, on the same disk; the
-   ways take turns within every round.
+1. The batches are written into files that were written before.
 2. `latency`: one append at a time, from `append_nowait` to its completion in the event loop.
    `busy latency`: the same while another task keeps the event loop busy, 50 us of Python at a
    time, as a loaded server does. `throughput`: many appends outstanding.
-3. CPU is that of the whole process, event loop, threads and (for io_uring) kernel workers.
+3. CPU is that of the whole process, event loop and threads.
 4. `recovery`: opening a journal that was just written and reading one container's log, out of the
    page cache, as after the kill of a process.
 """
@@ -17,32 +16,15 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import trio
 
-from benchmarks.uring_runner import UringRunner
 from segstore.errors import DataLogError
 from segstore.tiers.journal import ContainerLog, JournalSettings, open_journal
-from segstore.tiers.journal.disk import Disk, LocalDisk
-from segstore.tiers.journal.runner import ThreadRunner, WriterRunner
 
 KIB, MIB = 1024, 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """One way to the disk."""
-
-    name: str
-    runner: Callable[[], WriterRunner]
-    disk: Callable[[Path], Disk] = LocalDisk
-
-
-WAYS = (Way("thread", ThreadRunner), Way("io_uring", UringRunner))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +45,9 @@ SMALL = Size(
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One measurement of one way."""
+    """One measurement."""
 
     what: str
-    way: str
     p50_us: float | None = None
     p95_us: float | None = None
     cpu_us: float | None = None
@@ -144,15 +125,13 @@ async def measure_latency(log: ContainerLog, length: int, count: int, *, busy: b
     return [p50 * 1e6, p95 * 1e6, cpu / count * 1e6]
 
 
-async def measure(way: Way, directory: Path, size: Size) -> list[Row]:
-    """Measure all rows of one way, in an empty directory."""
+async def measure_appends(directory: Path, size: Size) -> list[Row]:
+    """Measure all rows of appends, in an empty directory."""
     settings = JournalSettings(file_bytes=size.file_bytes)
     rows = []
     started = time.perf_counter()
-    async with open_journal(
-        directory, settings, disk=way.disk(directory), runner=way.runner()
-    ) as journal:
-        rows.append(Row("first start", way.name, p50_us=(time.perf_counter() - started) * 1e6))
+    async with open_journal(directory, settings) as journal:
+        rows.append(Row("first start", p50_us=(time.perf_counter() - started) * 1e6))
         log = await journal.open_log(0)
         # Write every file once and free it, so that what follows goes into recycled files.
         for _ in range(6 * size.file_bytes // (512 * KIB)):
@@ -164,7 +143,7 @@ async def measure(way: Way, directory: Path, size: Size) -> list[Row]:
             for busy in (False, True):
                 what = f"{'busy ' if busy else ''}latency {length} B"
                 figures = await measure_latency(log, length, count, busy=busy)
-                rows.append(Row(what, way.name, *figures))
+                rows.append(Row(what, *figures))
             await log.truncate(log.append_nowait([b""], lambda _: None))
         for length, outstanding in ((150, 64), (64 * KIB, 16), (1000 * KIB, 4)):
             count = max(10, min(size.throughput_bytes // length, 100 * size.latency_appends))
@@ -175,7 +154,6 @@ async def measure(way: Way, directory: Path, size: Size) -> list[Row]:
             rows.append(
                 Row(
                     f"throughput {length} B x {outstanding}",
-                    way.name,
                     cpu_us=cpu / count * 1e6,
                     mb_per_second=length * count / seconds / 1e6,
                 )
@@ -201,15 +179,13 @@ async def measure_recovery(directory: Path, size: Size, length: int) -> Row:
             found += 1
         seconds = time.perf_counter() - started
     assert found == count
-    return Row(f"recovery {length} B", "thread", mb_per_second=size.recovery_bytes / seconds / 1e6)
+    return Row(f"recovery {length} B", mb_per_second=size.recovery_bytes / seconds / 1e6)
 
 
-def run(size: Size, *, directory: Path, ways: tuple[Way, ...] = WAYS) -> list[Row]:
+def run(size: Size, *, directory: Path) -> list[Row]:
     """Run one round."""
-    rows = []
-    for way in ways:
-        with tempfile.TemporaryDirectory(dir=directory) as place:
-            rows.extend(trio.run(partial(measure, way, Path(place), size)))
+    with tempfile.TemporaryDirectory(dir=directory) as place:
+        rows = trio.run(measure_appends, Path(place), size)
     for length in (500, 64 * KIB, 1000 * KIB):
         with tempfile.TemporaryDirectory(dir=directory) as place:
             rows.append(trio.run(measure_recovery, Path(place), size, length))
@@ -223,7 +199,7 @@ def table(rounds: list[list[Row]]) -> str:
         numbers = [value for value in values if value is not None]
         return f"{statistics.median(numbers):12.0f}" if numbers else " " * 12
 
-    lines = [f"{'':28} {'':10} {'p50 us':>12} {'p95 us':>12} {'CPU us':>12} {'MB/s':>12}"]
+    lines = [f"{'':28} {'p50 us':>12} {'p95 us':>12} {'CPU us':>12} {'MB/s':>12}"]
     for rows in sorted(zip(*rounds, strict=True), key=lambda rows: rows[0].what):
         columns = [
             median([row.p50_us for row in rows]),
@@ -231,7 +207,7 @@ def table(rounds: list[list[Row]]) -> str:
             median([row.cpu_us for row in rows]),
             median([row.mb_per_second for row in rows]),
         ]
-        lines.append(f"{rows[0].what:28} {rows[0].way:10} {' '.join(columns)}")
+        lines.append(f"{rows[0].what:28} {' '.join(columns)}")
     return "\n".join(lines)
 
 

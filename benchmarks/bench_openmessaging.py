@@ -18,13 +18,16 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
+from foreign_servers.jvm import java_command
+from foreign_servers.peer import Peer, PeerFailedError, running
+from foreign_servers.processes import DIE_WITH_PARENT
+
 from benchmarks.comparison import Metric, Outcome, compare, plain_table, write_json_if_asked
-from benchmarks.peers.api import Peer, PeerFailedError, running
-from benchmarks.peers.jvm import java_command
-from benchmarks.peers.processes import DIE_WITH_PARENT
+from benchmarks.finished_parts import keep_parts
 from benchmarks.streams.rows import DURABLE, KAFKA, KAFKA_FSYNC, OURS, RAM
 from benchmarks.streams.servers import server
 
@@ -62,14 +65,21 @@ def main(arguments: Sequence[str]) -> int:
         print(error, file=sys.stderr)
         return 1
     directory = Path(tempfile.mkdtemp(prefix="bench-openmessaging-", dir=options.directory))
+    finished = keep_parts("openmessaging", (options.workload.read_text(), options.peers))
     outcomes: dict[str, list[Outcome]] = defaultdict(list)
+
+    def measure_all(number: int) -> Iterator[tuple[str, str, Outcome]]:
+        for key in (OURS, *options.peers):
+            place = directory / f"{number}-{key}"
+            outcome = measure(server(key), class_path, options.workload, place)
+            print(f"{key}: {outcome.failure or 'measured'}", file=sys.stderr)
+            yield options.workload.stem, key, outcome
+
     try:
         for number in range(options.rounds):
-            for key in (OURS, *options.peers):
-                place = directory / f"{number}-{key}"
-                outcome = measure(server(key), class_path, options.workload, place)
+            part = partial(measure_all, number)
+            for _, key, outcome in finished.outcomes(f"round {number + 1}", part):
                 outcomes[key].append(outcome)
-                print(f"{key}: {outcome.failure or 'measured'}", file=sys.stderr)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
     ours = outcomes[OURS]
@@ -82,6 +92,7 @@ def main(arguments: Sequence[str]) -> int:
     ]
     print(plain_table(rows))
     write_json_if_asked(rows)
+    finished.end()
     return int(any(outcome.failure for outcome in ours))
 
 

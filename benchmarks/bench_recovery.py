@@ -33,9 +33,9 @@ from benchmarks.peers.assembled_store import HeldChunkStorage  # noqa: E402
 from pravega_wire.names import container_of  # noqa: E402
 from segstore.api import SegmentContainer  # noqa: E402
 from segstore.errors import SegmentStoreError  # noqa: E402
+from segstore.ownership.data_directory import DataDirectory  # noqa: E402
 from segstore.process.assembly import open_containers  # noqa: E402
 from segstore.process.config import MIB, SegmentStoreConfig  # noqa: E402
-from segstore.process.data_directory import DataDirectory  # noqa: E402
 from segstore.process.registry import OpenContainer  # noqa: E402
 
 OUTSTANDING_BYTES = 16 * MIB

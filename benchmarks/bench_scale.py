@@ -30,7 +30,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+
+from foreign_servers.original_durable import OriginalDurable
+from foreign_servers.peer import PeerFailedError, RunningPeer, running
 
 from benchmarks.block_load import BlockLoadFailedError, expect, percentile
 from benchmarks.comparison import (
@@ -44,6 +48,7 @@ from benchmarks.comparison import (
     report_progress,
     write_json_if_asked,
 )
+from benchmarks.finished_parts import FinishedParts, keep_parts
 from benchmarks.history import (
     HOST,
     MIB,
@@ -60,8 +65,6 @@ from benchmarks.least_server import serving
 from benchmarks.machine import measured_on, this_machine
 from benchmarks.many_segments import BLOCK_P95, BLOCKS, load_on
 from benchmarks.many_streams import beside_lesser, ready_after_crash, run_rows
-from benchmarks.peers.api import PeerFailedError, RunningPeer, running
-from benchmarks.peers.original_durable import OriginalDurable
 from benchmarks.peers.segstore_standalone import SegstoreStandalone
 from benchmarks.streams import rows as streams_rows
 from benchmarks.streams.rows import CRASH, DURABLE, PUBLISHED, Plan
@@ -443,12 +446,12 @@ def idle(size: Size) -> list[ComparedRow]:
 WORK = {"S1": segments, "S2": writers, "S3": history, "S4": restarts, "S5": idle}
 
 
-def measure(names: Sequence[str], size: Size) -> list[ComparedRow]:
-    """Measure the rows of that name."""
+def measure(names: Sequence[str], size: Size, finished: FinishedParts) -> list[ComparedRow]:
+    """Measure the rows of that name, but for those that are finished."""
     rows = []
     for name in names:
         begun = time.perf_counter()
-        rows += WORK[name](size)
+        rows += finished.compared(name, partial(WORK[name], size))
         report_progress(name, "all of it", time.perf_counter() - begun)
     return rows
 
@@ -472,7 +475,8 @@ def main(arguments: Sequence[str]) -> int:
     if options.without_peers:
         size = replace(size, peer_history_bytes=0, plan=replace(size.plan, peers=()))
     moment = datetime.now(UTC)
-    rows = measure(names, size)
+    finished = keep_parts("scale", (names, size), small=options.small)
+    rows = measure(names, size, finished)
     print(plain_table(rows))
     write_json_if_asked(rows)
     if options.report:
@@ -484,6 +488,7 @@ def main(arguments: Sequence[str]) -> int:
             f"{measured_on(machine, moment, command)}"
         )
         print(f"report: {path}")
+    finished.end()
     return 0
 
 

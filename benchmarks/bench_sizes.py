@@ -30,9 +30,9 @@ from pravega_cluster.balance import balance_containers
 from pravega_cluster.records import ContainerMap, Host, decode_map, encode_map
 from pravega_controller.config import ControllerConfig
 from pravega_controller.controller import Environment, open_controller
-from pravega_controller.placement import MapPlacement
-from pravega_controller.store import CACHED_STREAMS_MAX
-from pravega_controller.streams import fixed_configuration
+from pravega_controller.metadata.streams.known import CACHED_STREAMS_MAX
+from pravega_controller.rules.streams import fixed_configuration
+from pravega_controller.store_client.placement import MapPlacement
 from pravega_controller.testing.memory_segment_store import MemorySegmentStore
 
 ZOOKEEPER_NODE_BYTES_MAX = 1024 * 1024

@@ -27,8 +27,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
+from foreign_servers.processes import DIE_WITH_PARENT
+
 from benchmarks.comparison import ComparedRow, Metric, Outcome, limited, write_json_if_asked
-from benchmarks.peers.processes import DIE_WITH_PARENT
 from pravega_wire import commands as wire
 from pravega_wire.blocking import SegmentConnection
 from pravega_wire.connection import append_block

@@ -27,8 +27,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from foreign_servers.maven import resolve_class_path
 
 from benchmarks.comparison import (
     ComparedRow,
@@ -40,9 +43,9 @@ from benchmarks.comparison import (
     report_progress,
     write_json_if_asked,
 )
+from benchmarks.finished_parts import FinishedParts, keep_parts
 from benchmarks.load import Load, LoadFailedError, run_load
 from benchmarks.machine import measured_on, this_machine
-from benchmarks.maven import resolve_class_path
 from benchmarks.spark.ceiling import ReadyBatches
 from benchmarks.spark.stores import SCOPE, Events, Kafka, Ours, made_events
 
@@ -308,6 +311,9 @@ class Bench:
         )
         try:
             producer.join()
+            # A slow machine may not have taken one event after the warm-up by now, and the events
+            # that wait longest must not be left out.
+            query.processAllAvailable()
         finally:
             query.stop()
         return latencies
@@ -376,8 +382,11 @@ class Bench:
 ROWS = ("read-100B", "read-1KB", "available-now", "latency", "sink", "archive")
 
 
-def run(size: Size, rows: Sequence[str], directory: Path) -> list[ComparedRow]:
-    """Measure rows with servers of their own in an empty directory."""
+def run(
+    size: Size, rows: Sequence[str], directory: Path, finished: FinishedParts
+) -> list[ComparedRow]:
+    """Measure rows with servers of their own in an empty directory, but for those that are
+    ``finished``."""
     jars = resolve_class_path(JARS)
     (directory / "ours").mkdir()
     (directory / "kafka").mkdir()
@@ -387,7 +396,8 @@ def run(size: Size, rows: Sequence[str], directory: Path) -> list[ComparedRow]:
         try:
             with _session(jars, directory) as spark:
                 bench = Bench(size, spark, ours, kafka, directory)
-                return [each for row in rows for each in bench.run(row)]
+                found = [finished.compared(row, partial(bench.run, row)) for row in rows]
+                return [each for of_row in found for each in of_row]
         finally:
             kafka.stop()
     finally:
@@ -472,7 +482,9 @@ def main() -> int:
         latency_seconds=given.seconds,
     )  # fmt: skip
     with tempfile.TemporaryDirectory(dir=given.directory) as directory:
-        found = run(size, given.rows.split(","), Path(directory))
+        rows = given.rows.split(",")
+        finished = keep_parts("spark", (rows, size), small=given.small)
+        found = run(size, rows, Path(directory), finished)
         machine = this_machine(Path(directory))
     print(plain_table(found))
     write_json_if_asked(found)
@@ -483,6 +495,7 @@ def main() -> int:
         print(f"report: {REPORT}")
         print("for the README:")
         print(readme_table(found, moment))
+    finished.end()
     return 0
 
 

@@ -20,8 +20,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from foreign_servers.peer import PeerFailedError, RunningPeer
+
 from benchmarks.block_load import BlockSender
-from benchmarks.peers.api import PeerFailedError, RunningPeer
 from benchmarks.peers.segstore_standalone import SegstoreStandalone
 from pravega_blocking.controller_client import ControllerClient
 from pravega_blocking.stream_settings import Scaling, StreamSettings

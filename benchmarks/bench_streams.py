@@ -23,11 +23,13 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from foreign_servers.maven import MavenFailedError
+from foreign_servers.peer import PeerFailedError
+
 from benchmarks.comparison import plain_table, write_json_if_asked
+from benchmarks.finished_parts import keep_parts
 from benchmarks.machine import this_machine
-from benchmarks.maven import MavenFailedError
 from benchmarks.other_load import spinning
-from benchmarks.peers.api import PeerFailedError
 from benchmarks.record import add_run, read_record, write_record
 from benchmarks.streams import report
 from benchmarks.streams.rows import BY_NAME, OURS, PEERS, QUICK, SMALL, USUAL, Plan
@@ -47,8 +49,11 @@ def main(arguments: Sequence[str]) -> int:
         chosen = servers([OURS, *(peer for peer in plan.peers if peer in needed)])
         if options.without_ours:
             del chosen[OURS]
+        finished = keep_parts(
+            "streams", (plan, list(chosen), options.spinning), small=options.small
+        )
         with spinning(options.spinning):
-            measured = run(plan, servers=chosen, directory=directory)
+            measured = run(plan, servers=chosen, directory=directory, finished=finished)
     except (PeerFailedError, MavenFailedError) as error:
         print(error, file=sys.stderr)
         return 1
@@ -81,6 +86,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.land:
         report.write_landed(report.LANDED, measured, commit=machine.commit, moment=moment)
         print(f"landed: {report.LANDED}")
+    finished.end()
     return int(measured.ours_failed)
 
 

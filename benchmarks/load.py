@@ -11,13 +11,16 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
-from benchmarks.maven import driver_class_path
-from benchmarks.peers.processes import DIE_WITH_PARENT
+from foreign_servers.peer import OPEN, ClientAccess
+from foreign_servers.processes import DIE_WITH_PARENT
+
+from benchmarks.load_driver import driver_class_path
 
 LOAD_MAIN = "segstore.load.LoadDriver"
 PROBE_MAIN = "segstore.load.StartupProbe"
@@ -181,12 +184,18 @@ class LoadResult:
 
 
 def run_load(
-    address: str, load: Load, *, heap: str = "1g", speaks_kafka: bool = False
+    address: str,
+    load: Load,
+    *,
+    heap: str = "1g",
+    speaks_kafka: bool = False,
+    access: ClientAccess = OPEN,
 ) -> LoadResult:
     """Load a new stream on this server and wait for the result. Raises LoadFailedError."""
     where = "--kafka" if speaks_kafka else "--controller"
-    command = _java(heap, LOAD_MAIN, where, address, *load.arguments())
-    with _started(command) as driver:
+    options = () if access.trust_store is None else (f"-Dload.trustStore={access.trust_store}",)
+    command = _java(heap, LOAD_MAIN, where, address, *load.arguments(), options=options)
+    with _started(command, access.environment) as driver:
         try:
             out, errors = driver.communicate(timeout=load.seconds_max)
         except subprocess.TimeoutExpired as error:
@@ -322,15 +331,18 @@ class Drained:
     client_cpu_seconds: float
 
 
-def _java(heap: str, main: str, *arguments: str) -> list[str]:
-    jvm = ["java", f"-Xms{heap}", f"-Xmx{heap}", "-cp", driver_class_path()]
+def _java(heap: str, main: str, *arguments: str, options: Sequence[str] = ()) -> list[str]:
+    jvm = ["java", f"-Xms{heap}", f"-Xmx{heap}", *options, "-cp", driver_class_path()]
     return [*DIE_WITH_PARENT, *jvm, main, *arguments]
 
 
 @contextmanager
-def _started(command: list[str]) -> Iterator[subprocess.Popen[str]]:
+def _started(
+    command: list[str], environment: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[subprocess.Popen[str]]:
     driver = subprocess.Popen(
         command,
+        env={**os.environ, **environment},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

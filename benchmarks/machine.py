@@ -55,7 +55,7 @@ def this_machine(directory: Path) -> Machine:
         file_system=_file_system(directory),
         java=_first_line("java", "-version"),
         python=platform.python_version(),
-        commit=_commit(),
+        commit=describe_commit(),
     )
 
 
@@ -70,7 +70,8 @@ def _file_system(directory: Path) -> str:
     return _first_line("stat", "--file-system", "--format=%T", str(directory))
 
 
-def _commit() -> str:
+def describe_commit() -> str:
+    """Return the commit that is checked out, and whether files differ from it."""
     here = str(Path(__file__).parent)
     commit = _first_line("git", "-C", here, "rev-parse", "--short=12", "HEAD")
     changed = _first_line("git", "-C", here, "status", "--porcelain", "--untracked-files=no")

@@ -17,6 +17,9 @@ from functools import partial
 from itertools import cycle
 from pathlib import Path
 
+from foreign_servers.original_durable import OriginalDurable
+from foreign_servers.peer import PeerFailedError, running
+
 from benchmarks.block_load import (
     ACK_SECONDS_MAX,
     BlockLoadFailedError,
@@ -28,8 +31,6 @@ from benchmarks.block_load import (
 )
 from benchmarks.comparison import Metric, Outcome, report_progress
 from benchmarks.history import HOST
-from benchmarks.peers.api import PeerFailedError, running
-from benchmarks.peers.original_durable import OriginalDurable
 from benchmarks.peers.segstore_standalone import SegstoreStandalone
 from pravega_wire.blocking import SegmentConnection
 from pravega_wire.commands import DataAppended

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.comparison import ComparedRow, Outcome, compare
+from benchmarks.finished_parts import FinishedParts
 from benchmarks.streams.rows import BY_NAME, CRASH, DURABLE, OURS, READY_AGAIN, Plan
 from benchmarks.streams.run import Measured, run
 from benchmarks.streams.servers import servers
@@ -22,7 +23,12 @@ def run_rows(plan: Plan, *, directory: str | None) -> Measured:
     place = tempfile.mkdtemp(prefix="bench-scale-", dir=directory)
     try:
         needed = {peer for name in plan.rows for peer in plan.peers_of(BY_NAME[name])}
-        measured = run(plan, servers=servers([OURS, *sorted(needed)]), directory=Path(place))
+        measured = run(
+            plan,
+            servers=servers([OURS, *sorted(needed)]),
+            directory=Path(place),
+            finished=FinishedParts(None),
+        )
     finally:
         shutil.rmtree(place, ignore_errors=True)
     for remark in measured.remarks():

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+from foreign_servers.peer import Peer
+
 from benchmarks.comparison import ComparedRow, Outcome, compare, limited
-from benchmarks.peers.api import Peer
 
 OURS = "ours"
 OTHER_CPU_SHARE_QUIET_MAX = 0.05

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from benchmarks.peers.processes import DIE_WITH_PARENT
+from foreign_servers.processes import DIE_WITH_PARENT
 
 SPIN = "while True: pass"
 

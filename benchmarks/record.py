@@ -38,7 +38,7 @@ def read_record(path: Path, names: Container[str]) -> dict[str, RecordedRow]:
             row["commit"],
             row["day"],
             {
-                server: [_outcome_from(each) for each in outcomes]
+                server: [outcome_from(each) for each in outcomes]
                 for server, outcomes in row["outcomes"].items()
             },
         )
@@ -71,7 +71,7 @@ def write_record(path: Path, record: Mapping[str, RecordedRow]) -> None:
         row = record[name]
         head = f'"commit": {json.dumps(row.commit)}, "day": {json.dumps(row.day)}'
         each = ",\n".join(
-            f"  {json.dumps(server)}: {json.dumps([_document(one) for one in outcomes])}"
+            f"  {json.dumps(server)}: {json.dumps([outcome_to_document(one) for one in outcomes])}"
             for server, outcomes in row.outcomes.items()
         )
         lines.append(f' {json.dumps(name)}: {{{head}, "outcomes": {{\n{each}\n }}}}')
@@ -89,7 +89,8 @@ def outcomes_of(
     }
 
 
-def _document(outcome: Outcome) -> dict[str, Any]:
+def outcome_to_document(outcome: Outcome) -> dict[str, Any]:
+    """Return what JSON can hold of an outcome."""
     return {
         "numbers": [
             [metric.name, metric.unit, metric.better, value]
@@ -101,7 +102,8 @@ def _document(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _outcome_from(document: Mapping[str, Any]) -> Outcome:
+def outcome_from(document: Mapping[str, Any]) -> Outcome:
+    """Return the outcome that ``outcome_to_document`` made this of."""
     return Outcome(
         {Metric(name, unit, better): value for name, unit, better, value in document["numbers"]},
         document["failure"],

@@ -19,9 +19,9 @@ import trio
 from segstore.api import SegmentContainer
 from segstore.container import Container
 from segstore.network.server import serve
+from segstore.ownership.data_directory import DataDirectory
 from segstore.process.assembly import open_containers
 from segstore.process.config import MIB, SegmentStoreConfig
-from segstore.process.data_directory import DataDirectory
 from segstore.process.registry import OpenContainer
 from segstore.tiers.api import Buffer
 from segstore.tiers.files.filesystem import FilesystemChunkStorage

@@ -18,17 +18,20 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).resolve().parent
-for directory in (HERE.parent, HERE):  # the benchmarks know Maven and how to start the original
+for directory in (HERE.parent, HERE):  # ``foreign_servers`` and ``benchmarks``; ``compat_harness``
     if str(directory) not in sys.path:
         sys.path.insert(0, str(directory))
+# ``support``, of those suites of ``tests`` that run here on real servers.
+sys.path.append(str(HERE.parent / "tests"))
 
 # PySpark forks to start its JVM. In the child, gRPC's fork handlers would use the parent's poller
 # and kill it ("JAVA_GATEWAY_EXITED"). This is read when gRPC is imported.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
-from benchmarks.peers.original_standalone import OriginalStandalone  # noqa: E402
 from compat_harness.java import CLIENT_VERSIONS, NEWEST, JavaClient, JavaError  # noqa: E402
+from compat_harness.original import run_original  # noqa: E402
 from compat_harness.results import Outcome, Result, ServerName, append_results  # noqa: E402
+from compat_harness.secure import WHY_NOT_ORIGINAL, SecureServer  # noqa: E402
 from compat_harness.server import TARGET_VARIABLE, Server  # noqa: E402
 from compat_harness.suite_groups import SuiteRuns, Target, group_of, name_run  # noqa: E402
 
@@ -37,6 +40,7 @@ LONGEST_FIRST = (
     f"java {NEWEST}",
     "spark kills",
     "flink",
+    "secure",
     f"java {NEWEST} kills",
     "registry",
 )
@@ -135,6 +139,19 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     )
 
 
+@pytest.fixture(scope="session", autouse=True)
+def directory_of_jvms(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The directory in which JVMs of Spark and Flink leave temporary files when they are killed.
+
+    Pytest removes it later, as it removes the directories of former runs.
+    """
+    directory = tmp_path_factory.mktemp("jvms")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARK_LOCAL_DIRS", str(directory))
+        patch.setenv("SPARK_SUBMIT_OPTS", f"-Djava.io.tmpdir={directory}")
+        yield directory
+
+
 @dataclass(frozen=True, slots=True)
 class RunningElsewhere:
     """A server that this session did not configure."""
@@ -151,14 +168,9 @@ def foreign_target(
     if running:
         yield RunningElsewhere(running)
     elif pytestconfig.getoption("--server") == ServerName.ORIGINAL:
-        peer = OriginalStandalone(heap="3g", properties=LARGE_EVENTS)
-        peer.prepare()
-        address = peer.reserve()
-        try:
-            peer.start(tmp_path_factory.mktemp("original"))
+        directory = tmp_path_factory.mktemp("original")
+        with run_original(directory, heap="3g", properties=LARGE_EVENTS) as address:
             yield RunningElsewhere(address)
-        finally:
-            peer.stop()
     else:
         yield None
 
@@ -176,6 +188,17 @@ def controller_uri(
         return
     with Server(tmp_path_factory.mktemp("server")) as server:
         yield server.controller_uri
+
+
+@pytest.fixture(scope="session")
+def secure_server(
+    pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SecureServer]:
+    """A store of ours with TLS and users, which all tests of a process share."""
+    if pytestconfig.getoption("--server") == ServerName.ORIGINAL:
+        pytest.skip(WHY_NOT_ORIGINAL)
+    with SecureServer(tmp_path_factory.mktemp("secure")) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -15,14 +15,14 @@ from uuid import UUID
 import pytest
 from compat_harness.checker import check
 from compat_harness.java import NEWEST, JavaClient
-from compat_harness.s3 import CREDENTIALS, client_of, running_moto
 from compat_harness.server import CONTROLLER, SEGMENT_STORE, TARGET_VARIABLE, Server
+from foreign_servers.s3 import CREDENTIALS, client_of, moto_server
 
-from pravega_admin.open_transactions import read_open_transactions, read_table
+from pravega_admin.inspection.open_transactions import read_open_transactions, read_table
 from pravega_blocking.controller_client import ControllerClient
-from pravega_controller.intents import INTENTS
-from pravega_controller.late_segments import LATE_SECONDS
-from pravega_controller.transactions import segment_name
+from pravega_controller.background.late_segments import LATE_SECONDS
+from pravega_controller.metadata.intents import INTENTS
+from pravega_controller.rules.transactions import segment_name
 from pravega_wire import names
 from pravega_wire.blocking import SegmentConnection
 from pravega_wire.commands import GetStreamSegmentInfo, NoSuchSegment
@@ -214,7 +214,7 @@ def test_history_in_s3_survives_kill_nine(tmp_path: Path, monkeypatch: pytest.Mo
     catches up."""
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)
-    with running_moto() as endpoint, client_of(endpoint) as s3:
+    with moto_server() as endpoint, client_of(endpoint) as s3:
         s3.create_bucket(Bucket="history")
         kill_under_load(
             JavaClient.build(NEWEST),

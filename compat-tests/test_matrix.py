@@ -75,7 +75,9 @@ def test_a_cell_says_what_passed_on_both_servers() -> None:
 def test_what_a_version_lacks_is_told_from_what_nobody_ran() -> None:
     tables = msgspec.structs.replace(result(api="tables"), suite="KeyValueTableTest")
     groups = msgspec.structs.replace(result(api="groups"), suite="ReaderGroupTest")
-    text = matrix.make_matrix([tables, groups, result(version="0.9.0")])
+    secure = msgspec.structs.replace(result(api="TLS and user"), suite="test_official_clients")
+    text = matrix.make_matrix([tables, groups, secure, result(version="0.9.0")])
+    assert "| TLS and user | 1 of 1 · – | not run |" in text
     assert "| tables | 1 of 1 · – | not in this version |" in text
     assert "| groups | 1 of 1 · – | not run |" in text
 

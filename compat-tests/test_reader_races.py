@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from benchmarks.peers.original_standalone import OriginalStandalone
 from compat_harness.java import NEWEST, JavaClient, JavaError
+from compat_harness.original import run_original
 
 TRIES_VARIABLE = "SEGSTORE_COMPAT_TRIES"
 TRIES, TRIES_FULL = 8, 100
@@ -46,14 +46,8 @@ def original(
     """The original's standalone server, with --full."""
     if not pytestconfig.getoption("--full"):
         pytest.skip("compared with the original in the full form")
-    peer = OriginalStandalone(heap="1g")
-    peer.prepare()
-    address = peer.reserve()
-    try:
-        peer.start(tmp_path_factory.mktemp("original"))
+    with run_original(tmp_path_factory.mktemp("original")) as address:
         yield address
-    finally:
-        peer.stop()
 
 
 def count_sleeps(version: str, controller_uri: str, tries: int) -> dict[str, int]:

@@ -19,20 +19,15 @@ import time
 import tomllib
 import xml.etree.ElementTree
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from pathlib import Path
-from typing import IO
 
 import pyarrow.dataset as ds
 import pytest
+from compat_harness.guide_shell import STOP_SECONDS_MAX, GuideShell, Step, read_steps
 from compat_harness.server import HOST
 from packaging.requirements import Requirement
-
-from segstore.testing.ports import free_ports
 
 if str(Path(__file__).parent / "spark") not in sys.path:
     sys.path.insert(0, str(Path(__file__).parent / "spark"))
@@ -45,41 +40,12 @@ ROOT = Path(__file__).resolve().parent.parent
 GUIDE = ROOT / "docs" / "guides" / "spark.md"
 SESSION = Path(__file__).parent / "spark" / "guide_session.py"
 PICTURE = "words-and-files.svg"
-COMMAND_SECONDS_MAX = 300.0
-START_SECONDS_MAX = 60.0
-STOP_SECONDS_MAX = 60.0
-FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 DAY = 86_400
 WINDOW_DAYS, LATE_DAYS = 30, 60
 RUN_ELSEWHERE = ("segstore pipeline ingest kafka://",)
 """Needs a broker: ``test_kafka`` runs it."""
 COUNTED_HERE = "counts.show(5)"
 """The words that a version of Python uses most in its documentation are counted here, too."""
-
-
-@dataclass
-class Step:
-    """A command or a piece of Python, and the output that the guide shows for it."""
-
-    kind: str
-    text: str
-    expected: list[str] = field(default_factory=list)
-
-
-def read_steps() -> list[Step]:
-    """Return the guide's steps in their order."""
-    steps: list[Step] = []
-    for language, block in FENCE.findall(GUIDE.read_text()):
-        if language == "python":
-            steps.append(Step(language, block))
-            continue
-        assert language in ("console", "text"), f"nothing runs {language}"
-        for line in block.splitlines():
-            if language == "console" and line.startswith("$ "):
-                steps.append(Step(language, line.removeprefix("$ ")))
-            else:
-                steps[-1].expected.append(line)
-    return steps
 
 
 def plain(line: str) -> str:
@@ -92,36 +58,24 @@ def mask_words(line: str) -> str:
     return re.sub(r"\|[a-z]+\|0\|", "|a word|0|", line)
 
 
-class Walk:
+class Walk(GuideShell):
     """Takes the guide's steps in a directory, with a store and a Python session of its own."""
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory
+        super().__init__(directory, {"SPARK_LOCAL_IP": HOST})
+        self.environment.pop("PYSPARK_PYTHON", None)
         self.printed: dict[str, str] = {}
         self.differences: list[str] = []
-        self._controller_port, self._store_port = free_ports(2)
-        self._log = directory.with_suffix(".log")
-        self._store: subprocess.Popen[bytes] | None = None
         self._session: subprocess.Popen[str] | None = None
-        self._environment = {
-            **os.environ,
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "SEGSTORE_CONTROLLER": f"tcp://{HOST}:{self._controller_port}",
-            "SPARK_LOCAL_IP": HOST,
-        }
-        self._environment.pop("PYSPARK_PYTHON", None)
 
-    def take(self, step: Step) -> None:
+    def take_step(self, step: Step) -> None:
         """Run a step and note where it prints something else than the guide says."""
         if step.text.startswith("pip install "):
             check_installed(step.text.removeprefix("pip install "))
             return
-        if step.text.startswith("segstore standalone"):
-            self._start_store(step.text)
-            return
         if step.text.startswith(RUN_ELSEWHERE):
             return
-        output = self._execute(step.text) if step.kind == "python" else self._run(step.text)
+        output = self._execute(step.text) if step.kind == "python" else self.take(step.text)
         self.printed[step.text] = output
         lines = [plain(line) for line in output.splitlines() if line.strip()]
         wanted = [plain(line) for line in step.expected if line.strip()]
@@ -144,45 +98,7 @@ class Walk:
                 self._session.wait()
                 assert self._session.stdout is not None
                 self._session.stdout.close()
-        if self._store is not None:
-            self._store.terminate()
-            self._store.wait(STOP_SECONDS_MAX)
-
-    def _start_store(self, command: str) -> None:
-        ports = f"--controller-port {self._controller_port}"
-        ports += f" --segment-store-port {self._store_port}"
-        with self._log.open("wb") as log:
-            self._store = self._spawn(f"exec {command} {ports}", log)
-        deadline = time.monotonic() + START_SECONDS_MAX
-        while "segstore is ready in" not in self._log.read_text():
-            assert self._store.poll() is None, self._log.read_text()
-            assert time.monotonic() < deadline, self._log.read_text()
-            time.sleep(0.1)
-
-    def _spawn(self, command: str, log: IO[bytes]) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            ["bash", "-c", command],
-            cwd=self.directory,
-            env=self._environment,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-        )
-
-    def _run(self, command: str) -> str:
-        done = subprocess.run(
-            ["bash", "-c", command],
-            cwd=self.directory,
-            env=self._environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=COMMAND_SECONDS_MAX,
-            check=False,
-        )
-        assert done.returncode == 0, f"{command}\n{done.stdout}"
-        return done.stdout
+        super().close()
 
     def _execute(self, code: str) -> str:
         if self._session is None:
@@ -190,13 +106,13 @@ class Walk:
                 self._session = subprocess.Popen(
                     [sys.executable, "-u", str(SESSION)],
                     cwd=self.directory,
-                    env=self._environment,
+                    env=self.environment,
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=errors,
                     text=True,
                 )
-        code = code.replace("tcp://localhost:9090", self._environment["SEGSTORE_CONTROLLER"])
+        code = code.replace("tcp://localhost:9090", self.environment["SEGSTORE_CONTROLLER"])
         assert self._session.stdin is not None
         assert self._session.stdout is not None
         self._session.stdin.write(json.dumps(code) + "\n")
@@ -207,15 +123,6 @@ class Walk:
                 return "".join(lines)
             lines.append(line)
         raise AssertionError(code + self.directory.with_suffix(".errors").read_text())
-
-
-@contextmanager
-def walking(directory: Path) -> Iterator[Walk]:
-    walk = Walk(directory)
-    try:
-        yield walk
-    finally:
-        walk.close()
 
 
 def check_installed(arguments: str) -> None:
@@ -255,12 +162,12 @@ def expected_months(directory: Path) -> dict[datetime, tuple[int, int]]:
 def test_the_guide_works_from_an_empty_directory(tmp_path: Path) -> None:
     directory = tmp_path / "empty"
     directory.mkdir()
-    steps = read_steps()
+    steps = read_steps(GUIDE)
     assert len(steps) > 15
-    with walking(directory) as walk:
+    with Walk(directory) as walk:
         for step in steps:
             began = time.monotonic()
-            walk.take(step)
+            walk.take_step(step)
             print(f"{time.monotonic() - began:5.1f} s  {step.text.splitlines()[0]}", flush=True)
     assert not walk.differences, "\n".join(walk.differences)
     words = expected_words(directory)

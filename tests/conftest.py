@@ -11,10 +11,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
+
+TESTS = Path(__file__).parent
+for folder in (str(TESTS), str(TESTS.parent)):
+    # ``support``; ``foreign_servers`` and ``benchmarks``: none of them is installed.
+    if folder not in sys.path:
+        sys.path.append(folder)
 
 # An example may take long on a machine that is busy with other tests.
 settings.register_profile("usual", deadline=None)

@@ -16,23 +16,37 @@ SRC = Path(__file__).resolve().parent.parent / "src"
 MAY_IMPORT: dict[str, set[str]] = {
     "_fast": set(),
     "pravega_wire": {"_fast"},
+    "pravega_metrics": {"_fast"},
+    "pravega_security": {"pravega_wire"},
     "zookeeper_client": set(),
     "bookkeeper_client": {"_fast", "zookeeper_client"},
     "pravega_cluster": {"pravega_wire", "zookeeper_client"},
     "segstore": {
         "_fast",
         "pravega_wire",
+        "pravega_metrics",
+        "pravega_security",
         "zookeeper_client",
         "bookkeeper_client",
         "pravega_cluster",
     },
-    "pravega_controller": {"_fast", "pravega_wire", "zookeeper_client", "pravega_cluster"},
-    "pravega_blocking": {"_fast", "pravega_wire"},
-    "pravega_spark": {"_fast", "pravega_wire", "pravega_blocking"},
+    "pravega_controller": {
+        "_fast",
+        "pravega_wire",
+        "pravega_metrics",
+        "pravega_security",
+        "zookeeper_client",
+        "pravega_cluster",
+    },
+    "pravega_blocking": {"_fast", "pravega_wire", "pravega_security"},
+    "pravega_spark": {"_fast", "pravega_wire", "pravega_security", "pravega_blocking"},
     "pravega_admin": {
         "_fast",
         "pravega_wire",
+        "pravega_metrics",
+        "pravega_security",
         "zookeeper_client",
+        "bookkeeper_client",
         "pravega_cluster",
         "segstore",
         "pravega_controller",
@@ -44,15 +58,17 @@ MAY_IMPORT: dict[str, set[str]] = {
 INSIDE_SEGSTORE: dict[str, set[str]] = {
     "errors": set(),
     "runtime": {"errors"},
+    "tls": {"errors", "runtime"},
     "tiers": {"errors"},
     "tiers.memory": {"errors", "tiers"},
     "tiers.noop": {"errors", "tiers"},
     "tiers.journal": {"errors", "runtime", "tiers"},
-    "tiers.bookkeeper": {"errors", "runtime", "tiers"},
+    "tiers.bookkeeper": {"errors", "runtime", "tls", "tiers"},
     "tiers.files": {"errors", "runtime", "tiers"},
     "tiers.s3": {"errors", "runtime", "tiers"},
     "tiers.hdfs": {"errors", "runtime", "tiers"},
-    "chunks": {"errors", "runtime", "tiers"},
+    "ownership": {"errors", "runtime", "tiers", "tiers.journal"},
+    "chunks": {"errors", "runtime", "tiers", "ownership"},
     "model": {"errors", "tiers"},
     "api": {"errors", "tiers", "chunks", "model"},
     "cache": set(),
@@ -85,6 +101,7 @@ INSIDE_SEGSTORE: dict[str, set[str]] = {
         "errors",
         "runtime",
         "tiers",
+        "ownership",
         "chunks",
         "model",
         "api",
@@ -106,6 +123,7 @@ INSIDE_SEGSTORE: dict[str, set[str]] = {
         "tiers.files",
         "tiers.s3",
         "tiers.hdfs",
+        "ownership",
         "chunks",
         "model",
         "api",
@@ -117,13 +135,25 @@ INSIDE_SEGSTORE: dict[str, set[str]] = {
         "tables",
     },
     "load": {"errors", "tiers", "model", "api", "process"},
-    "network": {"errors", "runtime", "chunks", "model", "api", "tables", "process", "load"},
+    "network": {
+        "errors",
+        "runtime",
+        "tls",
+        "ownership",
+        "chunks",
+        "model",
+        "api",
+        "tables",
+        "process",
+        "load",
+    },
     "repair": {
         "errors",
         "runtime",
         "tiers",
         "tiers.journal",
         "tiers.files",
+        "ownership",
         "chunks",
         "model",
         "attributes",
@@ -134,9 +164,156 @@ INSIDE_SEGSTORE: dict[str, set[str]] = {
 """The packages and modules of ``segstore``, each with those that it may import, from the lowest
 to the highest. ``segstore.testing``, which puts stores together for tests, may import all."""
 
+INSIDE_CONTROLLER: dict[str, set[str]] = {
+    "errors": set(),
+    "authority": set(),
+    "config": {"authority"},
+    "clocks": set(),
+    "rules": {"errors"},
+    "store_client": {"errors", "authority"},
+    "metadata": {"errors", "clocks", "rules", "store_client"},
+    "background": {"errors", "config", "store_client", "metadata"},
+    "tables": {"errors", "rules", "store_client", "metadata", "background"},
+    "watermarks": {"errors", "rules", "store_client", "metadata"},
+    "streams": {"errors", "clocks", "rules", "store_client", "metadata", "background"},
+    "groups": {"errors", "rules", "store_client", "metadata", "streams"},
+    "scaling": {"errors", "rules", "store_client", "metadata", "background", "streams"},
+    "retention": {"errors", "clocks", "rules", "store_client", "metadata", "streams"},
+    "transactions": {
+        "errors",
+        "rules",
+        "store_client",
+        "metadata",
+        "background",
+        "watermarks",
+        "streams",
+    },
+    "scopes": {"errors", "store_client", "metadata", "background", "tables", "streams", "groups"},
+    "controller": {
+        "errors",
+        "config",
+        "clocks",
+        "store_client",
+        "metadata",
+        "background",
+        "tables",
+        "watermarks",
+        "streams",
+        "groups",
+        "scaling",
+        "retention",
+        "transactions",
+        "scopes",
+    },
+    "rpc": {
+        "errors",
+        "authority",
+        "config",
+        "rules",
+        "metadata",
+        "tables",
+        "watermarks",
+        "transactions",
+        "controller",
+    },
+    "http": {"errors", "config", "rules", "controller", "rpc"},
+    "server": {"config", "clocks", "controller", "rpc", "http"},
+}
+"""The packages and modules of ``pravega_controller``, likewise. Its ``testing`` may import all."""
+
+INSIDE_BOOKKEEPER_CLIENT: dict[str, set[str]] = {
+    "errors": set(),
+    "quorums": set(),
+    "data_formats_pb2": set(),
+    "wire": {"errors"},
+    "registry": {"errors", "data_formats_pb2"},
+    "connections": {"errors", "wire"},
+    "metadata": {"errors", "quorums", "data_formats_pb2", "wire"},
+    "ledger_store": {"errors", "metadata"},
+    "state_machines": {"errors", "quorums", "wire", "metadata"},
+    "readable_ledger": {"wire", "connections", "metadata", "state_machines"},
+    "client": {
+        "errors",
+        "quorums",
+        "wire",
+        "registry",
+        "connections",
+        "metadata",
+        "ledger_store",
+        "state_machines",
+        "readable_ledger",
+    },
+}
+INSIDE_PRAVEGA_SPARK: dict[str, set[str]] = {
+    "errors": set(),
+    "interpreter": set(),
+    "plain_errors": set(),
+    "commit_log": {"errors"},
+    "times": {"errors"},
+    "options": {"errors", "times"},
+    "payloads": {"errors", "options"},
+    "reading": {"errors", "times", "options"},
+    "sink": {"errors", "plain_errors", "commit_log", "options"},
+    "source": {"errors", "plain_errors", "options", "payloads", "reading", "sink"},
+    "jobs": {"source"},
+}
+INSIDE_PRAVEGA_ADMIN: dict[str, set[str]] = {
+    "errors": set(),
+    "lazy_imports": set(),
+    "inspection": {"errors"},
+    "logins": set(),
+    "output": {"errors", "logins"},
+    "supervisor": {"errors"},
+    "options": {"output"},
+    "serving": {"errors", "lazy_imports", "output", "supervisor"},
+    "commands": {
+        "errors",
+        "inspection",
+        "logins",
+        "output",
+        "supervisor",
+        "options",
+        "serving",
+    },
+    "verbs": {"errors", "output", "serving"},
+    "cli": {"errors", "output", "supervisor", "serving", "verbs"},
+    "__main__": {"supervisor", "serving", "cli"},
+}
+
+INSIDE = {
+    "segstore": INSIDE_SEGSTORE,
+    "pravega_controller": INSIDE_CONTROLLER,
+    "bookkeeper_client": INSIDE_BOOKKEEPER_CLIENT,
+    "pravega_spark": INSIDE_PRAVEGA_SPARK,
+    "pravega_admin": INSIDE_PRAVEGA_ADMIN,
+}
+"""The packages that have floors inside."""
+
+NAMED_TUPLE_METHODS = {"_asdict", "_fields", "_make", "_replace"}
+
+PRIVATE_NAMES_OF_OTHERS: dict[str, set[str]] = {
+    # grpcio's own classes have no public name for what an immediate answer needs.
+    "pravega_controller/rpc/service.py": {
+        "_grpcio._RECEIVE_MESSAGE_TOKEN",
+        "_grpcio._receive_message",
+        "_grpcio._status",
+        "context._rpc_event",
+        "context._state",
+    },
+    # Neither has PySpark for its context and the Java objects behind it.
+    "pravega_spark/interpreter.py": {"SparkContext._active_spark_context"},
+    "pravega_spark/jobs/compact.py": {"spark.sparkContext._jsc", "spark.sparkContext._jvm"},
+    "pravega_spark/jobs/session.py": {"SparkContext._gateway"},
+    "pravega_spark/jobs/watch.py": {"spark.sparkContext._jsc"},
+}
+"""The private names that modules may use of others, with the reasons."""
+
+LOOSE_MODULES_MAX = 16
+
 INSIDE_FAST: dict[str, set[str]] = {
     "": set(),
-    "wire": {""},
+    "metrics": set(),
+    "wire": {"", "metrics"},
     "log": {""},
     "cache": {""},
     "btree": {"", "cache"},
@@ -161,10 +338,10 @@ def imported_modules(source: Path) -> set[str]:
 
 
 def place_of(module: str) -> str:
-    """Return the row of a module of ``segstore``: that of its package, or its own."""
-    words = module.split(".")[1:]
+    """Return the row of a module, in the table of its package: that of its folder, or its own."""
+    package, *words = module.split(".")
     return max(
-        (row for row in INSIDE_SEGSTORE if words[: row.count(".") + 1] == row.split(".")),
+        (row for row in INSIDE[package] if words[: row.count(".") + 1] == row.split(".")),
         key=len,
         default=".".join(words[:1]),
     )
@@ -196,6 +373,13 @@ def test_imports_go_one_way(package: str) -> None:
         assert not strangers, f"{source.relative_to(SRC)} may not import {sorted(strangers)}"
 
 
+@pytest.mark.parametrize("folder", ["src", "deploy", "foreign_servers"])
+def test_the_product_stands_on_no_benchmark(folder: str) -> None:
+    for source in sorted((SRC.parent / folder).rglob("*.py")):
+        strangers = {name for name in imported_modules(source) if name.startswith("benchmarks.")}
+        assert not strangers, f"{source} imports {sorted(strangers)}"
+
+
 def test_cython_sources_import_nothing_of_the_house() -> None:
     for source in sorted((SRC / "_fast").rglob("*.pyx")):
         for line in source.read_text().splitlines():
@@ -204,41 +388,83 @@ def test_cython_sources_import_nothing_of_the_house() -> None:
                 assert words[1].partition(".")[0] not in MAY_IMPORT.keys() - {"_fast"}, line
 
 
-def test_the_rows_of_the_segment_store_name_only_what_stands_above() -> None:
+@pytest.mark.parametrize("package", INSIDE)
+def test_rows_inside_a_package_name_only_what_stands_above(package: str) -> None:
     above: set[str] = set()
-    for row, allowed in INSIDE_SEGSTORE.items():
+    for row, allowed in INSIDE[package].items():
         assert allowed <= above, f"{row} names {sorted(allowed - above)} which stands below it"
         above.add(row)
 
 
-def test_every_module_of_the_segment_store_has_a_row() -> None:
-    for source in sorted((SRC / "segstore").rglob("*.py")):
-        module = ".".join(source.relative_to(SRC).with_suffix("").parts)
-        if source.name != "__init__.py" and not module.startswith("segstore.testing."):
-            assert place_of(module) in INSIDE_SEGSTORE, module
+@pytest.mark.parametrize("package", INSIDE)
+def test_the_page_of_rooms_names_the_parts_of_a_package(package: str) -> None:
+    page = (SRC.parent / "docs" / "rooms.md").read_text()
+    table = page.partition(f"## Inside `{package}`")[2].partition("\n#")[0]
+    named = [
+        name
+        for row in re.findall(r"^\| (`[^|]+) \|", table, re.MULTILINE)
+        for name in re.findall(r"`(\w+)`", row)
+    ]
+    parts = {row for row in INSIDE[package] if "." not in row and not row.startswith("__")}
+    assert set(named) - {"testing"} == parts
+    assert len(named) == len(set(named))
+    place = {name: number for number, name in enumerate(named)}
+    for row in parts:
+        for other in INSIDE[package][row] & parts:
+            assert place[other] < place[row], f"{row} stands above {other}, which it imports"
 
 
-def test_no_row_of_the_segment_store_allows_what_nothing_uses() -> None:
-    used: dict[str, set[str]] = {row: set() for row in INSIDE_SEGSTORE}
-    for _, row, other in imports_inside_segstore():
+@pytest.mark.parametrize("package", sorted(MAY_IMPORT))
+def test_no_folder_has_more_loose_modules_than_a_page_shows(package: str) -> None:
+    folders = {source.parent for source in (SRC / package).rglob("*.py")}
+    for folder in folders:
+        modules = {path.stem for path in folder.glob("*.py*")} - {"__init__", "__main__"}
+        assert len(modules) <= LOOSE_MODULES_MAX, f"{folder} has {len(modules)}: make a folder"
+
+
+@pytest.mark.parametrize("package", INSIDE)
+def test_every_module_inside_a_package_has_a_row(package: str) -> None:
+    for module in modules_inside(package):
+        if module != f"{package}.__init__":
+            assert place_of(module) in INSIDE[package], module
+
+
+@pytest.mark.parametrize("package", INSIDE)
+def test_no_row_inside_a_package_allows_what_nothing_uses(package: str) -> None:
+    used: dict[str, set[str]] = {row: set() for row in INSIDE[package]}
+    for _, row, other in imports_inside(package):
         used[row].add(other)
-    assert used == INSIDE_SEGSTORE
+    assert used == INSIDE[package]
 
 
-def test_imports_inside_the_segment_store_go_one_way() -> None:
-    for module, row, other in imports_inside_segstore():
-        assert other in INSIDE_SEGSTORE[row], f"{module} may not import {other}"
+@pytest.mark.parametrize("package", INSIDE)
+def test_imports_inside_a_package_go_one_way(package: str) -> None:
+    for module, row, other in imports_inside(package):
+        assert other in INSIDE[package][row], f"{module} may not import {other}"
 
 
-def imports_inside_segstore() -> list[tuple[str, str, str]]:
+def modules_inside(package: str) -> dict[str, Path]:
+    """Return the modules of a package by dotted name, but for what puts parts together for
+    tests."""
+    found = {
+        ".".join(source.relative_to(SRC).with_suffix("").parts): source
+        for source in sorted((SRC / package).rglob("*.py"))
+    }
+    return {
+        module: source
+        for module, source in found.items()
+        if not module.startswith(f"{package}.testing.")
+    }
+
+
+def imports_inside(package: str) -> list[tuple[str, str, str]]:
     """Return each import of another row: the module, its row, the other row."""
     found = []
-    for source in sorted((SRC / "segstore").rglob("*.py")):
-        module = ".".join(source.relative_to(SRC).with_suffix("").parts)
-        if source == SRC / "segstore" / "__init__.py" or module.startswith("segstore.testing."):
+    for module, source in modules_inside(package).items():
+        if module == f"{package}.__init__":
             continue
         for name in sorted(imported_modules(source)):
-            if name.startswith("segstore."):
+            if name.startswith(f"{package}."):
                 row, other = place_of(module), place_of(name)
                 if row != other:
                     found.append((module, row, other))
@@ -275,6 +501,53 @@ def test_imports_inside_the_extensions_go_one_way() -> None:
         folder = folder_of(module)
         strangers = {folder_of(other) for other in others} - INSIDE_FAST[folder] - {folder}
         assert not strangers, f"_fast.{module} may not import {sorted(strangers)}"
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__") and name not in NAMED_TUPLE_METHODS
+
+
+def own_names(tree: ast.Module) -> set[str]:
+    """Return the functions and classes of a module, and the attributes that it assigns."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            names.update({node.attr} if ast.unparse(node.value) == "self" else ())
+    return names
+
+
+def strangers_names(source: Path) -> set[str]:
+    """Return the private names of other modules that a module uses, as it writes them."""
+    tree = ast.parse(source.read_text(), filename=str(source))
+    own = own_names(tree)
+    imported = {
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if is_private(alias.name)
+    }
+    used = {
+        ast.unparse(node)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and is_private(node.attr) and node.attr not in own
+        if ast.unparse(node.value) not in ("self", "cls", "super()")
+    }
+    return (imported | used) - {"os._exit", "sys._getframe"}
+
+
+def test_private_names_stay_in_their_modules() -> None:
+    found = {
+        str(source.relative_to(SRC)): names
+        for source in sorted(SRC.rglob("*.py"))
+        if not source.stem.endswith("_pb2")
+        if (names := strangers_names(source))
+    }
+    assert found == PRIVATE_NAMES_OF_OTHERS
 
 
 def test_modules_do_not_import_each_other_in_a_circle() -> None:

@@ -44,12 +44,13 @@ def mapped() -> dict[str, str]:
 
 @cache
 def sources() -> dict[str, list[Path]]:
-    """Return the files of each module of the product, by dotted name."""
+    """Return the files of each module of the product and of ``support``, by dotted name."""
     found: dict[str, list[Path]] = {}
-    for path in SRC.rglob("*.p*"):
-        if path.suffix in (".py", ".pyx", ".pxd"):
-            name = str(path.relative_to(SRC).with_suffix("")).replace("/", ".")
-            found.setdefault(name.removesuffix(".__init__"), []).append(path)
+    for root, folder in ((SRC, SRC), (TESTS, TESTS / "support")):
+        for path in folder.rglob("*.p*"):
+            if path.suffix in (".py", ".pyx", ".pxd"):
+                name = str(path.relative_to(root).with_suffix("")).replace("/", ".")
+                found.setdefault(name.removesuffix(".__init__"), []).append(path)
     return found
 
 

@@ -4,6 +4,7 @@ import ast
 import fnmatch
 import re
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -28,8 +29,52 @@ BAD_NOUNS = re.compile(r"(?:Impl|(?<!^Cache)Manager|Util|Utils|Base)$")
 """The cache manager is a noun of the streaming cache's design."""
 SPEAKS_OF_LEDGERS = ("src/bookkeeper_client/", "src/segstore/tiers/bookkeeper/")
 """There it is BookKeeper's own noun, and what the modules are about."""
-NAMESAKES = {"src/pravega_controller/earlier_records.py"}
-"""Declares the records of older versions, by the names that today's have."""
+FOLDERS_WHOSE_INVARIANTS_NAME_TESTS: tuple[str, ...] = (
+    "src/_fast/",
+    "src/pravega_admin/",
+    "src/bookkeeper_client/",
+    "src/pravega_blocking/",
+    "src/pravega_cluster/",
+    "src/pravega_controller/background/",
+    "src/pravega_controller/controller.py",
+    "src/pravega_controller/groups/",
+    "src/pravega_controller/metadata/",
+    "src/pravega_controller/retention/",
+    "src/pravega_controller/rpc/",
+    "src/pravega_controller/rules/",
+    "src/pravega_controller/scaling/",
+    "src/pravega_controller/scopes/",
+    "src/pravega_controller/store_client/",
+    "src/pravega_controller/streams/",
+    "src/pravega_controller/tables/",
+    "src/pravega_controller/transactions/",
+    "src/pravega_controller/watermarks/",
+    "src/pravega_security/",
+    "src/pravega_spark/",
+    "src/pravega_wire/commands.py",
+    "src/segstore/api.py",
+    "src/segstore/attributes/",
+    "src/segstore/cache/",
+    "src/segstore/chunks/",
+    "src/segstore/container.py",
+    "src/segstore/durable_log/",
+    "src/segstore/errors.py",
+    "src/segstore/inactive/",
+    "src/segstore/load/",
+    "src/segstore/model/",
+    "src/segstore/network/",
+    "src/segstore/ownership/",
+    "src/segstore/process/",
+    "src/segstore/read_index/",
+    "src/segstore/repair/",
+    "src/segstore/runtime/",
+    "src/segstore/tables/",
+    "src/segstore/throttling/",
+    "src/segstore/tiers/",
+    "src/segstore/writer/",
+    "src/zookeeper_client/",
+)
+"""Each invariant in these folders and modules ends with "Held by" and the test that checks it."""
 GENERATED = {
     "src/bookkeeper_client/data_formats_pb2.py",
     "src/bookkeeper_client/data_formats_pb2.pyi",
@@ -95,6 +140,61 @@ def test_files_speak_of_the_product_alone() -> None:
     assert offenders == []
 
 
+DANGEROUS_CALLS = re.compile(
+    r"(?:pickle|cPickle|dill|cloudpickle|marshal|shelve)\.(?:loads?|open|Unpickler)"
+    r"|(?:builtins\.)?(?:eval|exec)|os\.(?:system|popen)|subprocess\.get(?:status)?output"
+    r"|yaml\.(?:unsafe_|full_)?load(?:_all)?|tempfile\.mktemp"
+)
+"""Calls that run, or may run, what others have written."""
+GENERATES_CODE = {"src/pravega_wire/codec.py"}
+"""It runs code that it has made of the declarations beside it, before any byte has come."""
+
+
+def test_the_product_does_not_run_what_others_write() -> None:
+    offenders, found = [], set()
+    for path in python_sources():
+        for node in ast.walk(ast.parse(path.read_text())):
+            where = f"{name_of(path)}:{getattr(node, 'lineno', 0)}"
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                modules = [each.name for each in node.names]
+                modules.append(getattr(node, "module", None) or "")
+                if {"pickle", "marshal", "shelve", "dill", "cloudpickle"} & set(modules):
+                    offenders.append(f"{where}: import")
+            if isinstance(node, ast.Call):
+                if DANGEROUS_CALLS.fullmatch(ast.unparse(node.func)):
+                    found.add(name_of(path))
+                    if name_of(path) not in GENERATES_CODE:
+                        offenders.append(f"{where}: {ast.unparse(node.func)}")
+                if any(each.arg == "shell" for each in node.keywords):
+                    offenders.append(f"{where}: shell=")
+    assert offenders == []
+    assert found == GENERATES_CODE
+
+
+SECRET_NAMES = re.compile(r"password|secret|signature|derived|digest|token$")
+
+
+def test_secrets_are_compared_in_constant_time() -> None:
+    """A comparison that ends at the first difference tells how much of a guess was right."""
+    offenders, compared = [], 0
+    for path in python_sources():
+        if not name_of(path).startswith("src/pravega_security/"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "hmac.compare_digest":
+                compared += 1
+            if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq | ast.NotEq):
+                sides = [ast.unparse(each) for each in (node.left, *node.comparators)]
+                # Not an empty text, a length or the state of a file.
+                if any(
+                    re.fullmatch(rf"[\w.]*(?:{SECRET_NAMES.pattern})[\w.]*", each.lower())
+                    for each in sides
+                ):
+                    offenders.append(f"{name_of(path)}:{node.lineno}: {ast.unparse(node)}")
+    assert offenders == []
+    assert compared >= 2
+
+
 # ---- Modules -------------------------------------------------------------------------------------
 
 
@@ -121,7 +221,7 @@ def test_modules_open_with_what_they_own() -> None:
 
 def test_docstrings_of_modules_begin_with_a_statement() -> None:
     checked, offenders = 0, []
-    for folder in ("src", "tests", "benchmarks", "compat-tests", "deploy"):
+    for folder in ("src", "tests", "benchmarks", "compat-tests", "deploy", "foreign_servers"):
         for path in modules(folder):
             first = re.match(r"[^.:?]*[.:?]?", module_docstring(path))[0]  # type: ignore[index]
             checked += 1
@@ -141,6 +241,38 @@ def test_docstrings_of_the_product_begin_with_a_statement() -> None:
         for number, line in enumerate(path.read_text().splitlines(), 1)
         if re.match(rf'\s*r?"""{BARE_CLAUSES}', line)
     ] == []
+
+
+def invariants_of(path: Path) -> list[str]:
+    """Return the numbered points below ``Invariants`` in a module's docstring, each on one line."""
+    section = re.search(
+        r"^Invariants[^\n]*:\n(.*?)(?:\n\n|\Z)", module_docstring(path), re.M | re.S
+    )
+    points = re.split(r"^\d+\. ", section[1], flags=re.MULTILINE)[1:] if section else []
+    return [" ".join(point.split()) for point in points]
+
+
+def holders_of(point: str) -> list[str]:
+    """Return the tests that an invariant names behind ``Held by``."""
+    return re.findall(r"``([Tt]est\w+)``", point.partition("Held by")[2])
+
+
+def test_invariants_name_tests_that_exist() -> None:
+    known, named, offenders = set(), 0, []
+    for folder in ("tests", "compat-tests"):
+        for path in python_sources(folder):
+            pattern = r"^\s*(?:async )?def (test_\w+)|^(Test\w+) = "
+            for found in re.finditer(pattern, path.read_text(), re.MULTILINE):
+                known.add(found[1] or found[2])
+    for path in modules("src"):
+        for number, point in enumerate(invariants_of(path), 1):
+            tests = holders_of(point)
+            named += len(tests)
+            if not tests and name_of(path).startswith(FOLDERS_WHOSE_INVARIANTS_NAME_TESTS):
+                offenders.append(f"{name_of(path)}: invariant {number} names no test")
+            offenders += [f"{name_of(path)}: no {name}" for name in tests if name not in known]
+    assert offenders == []
+    assert named > 0 or not FOLDERS_WHOSE_INVARIANTS_NAME_TESTS
 
 
 def test_functions_stay_small() -> None:
@@ -215,8 +347,6 @@ def test_docstrings_of_functions_begin_with_an_imperative_verb() -> None:
 def test_classes_of_a_package_have_different_names() -> None:
     homes: dict[tuple[str, str], list[str]] = {}
     for path in python_sources():
-        if name_of(path) in NAMESAKES:
-            continue
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.ClassDef):
                 package = name_of(path).split("/")[1]
@@ -310,7 +440,35 @@ def test_functions_that_the_pages_about_the_inside_name_exist() -> None:
         assert checked >= 20, f"{way} names {checked} functions"
 
 
-@pytest.mark.parametrize("page", ["docs/ARCHITECTURE.md", "HACKING.md"])
+def test_the_map_of_the_articles_names_tests_that_exist() -> None:
+    rows = re.findall(
+        r"^\| (?!section|---)(.+) \| (.+) \|$",
+        (ROOT / "docs/articles/segment-store.md").read_text(),
+        re.MULTILINE,
+    )
+    assert len(rows) > 70
+    for section, tests in rows:
+        named = re.findall(r"`([\w/]+\.py):(\w+)`", tests)
+        assert named, section
+        for file, name in named:
+            path = ROOT / "tests" / file
+            assert path.is_file(), f"{section}: {file}"
+            defined = re.findall(r"^(?:async def|def)? ?(\w+)(?:\(| = )", path.read_text(), re.M)
+            assert name in defined, f"{section}: {file}:{name}"
+
+
+def test_the_page_about_security_names_tests_that_exist() -> None:
+    named = re.findall(r"`(test_\w+)`", (ROOT / "docs/security.md").read_text())
+    known = {
+        name
+        for path in python_sources("tests")
+        for name in re.findall(r"^(?:async )?def (test_\w+)", path.read_text(), re.MULTILINE)
+    }
+    assert len(named) > 10
+    assert set(named) <= known
+
+
+@pytest.mark.parametrize("page", ["docs/ARCHITECTURE.md", "docs/rooms.md", "HACKING.md"])
 def test_files_and_names_that_lead_newcomers_exist(page: str) -> None:
     files = [name_of(path) for path in tracked_files()]
     sources = [name for name in files if name.endswith((".py", ".pyx", ".pxd", ".proto"))]
@@ -405,13 +563,15 @@ def test_python_in_documents_compiles() -> None:
 def test_settings_in_documents_are_settings(tmp_path: Path) -> None:
     import msgspec
 
-    from pravega_admin.store_settings import read_settings
+    from pravega_admin.serving.settings_file import read_settings
     from pravega_controller.config import ControllerConfig
     from segstore.process.config import SegmentStoreConfig
 
     blocks = [item for item in code_blocks("toml") if item[0].startswith("docs/guides/")]
     assert blocks
     for where, block in blocks:
+        if block.startswith("[profiles."):  # another file, of the command line
+            continue
         path = tmp_path / "settings.toml"
         path.write_text(block)
         tables = read_settings(path)
@@ -431,7 +591,42 @@ def test_make_targets_in_documents_exist() -> None:
             assert target in targets, f"{name_of(path)}: make {target}"
 
 
+@pytest.mark.processes
+def test_make_help_lines_up_its_columns() -> None:
+    listed = subprocess.run(
+        ["make", "--no-print-directory", "help"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.splitlines()
+    assert len({re.match(r"make [a-z-]+ +", line).end() for line in listed if line}) == 1  # type: ignore[union-attr]
+
+
 def test_ci_runs_what_developers_run() -> None:
     text = (ROOT / ".ci/run").read_text()
     assert re.search(r"^exec make .*test$", text, re.MULTILINE)
     assert (ROOT / ".ci/run").stat().st_mode & 0o111
+
+
+@pytest.mark.processes
+def test_all_compatibility_tests_can_be_imported() -> None:
+    # CI runs the compatibility tests last: what they cannot import is told here, half an hour
+    # earlier. Another process, because this one has the paths of the run that it is part of.
+    collected = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "compat-tests",
+            "--collect-only",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert collected.returncode == 0, collected.stdout[-4000:]

@@ -13,10 +13,10 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
+from foreign_servers.peer import PeerFailedError
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
-from benchmarks.peers.api import PeerFailedError
 from pravega_cluster.nodes import find_paths
 from pravega_cluster.records import Host, decode_map, encode_map
 from pravega_wire.blocking import SegmentConnection

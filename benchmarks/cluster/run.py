@@ -9,9 +9,12 @@
 
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import groupby
 from pathlib import Path
+
+from foreign_servers.peer import PeerFailedError, running
 
 from benchmarks.block_load import BlockLoadFailedError
 from benchmarks.cluster.rows import BY_NAME, Row
@@ -19,9 +22,9 @@ from benchmarks.cluster.servers import make_cluster
 from benchmarks.cluster.sizes import Size
 from benchmarks.cluster.works import Session
 from benchmarks.comparison import Outcome
+from benchmarks.finished_parts import FinishedParts
 from benchmarks.load import LoadFailedError
 from benchmarks.measured import OURS, Measured
-from benchmarks.peers.api import PeerFailedError, running
 from benchmarks.streams.run import removed
 from pravega_wire.errors import ProtocolError
 
@@ -29,9 +32,15 @@ FAILURES = (PeerFailedError, LoadFailedError, BlockLoadFailedError, ProtocolErro
 
 
 def run(
-    names: Sequence[str], size: Size, *, keys: Sequence[str], directory: Path
+    names: Sequence[str],
+    size: Size,
+    *,
+    keys: Sequence[str],
+    directory: Path,
+    finished: FinishedParts,
 ) -> Measured[Size]:
-    """Run these rows on the servers with these keys."""
+    """Run these rows on the servers with these keys, but for set-ups of a round that are
+    ``finished``."""
     began = time.monotonic()
     rows = {row.name: row for row in BY_NAME.values() if row.name in names}
     outcomes: dict[tuple[str, str], list[Outcome]] = {}
@@ -39,16 +48,20 @@ def run(
     def tell(what: str) -> None:
         print(f"{time.monotonic() - began:5.0f} s  {what}", file=sys.stderr, flush=True)
 
+    def measure(index: int, of_set_up: Sequence[Row]) -> Iterator[tuple[str, str, Outcome]]:
+        for key in keys if index % 2 == 0 else reversed(keys):
+            chosen = [row for row in of_set_up if row.is_shared or key == OURS]
+            place = directory / f"{index + 1}-{of_set_up[0].name}-{key}"
+            for name, outcome in _outcomes(chosen, key, size, place):
+                shown = {each.name: value for each, value in outcome.numbers.items()}
+                tell(f"round {index + 1}: {name} {key}: {outcome.failure or shown}")
+                yield name, key, outcome
+
     for index in range(size.rounds):
-        for _, group in groupby(rows.values(), key=lambda row: row.set_up.name):
-            of_set_up = list(group)
-            for key in keys if index % 2 == 0 else reversed(keys):
-                chosen = [row for row in of_set_up if row.is_shared or key == OURS]
-                place = directory / f"{index + 1}-{of_set_up[0].name}-{key}"
-                for name, outcome in _outcomes(chosen, key, size, place):
-                    outcomes.setdefault((name, key), []).append(outcome)
-                    shown = {each.name: value for each, value in outcome.numbers.items()}
-                    tell(f"round {index + 1}: {name} {key}: {outcome.failure or shown}")
+        for set_up, group in groupby(rows.values(), key=lambda row: row.set_up.name):
+            part = partial(measure, index, list(group))
+            for name, key, outcome in finished.outcomes(f"{set_up} {index + 1}", part):
+                outcomes.setdefault((name, key), []).append(outcome)
     servers = {key: make_cluster(key, next(iter(rows.values())).set_up) for key in keys}
     return Measured(rows, size, servers, outcomes, time.monotonic() - began)
 

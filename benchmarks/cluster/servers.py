@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
+from foreign_servers.cluster import ClusterPeer, ClusterShape
+from foreign_servers.original_durable import OriginalDurable
+
 from benchmarks.measured import OURS
-from benchmarks.peers.cluster import ClusterPeer, ClusterShape
-from benchmarks.peers.original_durable import OriginalDurable
 from benchmarks.peers.segstore_cluster import SegstoreCluster
 from benchmarks.streams.rows import DURABLE
 

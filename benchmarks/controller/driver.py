@@ -15,9 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.maven import driver_class_path
-from benchmarks.peers.process_tree import ProcessTree
-from benchmarks.peers.processes import DIE_WITH_PARENT
+from foreign_servers.process_tree import ProcessTree
+from foreign_servers.processes import DIE_WITH_PARENT
+
+from benchmarks.load_driver import driver_class_path
 
 MAIN_CLASS = "segstore.controller.ControllerDriver"
 HEAP = "1g"

@@ -10,53 +10,77 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+
+from foreign_servers.peer import Peer, PeerFailedError, running
 
 from benchmarks.comparison import Outcome
 from benchmarks.controller.driver import WorkFailedError
 from benchmarks.controller.rows import BY_NAME
 from benchmarks.controller.sizes import Size
 from benchmarks.controller.works import Numbers, Session, session
+from benchmarks.finished_parts import FinishedParts
 from benchmarks.load import LoadFailedError
 from benchmarks.machine import busy_seconds
 from benchmarks.measured import OURS, Measured
-from benchmarks.peers.api import Peer, PeerFailedError, running
 
 FAILURES = (WorkFailedError, PeerFailedError, LoadFailedError, OSError)
 
 
 def run(
-    names: Sequence[str], size: Size, *, servers: Mapping[str, Peer], directory: Path
+    names: Sequence[str],
+    size: Size,
+    *,
+    servers: Mapping[str, Peer],
+    directory: Path,
+    finished: FinishedParts,
 ) -> Measured[Size]:
-    """Run these rows. ``servers`` holds ours and the peers of the shared rows, by their keys."""
+    """Run these rows, but for those of a round that are ``finished``.
+
+    ``servers`` holds ours and the peers of the shared rows, by their keys.
+    """
     began = time.monotonic()
     runner = _Runner(size, directory, began)
     shared = [name for name in names if BY_NAME[name].shared is not None]
-    for index in range(size.rounds if shared else 0):
-        order = list(servers) if index % 2 == 0 else list(reversed(servers))
-        for key in order:
-            runner.run_shared(index, key, servers[key], shared)
-    for name in names:
+    outcomes: dict[tuple[str, str], list[Outcome]] = {}
+
+    def measure_round(index: int) -> Iterator[tuple[str, str, Outcome]]:
+        for key in servers if index % 2 == 0 else reversed(servers):
+            for name, outcome in runner.run_shared(index, key, servers[key], shared):
+                yield name, key, outcome
+
+    def measure_own(name: str) -> list[tuple[str, str, Outcome]]:
         own = BY_NAME[name].own
-        if own is not None and OURS in servers:
-            runner.run_own(name, own)
+        return [] if own is None else [(name, OURS, runner.run_own(name, own))]
+
+    parts = {
+        f"round {index + 1}": partial(measure_round, index)
+        for index in range(size.rounds if shared else 0)
+    }
+    if OURS in servers:
+        parts |= {name: partial(measure_own, name) for name in names}
+    for part, measure in parts.items():
+        for name, key, outcome in finished.outcomes(part, measure):
+            outcomes.setdefault((name, key), []).append(outcome)
     rows = {name: BY_NAME[name] for name in names}
-    return Measured(rows, size, servers, runner.outcomes, time.monotonic() - began)
+    return Measured(rows, size, servers, outcomes, time.monotonic() - began)
 
 
 class _Runner:
-    """Runs rows and keeps their outcomes."""
+    """Runs rows and tells of their outcomes."""
 
     def __init__(self, size: Size, directory: Path, began: float) -> None:
-        self.outcomes: dict[tuple[str, str], list[Outcome]] = {}
         self._size = size
         self._directory = directory
         self._began = began
 
-    def run_shared(self, index: int, key: str, peer: Peer, names: Sequence[str]) -> None:
-        """Run all shared rows on one server, freshly started."""
+    def run_shared(
+        self, index: int, key: str, peer: Peer, names: Sequence[str]
+    ) -> Iterator[tuple[str, Outcome]]:
+        """Run all shared rows on one server, freshly started; yield their outcomes."""
         place = self._directory / f"{key}-{index}"
         place.mkdir(parents=True)
         left = list(names)
@@ -70,30 +94,31 @@ class _Runner:
                 asked.warm()
                 while left:
                     self._tell(f"round {index + 1}: {left[0]} {peer.name}")
-                    self._keep(left[0], key, _shared_outcome(left[0], asked))
-                    left.pop(0)
+                    outcome = self._told(_shared_outcome(left[0], asked))
+                    yield left.pop(0), outcome
         except FAILURES as error:
-            for name in left:
-                self._keep(name, key, Outcome({}, failure=str(error)))
+            failed = self._told(Outcome({}, failure=str(error)))
+            yield from ((name, failed) for name in left)
         finally:
             shutil.rmtree(place, ignore_errors=True)
 
-    def run_own(self, name: str, own: Callable[[Path, Size], Numbers]) -> None:
-        """Run a row that starts its servers itself."""
+    def run_own(self, name: str, own: Callable[[Path, Size], Numbers]) -> Outcome:
+        """Run a row that starts its servers itself; return its outcome."""
         self._tell(name)
         place = self._directory / name
         place.mkdir(parents=True)
         try:
-            self._keep(name, OURS, Outcome(own(place, self._size)))
+            return self._told(Outcome(own(place, self._size)))
         except FAILURES as error:
-            self._keep(name, OURS, Outcome({}, failure=str(error)))
+            return self._told(Outcome({}, failure=str(error)))
         finally:
             shutil.rmtree(place, ignore_errors=True)
 
-    def _keep(self, name: str, key: str, outcome: Outcome) -> None:
-        self.outcomes.setdefault((name, key), []).append(outcome)
+    def _told(self, outcome: Outcome) -> Outcome:
+        """Print an outcome and return it."""
         shown = {each.name: value for each, value in outcome.numbers.items()}
         self._tell(f"  {outcome.failure or shown}")
+        return outcome
 
     def _tell(self, what: str) -> None:
         print(f"{time.monotonic() - self._began:5.0f} s  {what}", file=sys.stderr, flush=True)

@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from foreign_servers.peer import PeerFailedError, RunningPeer, running
+from foreign_servers.process_tree import resident_bytes
+
 from benchmarks.comparison import Metric
 from benchmarks.controller.driver import ControllerDriver, controller_driver
 from benchmarks.controller.sizes import Size
 from benchmarks.load import Load, run_load
-from benchmarks.peers.api import PeerFailedError, RunningPeer, running
-from benchmarks.peers.process_tree import resident_bytes
 from benchmarks.peers.segstore_standalone import SegstoreStandalone
 
 KIB = 1024

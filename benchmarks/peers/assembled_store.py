@@ -11,13 +11,13 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import trio
+from foreign_servers.processes import DIE_WITH_PARENT
 
-from benchmarks.peers.processes import DIE_WITH_PARENT
 from benchmarks.peers.segstore_standalone import HELD, UNSTORED
 from segstore.network.server import serve
+from segstore.ownership.data_directory import DataDirectory
 from segstore.process.assembly import open_containers
 from segstore.process.config import GIB, MIB, SegmentStoreConfig
-from segstore.process.data_directory import DataDirectory
 from segstore.process.registry import OpenContainer
 from segstore.tiers.api import Buffer
 from segstore.tiers.files.filesystem import FilesystemChunkStorage

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.peers.cluster import HOST, ClusterPeer, ClusterShape
-from benchmarks.peers.durable_files import LEDGERS_PATH
+from foreign_servers.cluster import HOST, ClusterPeer, ClusterShape
+from foreign_servers.durable_files import LEDGERS_PATH
+
 from benchmarks.peers.segstore_standalone import COMMAND, prepare_installation, with_benchmarks
 
 

@@ -3,12 +3,15 @@
 import compileall
 import importlib
 import os
+import secrets
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.peers.api import PeerFailedError, RunningPeer
-from benchmarks.peers.processes import ServerProcess
+from foreign_servers.original_security import USER, make_basic_environment
+from foreign_servers.peer import OPEN, ClientAccess, PeerFailedError, RunningPeer
+from foreign_servers.processes import ServerProcess
+
 from segstore.testing.ports import free_ports
 
 ROOT = Path(__file__).parent.parent.parent
@@ -26,6 +29,7 @@ PACKAGES = (
 COMMAND = Path(sys.executable).parent / "segstore"
 UNSTORED = "unstored"
 HELD = "held"
+ADMIN_PASSWORD = "SEGSTORE_ADMIN_PASSWORD"
 READY_SECONDS_MAX = 60.0
 READY_WORDS = "segstore is ready"
 
@@ -56,10 +60,14 @@ class SegstoreStandalone:
     name = "segstore"
     speaks_kafka = False
 
-    def __init__(self, *, options: tuple[str, ...] = (), settings: str = "") -> None:
-        """Take ``settings``, the text of its configuration file, if it shall have one."""
-        self._options = options
+    def __init__(
+        self, *, options: tuple[str, ...] = (), settings: str = "", secure: bool = False
+    ) -> None:
+        """Take ``settings``, the text of its configuration file, if it shall have one, and
+        ``secure`` for TLS, a user and tokens."""
+        self._options = (*options, "--secure") if secure else options
         self._settings = settings
+        self._password = secrets.token_urlsafe(12) if secure else None
         self._ports: list[int] = []
         self._server: ServerProcess | None = None
 
@@ -77,7 +85,13 @@ class SegstoreStandalone:
     def reserve(self, ports: Sequence[int] = ()) -> str:
         """Choose two free ports, unless there are ``ports`` that it shall have."""
         self._ports = list(ports) or free_ports(2)
-        return f"tcp://127.0.0.1:{self._ports[0]}"
+        return self.address
+
+    @property
+    def address(self) -> str:
+        """Return the address that clients are given."""
+        scheme = "tcp" if self._password is None else "tls"
+        return f"{scheme}://127.0.0.1:{self._ports[0]}"
 
     def start(self, directory: Path) -> RunningPeer:
         """Start all processes and wait until the store says that it is ready.
@@ -98,14 +112,22 @@ class SegstoreStandalone:
             settings = directory / "settings.toml"
             settings.write_text(self._settings)
             command += ["--config", str(settings)]
-        self._server = ServerProcess(command, directory=directory)
+        environment = {} if self._password is None else {ADMIN_PASSWORD: self._password}
+        self._server = ServerProcess(command, directory=directory, environment=environment)
         self._server.wait_for_port(controller_port, seconds_max=READY_SECONDS_MAX)
         self._server.wait_for_text(READY_WORDS, seconds_max=READY_SECONDS_MAX)
         return RunningPeer(
-            address=f"tcp://127.0.0.1:{controller_port}",
+            address=self.address,
             processes=self._server.processes,
             started_epoch=self._server.started_epoch,
+            access=self._access(directory / "data" / "security"),
         )
+
+    def _access(self, security: Path) -> ClientAccess:
+        if self._password is None:
+            return OPEN
+        environment = make_basic_environment(USER, self._password)
+        return ClientAccess(trust_store=security / "ca.pem", environment=environment)
 
     @property
     def segment_store_port(self) -> int:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pravega_spark.event_batches import BATCH_BYTES, SCHEMA_DDL, EventBatches
+from pravega_spark.reading.event_batches import BATCH_BYTES, SCHEMA_DDL, EventBatches
 from pravega_wire.event_framing import frame_events
 
 

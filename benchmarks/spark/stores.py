@@ -11,8 +11,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from benchmarks.peers.api import RunningPeer
-from benchmarks.peers.kafka_broker import KafkaBroker
+from foreign_servers.kafka_broker import KafkaBroker
+from foreign_servers.peer import RunningPeer
+
 from benchmarks.peers.segstore_standalone import SegstoreStandalone
 from pravega_blocking.controller_client import ControllerClient
 from pravega_blocking.stream_settings import Scaling, StreamSettings

@@ -12,12 +12,13 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from foreign_servers.peer import Peer, RunningPeer
+from foreign_servers.process_tree import Meter
+
 from benchmarks.comparison import Metric, Outcome
 from benchmarks.history import forget_pages
 from benchmarks.load import Backlog
 from benchmarks.machine import busy_seconds
-from benchmarks.peers.api import Peer, RunningPeer
-from benchmarks.peers.process_tree import Meter
 
 DRAINED = "drained events"
 PHASE_SECONDS_MAX = 600.0

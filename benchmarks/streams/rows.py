@@ -62,6 +62,8 @@ class Row:
     """More than the plan gives the driver."""
     settings: str = ""
     """Text of our own server's configuration file; its defaults without one."""
+    secure: bool = False
+    """All servers of the row speak TLS and know a user."""
 
     @property
     def main_metric(self) -> str:
@@ -298,8 +300,28 @@ _INTERVAL_ROW = replace(
     settings=INTERVAL,
 )
 
+_SECURE_ROWS = (
+    Row(
+        name="L1s",
+        work="L1 over TLS 1.3, with a user and tokens",
+        load=Load(rate=10_000),
+        reaches={DURABLE: _paced(0.25)},
+        beside={"L1": _paced(1.25)},
+        secure=True,
+    ),
+    Row(
+        name="T4s",
+        work="T4 over TLS 1.3, with a user and tokens",
+        load=Load(rate=0, event_size=LARGE_EVENT, segments=16),
+        reaches={DURABLE: {PUBLISHED: 2.0}},
+        beside={"T4": {PUBLISHED: 0.7}},
+        secure=True,
+    ),
+)
+
 EXTRA_ROWS = (
     _INTERVAL_ROW,
+    *_SECURE_ROWS,
     *(
         Row(
             name=name,
@@ -331,7 +353,8 @@ EXTRA_ROWS = (
         )
     ),
 )
-"""Only when named: the journal's interval, more points of the plots, and many writers (S2)."""
+"""Only when named: the journal's interval, TLS with users, more points of the plots, and many
+writers (S2)."""
 
 BY_NAME = {row.name: row for row in (*ROWS, *EXTRA_ROWS)}
 

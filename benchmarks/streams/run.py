@@ -14,17 +14,21 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import groupby
 from pathlib import Path
 
+from foreign_servers.peer import Peer, PeerFailedError, RunningPeer, running
+
 from benchmarks.comparison import ComparedRow, Outcome, compare, limited
+from benchmarks.finished_parts import FinishedParts
 from benchmarks.load import LoadFailedError
 from benchmarks.measured import has_failed, list_remarks
-from benchmarks.peers.api import Peer, PeerFailedError, RunningPeer, running
 from benchmarks.peers.segstore_standalone import SegstoreStandalone
 from benchmarks.streams.drains import drain_outcome
 from benchmarks.streams.rows import BY_NAME, CRASH, OURS, ROW_OF_LIMIT, START, Plan
 from benchmarks.streams.runs import crash_outcome, load_outcome, start_outcome
-from benchmarks.streams.servers import cached_server
+from benchmarks.streams.servers import cached_server, secure_server
 
 LOGS = Path(__file__).parent.parent / "results" / "logs"
 LOG_BYTES_MAX = 64 * 1024
@@ -91,8 +95,17 @@ class Measured:
         return has_failed(self.outcomes, OURS)
 
 
-def run(plan: Plan, *, servers: Mapping[str, Peer], directory: Path) -> Measured:
-    """Run all turns of the plan. ``servers`` holds ours and each of the plan's peers."""
+def run(
+    plan: Plan,
+    *,
+    servers: Mapping[str, Peer],
+    directory: Path,
+    finished: FinishedParts,
+) -> Measured:
+    """Run all turns of the plan. ``servers`` holds ours and each of the plan's peers.
+
+    Rows that are ``finished`` are not run again, where each has servers of its own.
+    """
     began = time.monotonic()
     shutil.rmtree(LOGS, ignore_errors=True)
     unprepared: dict[str, str] = {}
@@ -105,22 +118,33 @@ def run(plan: Plan, *, servers: Mapping[str, Peer], directory: Path) -> Measured
     left_out: list[str] = []
     last_start = (plan.minutes_max or math.inf) * 60 - TURN_SECONDS
     turns = [turn for turn in plan.turns() if turn[2] in servers]
+    if not plan.fresh:
+        finished = FinishedParts(None)
+    number = 0
     with ExitStack() as stack:
         runner = _Runner(plan, servers, directory, stack)
-        for number, (index, name, server) in enumerate(turns, start=1):
+
+        def measure(part: Sequence[tuple[int, str, str]]) -> Iterator[tuple[str, str, Outcome]]:
+            for place, (index, name, server) in enumerate(part, start=number + 1):
+                print(
+                    f"{time.monotonic() - began:5.0f} s  {place}/{len(turns)}  round {index + 1}"
+                    f"  {name} {servers[server].name}",
+                    file=sys.stderr,
+                )
+                if server in unprepared:
+                    yield name, server, Outcome(numbers={}, failure=unprepared[server])
+                else:
+                    yield name, server, runner.outcome(index, name, server)
+
+        for (index, row), each in groupby(turns, key=lambda turn: turn[:2]):
+            part = list(each)
             if index and time.monotonic() - began > last_start:
-                left_out.append(f"{name}, {server}, round {index + 1}")
-                continue
-            print(
-                f"{time.monotonic() - began:5.0f} s  {number}/{len(turns)}  round {index + 1}"
-                f"  {name} {servers[server].name}",
-                file=sys.stderr,
-            )
-            if server in unprepared:
-                outcome = Outcome(numbers={}, failure=unprepared[server])
+                left_out += [f"{row}, {server}, round {index + 1}" for *_, server in part]
             else:
-                outcome = runner.outcome(index, name, server)
-            outcomes.setdefault((name, server), []).append(outcome)
+                measured = finished.outcomes(f"{row} {index + 1}", partial(measure, part))
+                for name, server, outcome in measured:
+                    outcomes.setdefault((name, server), []).append(outcome)
+            number += len(part)
     return Measured(plan, servers, outcomes, time.monotonic() - began, left_out)
 
 
@@ -161,7 +185,11 @@ class _Runner:
                 with removed(directory):
                     return drain_outcome(peer, drain, directory, client_heap=heap)
             load, heap = self._plan.load(row), row.client_heap or self._plan.client_heap
-            if row.settings and server == OURS:
+            if row.secure:
+                self._drop_kept()
+                peer = secure_server(server)
+                peer.prepare()
+            elif row.settings and server == OURS:
                 self._drop_kept()
                 peer = SegstoreStandalone(settings=row.settings)
             elif not self._plan.fresh:

@@ -14,11 +14,12 @@ import sys
 import time
 from pathlib import Path
 
+from foreign_servers.peer import Peer, PeerFailedError, RunningPeer
+from foreign_servers.process_tree import Cost, Meter
+
 from benchmarks.comparison import Metric, Outcome
 from benchmarks.load import Load, LoadResult, run_load, startup_probe
 from benchmarks.machine import busy_seconds
-from benchmarks.peers.api import Peer, PeerFailedError, RunningPeer
-from benchmarks.peers.process_tree import Cost, Meter
 from benchmarks.peers.segstore_standalone import HELD, AssembledStore, SegstoreStandalone
 from benchmarks.streams import rows
 from benchmarks.streams.rows import LARGE_EVENT
@@ -40,7 +41,13 @@ def load_outcome(peer: Peer, server: RunningPeer, load: Load, *, client_heap: st
     started, busy_before = time.monotonic(), busy_seconds()
     children_before, server_before = _children_cpu_seconds(), server.processes.usage()
     with Meter(server.processes) as meter:
-        result = run_load(server.address, load, heap=client_heap, speaks_kafka=peer.speaks_kafka)
+        result = run_load(
+            server.address,
+            load,
+            heap=client_heap,
+            speaks_kafka=peer.speaks_kafka,
+            access=server.access,
+        )
     busy = busy_seconds() - busy_before
     client_cpu = _children_cpu_seconds() - children_before
     server_cpu = server.processes.usage().cpu_seconds - server_before.cpu_seconds

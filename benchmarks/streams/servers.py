@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Iterable
 
-from benchmarks.peers.api import Peer
-from benchmarks.peers.kafka_broker import KafkaBroker
-from benchmarks.peers.original_durable import OriginalDurable
-from benchmarks.peers.original_standalone import OriginalStandalone
+from foreign_servers.kafka_broker import KafkaBroker
+from foreign_servers.original_durable import OriginalDurable
+from foreign_servers.original_standalone import OriginalStandalone
+from foreign_servers.peer import Peer, PeerFailedError
+
 from benchmarks.peers.segstore_standalone import UNSTORED, AssembledStore, SegstoreStandalone
 from benchmarks.streams import rows
 
@@ -24,6 +25,15 @@ def server(key: str) -> Peer:
         rows.CEILING: lambda: AssembledStore(UNSTORED),
     }
     return makers[key]()
+
+
+def secure_server(key: str) -> Peer:
+    """Return the server with TLS, a user and tokens. Raises ``PeerFailedError`` where none has."""
+    if key == rows.OURS:
+        return SegstoreStandalone(secure=True)
+    if key == rows.DURABLE:
+        return OriginalDurable(secure=True)
+    raise PeerFailedError(f"{key} is not measured with TLS")
 
 
 def cached_server(key: str, cache_bytes: int) -> Peer:

@@ -13,11 +13,10 @@ from pathlib import Path
 
 import pytest
 import trio
-from compat_harness.bookies import BookieCluster
+from compat_harness.official_bookkeeper import BookiesWithClient
 
 from bookkeeper_client.client import BookKeeper, BookKeeperSettings, open_bookkeeper
-from bookkeeper_client.connections import ConnectionLimits
-from bookkeeper_client.entry_format import DigestType
+from bookkeeper_client.connections.connections import ConnectionLimits
 from bookkeeper_client.errors import (
     FencedError,
     NoSuchLedgerError,
@@ -25,6 +24,7 @@ from bookkeeper_client.errors import (
 )
 from bookkeeper_client.metadata import State
 from bookkeeper_client.quorums import Quorums
+from bookkeeper_client.wire.entry_format import DigestType
 from zookeeper_client.kazoo_session import KazooSession, open_zookeeper
 from zookeeper_client.testing.behaviors import BEHAVIORS, Behavior
 
@@ -41,14 +41,14 @@ DIGEST_NAMES = {
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BookieCluster]:
-    cluster = BookieCluster(Path(tmp_path_factory.mktemp("bookies")), 3)
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BookiesWithClient]:
+    cluster = BookiesWithClient(Path(tmp_path_factory.mktemp("bookies")), 3)
     yield cluster
     cluster.stop()
 
 
 @pytest.fixture
-async def bookkeeper(cluster: BookieCluster) -> AsyncIterator[BookKeeper]:
+async def bookkeeper(cluster: BookiesWithClient) -> AsyncIterator[BookKeeper]:
     settings = BookKeeperSettings(connections=ConnectionLimits(answer_seconds_max=3.0))
     async with (
         trio.open_nursery() as nursery,
@@ -86,7 +86,7 @@ async def read_all(bookkeeper: BookKeeper, ledger_id: int, password: bytes = b""
 
 @pytest.mark.parametrize("behavior", BEHAVIORS, ids=lambda each: each.__name__)
 async def test_a_real_zookeeper(
-    behavior: Behavior, cluster: BookieCluster, nursery: trio.Nursery
+    behavior: Behavior, cluster: BookiesWithClient, nursery: trio.Nursery
 ) -> None:
     @asynccontextmanager
     async def open_session() -> AsyncIterator[KazooSession]:
@@ -101,7 +101,7 @@ async def test_a_real_zookeeper(
 
 @pytest.mark.parametrize("digest", DigestType, ids=lambda each: each.name)
 async def test_the_official_client_reads_what_is_written_here(
-    digest: DigestType, cluster: BookieCluster, bookkeeper: BookKeeper
+    digest: DigestType, cluster: BookiesWithClient, bookkeeper: BookKeeper
 ) -> None:
     ledger = await bookkeeper.create_ledger(
         ALL, password=b"secret", digest_type=digest, custom={"application": b"segstore"}
@@ -117,7 +117,7 @@ async def test_the_official_client_reads_what_is_written_here(
 
 @pytest.mark.parametrize("digest", DigestType, ids=lambda each: each.name)
 async def test_what_the_official_client_writes_is_read_here(
-    digest: DigestType, cluster: BookieCluster, bookkeeper: BookKeeper
+    digest: DigestType, cluster: BookiesWithClient, bookkeeper: BookKeeper
 ) -> None:
     _, ledger_id = cluster.client.ask("create", DIGEST_NAMES[digest], 3, 2, 2, "secret")
     assert cluster.client.ask("add", ledger_id, 20, 1000) == ["ok", "19"]
@@ -127,7 +127,9 @@ async def test_what_the_official_client_writes_is_read_here(
         await bookkeeper.recover_ledger(int(ledger_id), password=b"another")
 
 
-async def test_longest_and_empty_entries(cluster: BookieCluster, bookkeeper: BookKeeper) -> None:
+async def test_longest_and_empty_entries(
+    cluster: BookiesWithClient, bookkeeper: BookKeeper
+) -> None:
     ledger = await bookkeeper.create_ledger(ALL, password=b"")
     data = [payload(0, 1024 * 1024 - 1024), b"", payload(2, 1)]
     for each in data:
@@ -138,7 +140,7 @@ async def test_longest_and_empty_entries(cluster: BookieCluster, bookkeeper: Boo
 
 
 async def test_an_empty_ledger_and_one_that_is_gone(
-    cluster: BookieCluster, bookkeeper: BookKeeper
+    cluster: BookiesWithClient, bookkeeper: BookKeeper
 ) -> None:
     ledger = await bookkeeper.create_ledger(ALL, password=b"")
     assert await read_all(bookkeeper, ledger.ledger_id) == []
@@ -153,7 +155,7 @@ async def test_an_empty_ledger_and_one_that_is_gone(
 
 
 async def test_the_official_client_recovers_what_is_left_open_here(
-    cluster: BookieCluster, bookkeeper: BookKeeper
+    cluster: BookiesWithClient, bookkeeper: BookKeeper
 ) -> None:
     ledger = await bookkeeper.create_ledger(ALL, password=b"")
     data = payloads(10, 100)
@@ -166,7 +168,7 @@ async def test_the_official_client_recovers_what_is_left_open_here(
 
 
 async def test_what_the_official_client_leaves_open_is_recovered_here(
-    cluster: BookieCluster, bookkeeper: BookKeeper
+    cluster: BookiesWithClient, bookkeeper: BookKeeper
 ) -> None:
     _, ledger_id = cluster.client.ask("create", "CRC32C", 3, 3, 2)
     assert cluster.client.ask("add", ledger_id, 10, 100) == ["ok", "9"]
@@ -177,7 +179,7 @@ async def test_what_the_official_client_leaves_open_is_recovered_here(
 
 
 async def test_two_recoveries_at_once_find_one_end(
-    cluster: BookieCluster, bookkeeper: BookKeeper
+    cluster: BookiesWithClient, bookkeeper: BookKeeper
 ) -> None:
     ledger = await bookkeeper.create_ledger(ALL, password=b"")
     confirmed: list[int] = []
@@ -209,7 +211,7 @@ async def test_two_recoveries_at_once_find_one_end(
 
 
 async def test_three_bookies_go_on_when_one_is_killed(
-    cluster: BookieCluster, bookkeeper: BookKeeper
+    cluster: BookiesWithClient, bookkeeper: BookKeeper
 ) -> None:
     ledger = await bookkeeper.create_ledger(ALL, password=b"")
     data: list[bytes] = []
@@ -237,7 +239,7 @@ async def test_three_bookies_go_on_when_one_is_killed(
 
 
 async def test_another_bookie_takes_the_place_of_one_that_stands_still(
-    cluster: BookieCluster, bookkeeper: BookKeeper
+    cluster: BookiesWithClient, bookkeeper: BookKeeper
 ) -> None:
     ledger = await bookkeeper.create_ledger(Quorums(2, 2, 2), password=b"")
     found = await bookkeeper.store.fetch(ledger.ledger_id)
@@ -262,7 +264,7 @@ async def test_another_bookie_takes_the_place_of_one_that_stands_still(
 
 
 async def test_a_ledger_is_recovered_without_one_of_its_bookies(
-    cluster: BookieCluster, bookkeeper: BookKeeper
+    cluster: BookiesWithClient, bookkeeper: BookKeeper
 ) -> None:
     ledger = await bookkeeper.create_ledger(ALL, password=b"")
     data = payloads(10, 100)
@@ -278,7 +280,7 @@ async def test_a_ledger_is_recovered_without_one_of_its_bookies(
 
 
 async def test_one_bookie_that_is_killed_keeps_what_it_confirmed(
-    cluster: BookieCluster, bookkeeper: BookKeeper
+    cluster: BookiesWithClient, bookkeeper: BookKeeper
 ) -> None:
     ledger = await bookkeeper.create_ledger(Quorums(1, 1, 1), password=b"")
     found = await bookkeeper.store.fetch(ledger.ledger_id)

@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from benchmarks.peers.original_durable import OriginalDurable
 from benchmarks.peers.segstore_cluster import controller_command, segment_store_command
 from compat_harness.java import NEWEST, JavaClient
 from compat_harness.server import HOST, TARGET_VARIABLE
+from foreign_servers.original_durable import OriginalDurable
 from kazoo.client import KazooClient
 
 from pravega_cluster.nodes import find_paths

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 import trio
-from benchmarks.peers.processes import ServerProcess
-from compat_harness.bookies import BookieCluster
+from compat_harness.official_bookkeeper import BookiesWithClient
+from foreign_servers.processes import ServerProcess
 
 from pravega_cluster.nodes import ClusterPaths, find_paths, read_hosts
 from pravega_cluster.records import Host, encode_map
@@ -37,8 +37,8 @@ GAP_SECONDS_MAX = 10.0
 
 
 @pytest.fixture(scope="module")
-def bookies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BookieCluster]:
-    cluster = BookieCluster(Path(tmp_path_factory.mktemp("bookies")), 3)
+def bookies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BookiesWithClient]:
+    cluster = BookiesWithClient(Path(tmp_path_factory.mktemp("bookies")), 3)
     yield cluster
     cluster.stop()
 
@@ -46,7 +46,7 @@ def bookies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BookieCluster]
 class Store:
     """One store: a process that can be killed and stopped."""
 
-    def __init__(self, bookies: BookieCluster, paths: ClusterPaths, directory: Path) -> None:
+    def __init__(self, bookies: BookiesWithClient, paths: ClusterPaths, directory: Path) -> None:
         (port,) = free_ports(1)
         self.host = Host("127.0.0.1", port)
         settings = directory / "settings.toml"
@@ -76,7 +76,7 @@ class Cluster:
     """Stores that share bookies and a directory, and the map."""
 
     def __init__(
-        self, bookies: BookieCluster, zookeeper: ZooKeeper, directory: Path, name: str
+        self, bookies: BookiesWithClient, zookeeper: ZooKeeper, directory: Path, name: str
     ) -> None:
         self.bookies = bookies
         self.zookeeper = zookeeper
@@ -131,7 +131,7 @@ class Cluster:
 
 @pytest.fixture
 async def cluster(
-    bookies: BookieCluster, tmp_path: Path, request: pytest.FixtureRequest
+    bookies: BookiesWithClient, tmp_path: Path, request: pytest.FixtureRequest
 ) -> AsyncIterator[Cluster]:
     async with (
         trio.open_nursery() as nursery,

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from benchmarks.maven import resolve_class_path
 from compat_harness.server import TARGET_VARIABLE
+from foreign_servers.maven import resolve_class_path
 from kazoo.client import KazooClient
 
 from segstore.testing.ports import free_ports

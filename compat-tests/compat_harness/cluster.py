@@ -10,9 +10,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from kazoo.client import KazooClient
 
@@ -40,12 +41,14 @@ class Cluster:
         *,
         name: str = "cluster",
         first_port: int | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.data_dir = directory / name
         self._output = directory / f"{name}.log"
         # One run of ports that are free now: they are all taken at about the same time.
         first = first_port or free_neighbours(1 + BOOKIES + STORES + CONTROLLERS)
         self.first_port = first
+        self._environment = environment
         self.zookeeper = f"{HOST}:{first}"
         self._store_port = first + 1 + BOOKIES
         self.controller_port = self._store_port + STORES
@@ -64,6 +67,16 @@ class Cluster:
         """Return all controllers, in the form that the Java client takes."""
         ports = range(self.controller_port, self.controller_port + CONTROLLERS)
         return "tcp://" + ",".join(f"{HOST}:{port}" for port in ports)
+
+    @property
+    def controller_uri(self) -> str:
+        """Return the address of the first controller."""
+        return f"tcp://{HOST}:{self.controller_port}"
+
+    @property
+    def zookeeper_options(self) -> dict[str, Any]:
+        """Return the options by which kazoo reaches ZooKeeper."""
+        return {}
 
     def port_of(self, name: str) -> int:
         """Return the port at which a part listens."""
@@ -99,8 +112,9 @@ class Cluster:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
+                env=self._environment,
             )
-        ready = f"cluster is ready: tcp://{HOST}:{self.controller_port}\n".encode()
+        ready = f"cluster is ready: {self.controller_uri}\n".encode()
         while ready not in self._output.read_bytes()[position:]:
             if self._process.poll() is not None or time.monotonic() - began > READY_SECONDS_MAX:
                 self.stop()
@@ -157,7 +171,7 @@ class Cluster:
 
     def stores_in_map(self) -> list[str]:
         """Return the segment stores that have containers, by the names of their pid files."""
-        client = KazooClient(hosts=self.zookeeper)
+        client = KazooClient(hosts=self.zookeeper, **self.zookeeper_options)
         client.start()
         try:
             data, _ = client.get(find_paths("pravega-cluster").container_map)

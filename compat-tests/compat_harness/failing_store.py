@@ -20,10 +20,10 @@ import trio
 
 from compat_harness.server import HOST, Server
 from segstore.network.server import serve
+from segstore.ownership.data_directory import DataDirectory
 from segstore.process.assembly import open_containers
 from segstore.process.config import SegmentStoreConfig
-from segstore.process.data_directory import DataDirectory
-from segstore.testing.faulty_disk import FaultyDisk
+from segstore.testing.faults.faulty_disk import FaultyDisk
 
 FAILING = "failing"
 FAILING_JOURNAL = "journal-0"

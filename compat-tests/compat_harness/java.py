@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
-from benchmarks.maven import MavenFailedError, locked, resolve_class_path
+from foreign_servers.maven import MavenFailedError, locked, resolve_class_path
 
 PROJECT = Path(__file__).resolve().parent.parent / "java"
 SOURCES = PROJECT / "src" / "test"
@@ -142,6 +142,30 @@ class JavaClient:
             *arguments,
         ]
 
+    def run_program(
+        self,
+        main_class: str,
+        *arguments: str,
+        seconds_max: float,
+        environment: Mapping[str, str] | None = None,
+        **properties: str,
+    ) -> str:
+        """Run a main class to its end; return what it says. Fails the test if it fails.
+
+        ``environment`` is added to the present one.
+        """
+        done = subprocess.run(
+            self.command(main_class, *arguments, **properties),
+            env={**os.environ, **(environment or {})},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=seconds_max,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr[-5_000:]
+        return done.stdout
+
     def run_suites(
         self,
         names: Sequence[str],
@@ -150,8 +174,12 @@ class JavaClient:
         side_by_side: int,
         seconds_max: float,
         properties: Mapping[str, str],
+        environment: Mapping[str, str] | None = None,
     ) -> SuiteRun:
-        """Start a JVM that runs these JUnit classes, at most so many at a time."""
+        """Start a JVM that runs these JUnit classes, at most so many at a time.
+
+        ``environment`` is added to the present one.
+        """
         directory.mkdir(parents=True, exist_ok=True)
         lines = directory / "results.jsonl"
         configuration = {
@@ -179,7 +207,11 @@ class JavaClient:
         output = directory / "output.log"
         with output.open("wb") as log:
             process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **(environment or {})},
             )
         return SuiteRun(process, lines, output, time.monotonic() + seconds_max)
 

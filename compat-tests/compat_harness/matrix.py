@@ -23,6 +23,7 @@ from compat_harness.results import (
     read_results,
     write_results,
 )
+from compat_harness.secure import SECURE_API, WHY_NOT_ORIGINAL
 from compat_harness.suite_groups import ONLY_OURS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -75,6 +76,41 @@ NOT_TO_BE_HAD = {
 }
 """Clients that were looked for, and cannot be tested from a registry's packages (November 2026)."""
 
+CUT_DIFFERENCES = {
+    "-1": (
+        "offset -1: the end of a sealed segment, as in positions of the Java client, and refused "
+        "for any other segment. The original takes it for a segment that has not begun: it refuses "
+        "a cut of nothing else with an index out of bounds, and never ends the truncation at "
+        "another one"
+    ),
+    "beyond": (
+        "an offset beyond the end of a segment: refused. The original takes it, and what is "
+        "written up to there is lost"
+    ),
+    "partly read": (
+        "a cut behind a segment for some of its keys only: refused. The original takes it, and a "
+        "reader that begins there waits for ever, because the client begins a segment when all of "
+        "its predecessors are read"
+    ),
+}
+"""The kinds of stream cuts that the original answers otherwise (``test_cuts.py``)."""
+
+DIFFERENCES = (
+    "The status of a transaction whose stream was deleted is unknown (`NOT_FOUND` in Java): "
+    "nothing is kept of a stream that is gone. The original keeps outcomes for a day and answers "
+    "`ABORTED` or `COMMITTED`; to say `ABORTED` of all would be false.",
+    "Bounds of a reader group that are no cuts of their streams are refused with a sentence. The "
+    "original takes any, and the group's readers wait for ever or skip events (`createReaderGroup`,"
+    " `updateReaderGroup`).",
+    "A writer's position beyond the tail: the watermark's cut ends at the tail. The original's lies"
+    " beyond it, where no reader gets, so that the time of readers stands still.",
+    "A conditional put with a version on a key that is not there: `NoSuchKeyException`, as the "
+    "documentation of `KeyValueTable` says. The original answers `BadKeyVersionException`.",
+    "`listCompletedTransactions`: the transactions that were committed or aborted last, as the "
+    "documentation of `Controller` says. The original's list stays empty until its next batch.",
+)
+"""Other decided differences, where the client's documentation or its source is the judge."""
+
 NOT_REACHED = {
     "getControllerToBucketMapping": "no client has it: the original's administration tool alone",
     "getSegmentsImmediatlyFollowing": (
@@ -103,7 +139,11 @@ def make_matrix(results: Sequence[Result]) -> str:
     parts.append(_listing("What fails on segstore and was not run on the original", alone))
     parts.append(_races([result for result in results if result.race]))
     reasons = "".join(f"- `{suite}`: {why}\n" for suite, why in ONLY_OURS.items())
+    reasons += f"- {SECURE_API}: {WHY_NOT_ORIGINAL}\n"
     parts.append(f"## Not run on the original\n\n{reasons}")
+    decided = "".join(f"- Stream cuts, {why}.\n" for why in CUT_DIFFERENCES.values())
+    decided += "".join(f"- {each}\n" for each in DIFFERENCES)
+    parts.append(f"## Decided differences from the original\n\n{decided}")
     missing = "".join(f"- {client}: {why}\n" for client, why in NOT_TO_BE_HAD.items())
     parts.append(f"## Not to be had\n\n{missing}")
     return "\n".join(parts)
@@ -186,8 +226,12 @@ def _table(results: Sequence[Result]) -> str:
 
 
 def _say_why_not(client: str, version: str, tests: set[str]) -> str:
-    """Return why there is no result: the version has no such suites, or nobody ran them."""
-    lacks = client == "Java" and not tests & set(suites(version))
+    """Return why there is no result: the version has no such suites, or nobody ran them.
+
+    A module of pytest, such as that of tests over TLS, is not about one version.
+    """
+    is_ours = any(test.startswith("test_") for test in tests)
+    lacks = client == "Java" and not is_ours and not tests & set(suites(version))
     return "not in this version" if lacks else "not run"
 
 

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -50,6 +50,8 @@ def accepts(port: int) -> bool:
 class Server:
     """``segstore standalone`` in a directory; a context manager that starts and stops it.
 
+    ``environment`` is that of its processes; None for the present one.
+
     It keeps its ports for life, so that clients find it again after ``restart``. It may have a
     second controller, and ``stores`` segment stores, up to ``stores_max``, from the next start on.
     """
@@ -61,10 +63,12 @@ class Server:
         *,
         controllers: int = 1,
         stores_max: int = 1,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         assert controllers in (1, 2)
         self.stores = 1
         self._stores_max = stores_max
+        self._environment = environment
         self._options = [f"--controllers={controllers}", *options]
         self.data_dir = directory / "data"
         self.log_path = directory / "server.log"
@@ -137,7 +141,11 @@ class Server:
             *self._options,
         ]
         return subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=self._environment,
         )
 
     def _wait_until_ready(self, started: float, log_start: int) -> None:
@@ -179,6 +187,22 @@ class Server:
         """Stop it the gentle way and start it again; the seconds until it was ready."""
         self.stop()
         return self.start()
+
+    def recover(self) -> str:
+        """Run ``segstore recover --yes`` while nothing else runs; return what it says."""
+        executable = Path(sys.executable).parent / "segstore"
+        done = subprocess.run(
+            [str(executable), "recover", "--yes", f"--data-dir={self.data_dir}"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=START_SECONDS_MAX,
+        )
+        said = done.stdout + done.stderr
+        if done.returncode:
+            raise ServerError(f"recover ended with exit code {done.returncode}:\n{said}")
+        return said
 
     def pid(self, child: str) -> int:
         """Return the process id of a child: ``SEGMENT_STORE``, or one of the controllers."""

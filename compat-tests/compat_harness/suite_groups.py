@@ -69,6 +69,7 @@ GROUPS = {
 ONLY_OURS = {
     "AutoScaleTest": "the original measures rates over two to twenty minutes",
     "RetentionTest": "the original looks at retention once a minute at best",
+    "NamesTest": "the original accepts the names that are refused here",
     "KillTest": "the original's standalone server keeps nothing on disk",
     "KeyValueTableKillTest": "the original's standalone server keeps nothing on disk",
 }

@@ -13,15 +13,16 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 
 import pytest
-from benchmarks.maven import MavenFailedError, compiled_class_path
+from compat_harness.secure import SECURE_API, SecureServer
 from compat_harness.server import Server
 from compat_harness.suite_groups import Target
+from foreign_servers.maven import MavenFailedError, compiled_class_path
 
 HERE = Path(__file__).parent
 MAIN_CLASS = "flinkjobs.ExactlyOnce"
@@ -30,6 +31,8 @@ EVENTS = int(os.environ.get("SEGSTORE_COMPAT_FLINK_EVENTS", "12000"))
 """Events that the exactly-once job copies; each takes one of its two tasks 2.5 ms."""
 MICROSECONDS = 2_500
 TABLE_ROWS = 2_000
+SECURE_EVENTS = 4_000
+SECURE_SCOPE = "flink-secure"
 
 # Flink 1.11 is older than the walls between the modules of Java 17.
 OPENED_PACKAGES = (
@@ -58,11 +61,16 @@ matrix = partial(pytest.mark.matrix, client="Flink connector", version="0.9.0")
 class Job:
     """A JVM with a job; a context manager that kills what still runs at its end."""
 
-    def __init__(self, command: list[str], log: Path) -> None:
+    def __init__(self, command: list[str], log: Path, environment: Mapping[str, str]) -> None:
         self._log = log
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True
+                command,
+                env={**os.environ, **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
             )
         self._lines: queue.Queue[str | None] = queue.Queue()
         self._listener = threading.Thread(target=self._listen)
@@ -148,27 +156,44 @@ def server(foreign_target: Target | None, tmp_path: Path) -> Iterator[Server | N
 
 @pytest.fixture
 def start(
-    class_path: str, server: Server | None, foreign_target: Target | None, tmp_path: Path
+    class_path: str,
+    server: Server | None,
+    foreign_target: Target | None,
+    tmp_path: Path,
+    directory_of_jvms: Path,
 ) -> Start:
     """Start a main class with arguments; all jobs of a test use one scope and directory."""
     target = foreign_target or server
     assert target is not None
-    settings = {
-        "controller": target.controller_uri,
-        "scope": f"flink-{uuid.uuid4().hex[:8]}",
-        "directory": str(tmp_path / "flink"),
+    settings = {"controller": target.controller_uri, "scope": f"flink-{uuid.uuid4().hex[:8]}"}
+    return starter(class_path, tmp_path, directory_of_jvms, settings)
+
+
+def starter(
+    class_path: str,
+    directory: Path,
+    directory_of_jvms: Path,
+    settings: Mapping[str, str],
+    environment: Mapping[str, str] | None = None,
+) -> Start:
+    """Return a function that starts a main class with these settings."""
+    given = {
+        "directory": str(directory / "flink"),
         "microseconds": str(MICROSECONDS),
+        **settings,
     }
 
     def start_job(main_class: str, *arguments: str, events: int = EVENTS) -> Job:
         command = ["java", "-Xmx1g", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
         command += [f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in OPENED_PACKAGES]
-        command += [f"-Dflinkjobs.{name}={value}" for name, value in settings.items()]
+        command += [f"-Djava.io.tmpdir={directory_of_jvms}"]
+        command += [f"-Dflinkjobs.{name}={value}" for name, value in given.items()]
         command += [f"-Dflinkjobs.events={events}", "-Dorg.slf4j.simpleLogger.showDateTime=true"]
         command += ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
         return Job(
             [*command, "-cp", class_path, f"flinkjobs.{main_class}", *arguments],
-            tmp_path / "flink.log",
+            directory / "flink.log",
+            environment or {},
         )
 
     return start_job
@@ -186,6 +211,8 @@ def test_a_job_copies_a_stream_exactly_once(
 ) -> None:
     """A task fails; the job stops with a savepoint, goes on, is killed, goes on from a checkpoint;
     then everything of the server is killed and starts again."""
+    with start("ExactlyOnce", "fill") as job:
+        job.read_to_end()
     with start("ExactlyOnce", "first") as job:
         job.wait_for("to be killed")
     with start("ExactlyOnce", "last", find_checkpoint(tmp_path / "flink")) as job:
@@ -195,8 +222,47 @@ def test_a_job_copies_a_stream_exactly_once(
             server.start()
         job.wait_for("done")
         job.read_to_end()
-    expected = Counter(f"event: event {number} seen" for number in range(EVENTS))
-    assert read_batch(start, "sink", EVENTS) == expected
+    assert read_batch(start, "sink", EVENTS) == copied(EVENTS)
+
+
+def copied(events: int) -> Counter[str]:
+    """Return the lines of the batch source about the sink when all events are there once."""
+    return Counter(f"event: event {number} seen" for number in range(events))
+
+
+@matrix(api=SECURE_API)
+def test_a_user_with_rights_to_its_streams_alone_copies_exactly_once(
+    class_path: str, secure_server: SecureServer, tmp_path: Path, directory_of_jvms: Path
+) -> None:
+    """Another user makes the streams. The job's may read one, write the other, and read by
+    groups."""
+    scope = f"prn::/scope:{SECURE_SCOPE}"
+    secure_server.add_user("flink-owner", ("prn::/", "READ_UPDATE"), (f"{scope}*", "READ_UPDATE"))
+    secure_server.add_user(
+        "flink-job",
+        (scope, "READ"),
+        (f"{scope}/reader-group:*", "READ"),
+        (f"{scope}/stream:source", "READ"),
+        (f"{scope}/stream:sink", "READ_UPDATE"),
+    )
+
+    def start_as(user: str) -> Start:
+        settings = {
+            "controller": secure_server.controller_uri,
+            "scope": SECURE_SCOPE,
+            "trustStore": str(secure_server.ca),
+            "user": user,
+        }
+        environment = {"FLINKJOBS_PASSWORD": secure_server.passwords[user]}
+        return starter(class_path, tmp_path, directory_of_jvms, settings, environment)
+
+    with start_as("flink-owner")("ExactlyOnce", "fill", events=SECURE_EVENTS) as job:
+        job.read_to_end()
+    start = start_as("flink-job")
+    with start("ExactlyOnce", "last", events=SECURE_EVENTS) as job:
+        job.wait_for("done")
+        job.read_to_end()
+    assert read_batch(start, "sink", SECURE_EVENTS) == copied(SECURE_EVENTS)
 
 
 def read_batch(start: Start, stream: str, count: int) -> Counter[str]:

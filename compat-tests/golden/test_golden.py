@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from benchmarks.maven import compiled_class_path
+from foreign_servers.maven import compiled_class_path
 
 HERE = Path(__file__).parent
 WRITERS = {"frames.json": "golden.WriteFrames", "records.json": "golden.WriteRecords"}

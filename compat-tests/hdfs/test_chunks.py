@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 import trio
-from compat_harness.hdfs import USER, HdfsCluster
+from foreign_servers.hdfs import USER, HdfsCluster
 from tests.segstore.tiers import test_chunk_storage_behaviors as behaviors
 
 from segstore.errors import StorageError
@@ -193,6 +193,9 @@ async def test_two_at_once_have_one_file_open_one_after_the_other(
     # The connection is closed, and with it the file: what came stays. Who knew the length before
     # may append behind that, and then is told of other bytes; another asks for the length.
     later = HdfsChunkStorage(webhdfs, random_bytes=bytes)
+    with trio.fail_after(60):
+        while (await storage.info(NAME)).length < 13:  # noqa: ASYNC110 - no event tells it
+            await trio.sleep(0.1)
     await later.write(NAME, offset=6, data=[b"second,third"])
     assert await storage.read(NAME, offset=0, length=18) == b"first,second,third"
 

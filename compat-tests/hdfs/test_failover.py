@@ -6,7 +6,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from compat_harness.hdfs import USER, HdfsCluster
+from foreign_servers.hdfs import USER, HdfsCluster
 
 from segstore.tiers.api import ChunkInfo
 from segstore.tiers.hdfs.location import HdfsLocation

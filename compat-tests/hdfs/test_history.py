@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import trio
-from compat_harness.hdfs import USER, HdfsCluster
 from compat_harness.java import NEWEST, JavaClient
 from compat_harness.server import TARGET_VARIABLE, Server
+from foreign_servers.hdfs import USER, HdfsCluster
 from test_kill_nine import ACKED_BEFORE_FIRST_KILL, judge, running_workload
 
 from segstore.tiers.hdfs.location import HdfsLocation

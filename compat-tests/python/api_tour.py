@@ -37,7 +37,7 @@ def list_scopes_and_streams(streams, scope):
         assert streams.create_stream(scope, name, 1)
     names = [name for name in streams.list_stream(scope) if not name.startswith("_")]
     assert sorted(names) == ["one", "two"]
-    assert "tcp://" in streams.to_str()
+    assert "://" in streams.to_str()
 
 
 def write_in_every_way(streams, scope):
@@ -174,7 +174,8 @@ STEPS = (
 
 
 def main():
-    streams = pravega_client.StreamManager(sys.argv[1])
+    is_secure = sys.argv[1].startswith("tls:")
+    streams = pravega_client.StreamManager(sys.argv[1], is_secure, is_secure)
     for step in STEPS:
         scope = f"tour-{uuid.uuid4().hex[:8]}"
         assert streams.create_scope(scope)

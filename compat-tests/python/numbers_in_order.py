@@ -15,9 +15,15 @@ KEYS = 7
 READ_SECONDS_MAX = 60.0
 
 
+def connect(uri: str) -> pravega_client.StreamManager:
+    """Connect to a controller; over TLS as the user of the environment."""
+    is_secure = uri.startswith("tls:")
+    return pravega_client.StreamManager(uri, is_secure, is_secure)
+
+
 def write(uri: str, first: int, last: int) -> None:
     """Write the numbers from first to before last."""
-    streams = pravega_client.StreamManager(uri)
+    streams = connect(uri)
     if first == 0:
         streams.create_scope(SCOPE)
         streams.create_stream(SCOPE, STREAM, SEGMENTS)
@@ -29,7 +35,7 @@ def write(uri: str, first: int, last: int) -> None:
 
 async def read(uri: str, count: int) -> list[int]:
     """Read as many numbers as there should be."""
-    streams = pravega_client.StreamManager(uri)
+    streams = connect(uri)
     group = streams.create_reader_group(f"group-{time.time_ns()}", SCOPE, STREAM)
     reader = group.create_reader("reader")
     found: list[int] = []

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from compat_harness.python_events import read, write
 from compat_harness.server import TARGET_VARIABLE, Server
 
 from pravega_blocking.controller_client import ControllerClient
@@ -38,25 +37,6 @@ def scale(client: ControllerClient, count: int) -> None:
     sealed = [segment.segment_id for segment in active]
     ranges = list(pairwise(bounds))
     client.scale_stream("s", "a", sealed=sealed, ranges=ranges, timeout=SCALE_SECONDS_MAX)
-
-
-def read(streams: Any, count: int) -> list[bytes]:
-    async def take() -> list[bytes]:
-        reader = streams.create_reader_group("g", "s", "a").create_reader("r")
-        events: list[bytes] = []
-        while len(events) < count:
-            slice_ = await reader.get_segment_slice_async()
-            events += [bytes(event.data()) for event in slice_]
-            reader.release_segment(slice_)
-        return events
-
-    return asyncio.run(asyncio.wait_for(take(), 60.0))
-
-
-def write(writer: Any, events: Iterable[str]) -> None:
-    for event in events:
-        writer.write_event(event, routing_key=event)
-    writer.flush()
 
 
 @pytest.mark.skipif(TARGET_VARIABLE in os.environ, reason="its own server drops epochs at once")

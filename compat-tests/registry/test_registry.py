@@ -11,9 +11,9 @@ import uuid
 from pathlib import Path
 
 import pytest
-from benchmarks.maven import MavenFailedError, compiled_class_path
 from compat_harness.server import Server
 from compat_harness.suite_groups import Target
+from foreign_servers.maven import MavenFailedError, compiled_class_path
 
 from segstore.testing.ports import free_ports
 
@@ -37,6 +37,7 @@ def run_registry(
     """Run a registry, which logs into the directory, and do something with it; the results."""
     (port,) = free_ports(1)
     settings = {
+        "java.io.tmpdir": str(directory),
         "registry.scope": scope,
         "registry.controller": controller,
         "registry.port": str(port),

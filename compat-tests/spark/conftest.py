@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from benchmarks.maven import resolve_class_path
-from benchmarks.peers.kafka_broker import KafkaBroker
-from benchmarks.peers.original_standalone import OriginalStandalone
+from compat_harness.original import run_original
 from compat_harness.server import Server
+from foreign_servers.kafka_broker import KafkaBroker
+from foreign_servers.maven import resolve_class_path
 
 from pravega_blocking.controller_client import ControllerClient
 
@@ -30,14 +30,8 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
     It ends with the module: having been written to, it keeps most of a core busy.
     """
-    peer = OriginalStandalone(heap="1g")
-    peer.prepare()
-    address = peer.reserve()
-    try:
-        peer.start(tmp_path_factory.mktemp("original"))
+    with run_original(tmp_path_factory.mktemp("original")) as address:
         yield address
-    finally:
-        peer.stop()
 
 
 @pytest.fixture(scope="module", params=["segstore", "original"])

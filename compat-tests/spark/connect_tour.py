@@ -9,8 +9,13 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
+if (parent := str(Path(__file__).resolve().parent.parent)) not in sys.path:
+    sys.path.insert(0, parent)
+
+from compat_harness.queries import run_query_to_its_end
 from pyspark.sql import SparkSession
 
 from pravega_spark import PravegaDataSource
@@ -18,7 +23,7 @@ from pravega_spark import PravegaDataSource
 
 def copy_stream(spark: Any, source: dict[str, str], target: dict[str, str], checkpoint: str) -> int:
     """Copy what is in a stream and not yet copied; return how many events."""
-    query = (
+    writer = (
         spark.readStream.format("pravega")
         .options(**source, start_stream_cut="earliest", max_bytes_per_trigger="20000")
         .load()
@@ -27,9 +32,8 @@ def copy_stream(spark: Any, source: dict[str, str], target: dict[str, str], chec
         .options(**target)
         .option("checkpointLocation", checkpoint)
         .trigger(availableNow=True)
-        .start()
     )
-    assert query.awaitTermination(120)
+    query = run_query_to_its_end(writer.start, 120)
     assert query.exception() is None
     return sum(report.numInputRows for report in query.recentProgress)
 

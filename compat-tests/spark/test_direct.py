@@ -11,11 +11,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from compat_harness.s3 import CREDENTIALS, client_of, running_moto
 from compat_harness.server import Server
+from foreign_servers.s3 import CREDENTIALS, client_of, moto_server
 from pyspark.sql.types import BinaryType, StringType, StructType
 
-from pravega_admin.scaling import plan_merge, plan_split
+from pravega_admin.commands.scaling import plan_merge, plan_split
 from pravega_blocking.controller_client import RETRIED_ERRORS, ControllerClient
 from pravega_blocking.event_writer import EventWriter
 from pravega_blocking.segment_info import tail_offsets
@@ -71,7 +71,7 @@ def in_s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stored]:
     environment = pytest.MonkeyPatch()
     for name, value in CREDENTIALS.items():
         environment.setenv(name, value)
-    with running_moto() as endpoint, client_of(endpoint) as s3:
+    with moto_server() as endpoint, client_of(endpoint) as s3:
         s3.create_bucket(Bucket=BUCKET)
         options = [f"--tier2=s3://{BUCKET}/history", f"--s3-endpoint={endpoint}"]
         with Server(tmp_path_factory.mktemp("direct-s3"), options) as server:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import time
 import uuid
 from pathlib import Path
 from typing import Any
@@ -40,8 +42,15 @@ def segstore_process(*arguments: str, controller: str) -> Any:
     """Start the same in a process with a session of its own, as users run it."""
     command = [str(Path(sys.executable).parent / "segstore"), "pipeline", *arguments]
     command += ["--master", "local[2]", "--output", "json", "--controller", controller]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    # No environment is active: Spark's workers use our interpreter nevertheless.
+    environment = {**os.environ, "PATH": "/usr/bin:/bin"}
+    environment.pop("PYSPARK_PYTHON", None)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=200, check=False, env=environment
+    )
     assert done.returncode == 0, done.stderr
+    # Neither Spark's warnings nor its own bar.
+    assert done.stderr == ""
     return json.loads(done.stdout)
 
 
@@ -104,6 +113,27 @@ def test_files_become_a_stream_an_archive_and_a_stream_again(
 
 
 def test_what_is_wrong_is_said_in_one_sentence(spark: Any, store: Server) -> None:
-    said = segstore("stats", f"{SCOPE}/missing", controller=store.controller_uri, code=1)
+    said = segstore("stats", f"{SCOPE}/missing", controller=store.controller_uri, code=3)
     assert said.splitlines()[-1].startswith(f"segstore: stream {SCOPE}/missing does not exist")
     assert "Traceback" not in said
+
+
+def test_a_mistyped_option_is_refused_with_the_nearest_name(spark: Any, store: Server) -> None:
+    options = {"controller": store.controller_uri, "scope": SCOPE, "stream": "any"}
+    with pytest.raises(Exception, match="no option start_streamcut: did you mean start_stream_cut"):
+        spark.read.format("pravega").options(**options, start_streamcut="latest").load()
+    rows = spark.range(1).selectExpr("cast(id as string) as event")
+    writer = rows.write.format("pravega").options(**options, query_di="once").mode("append")
+    with pytest.raises(Exception, match="no option query_di: did you mean query_id"):
+        writer.save()
+
+
+def test_a_wrong_port_of_the_controller_is_told_soon(spark: Any) -> None:
+    began = time.monotonic()
+    options = {"controller": "tcp://127.0.0.1:9", "scope": SCOPE, "stream": "any"}
+    with pytest.raises(Exception, match=r"no controller answers at 127\.0\.0\.1:9") as caught:
+        spark.read.format("pravega").options(**options).load().count()
+    # It takes 11 s on a quiet machine; the patience of a job that runs is a minute.
+    assert time.monotonic() - began < 30
+    assert len(str(caught.value).splitlines()) <= 9
+    assert "direct cause" not in str(caught.value)

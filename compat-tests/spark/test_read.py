@@ -13,16 +13,17 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from compat_harness.queries import run_query_to_its_end
 from compat_harness.server import Server
 from fastavro import schemaless_writer
 
-from pravega_admin.scaling import plan_merge, plan_split
+from pravega_admin.commands.scaling import plan_merge, plan_split
 from pravega_blocking.controller_client import RETRIED_ERRORS, ControllerClient
 from pravega_blocking.event_writer import EventWriter
 from pravega_blocking.segment_info import tail_offsets
 from pravega_blocking.stream_settings import Scaling, StreamSettings
 from pravega_spark.options import Options
-from pravega_spark.stream_view import StreamView
+from pravega_spark.reading.stream_view import StreamView
 from pravega_wire.names import mark_stream
 from pravega_wire.stream_cut_text import encode_cut_text
 from pravega_wire.watermarks import SegmentWithRange, Watermark, encode_watermark
@@ -109,9 +110,8 @@ def run_available(
         .writeStream.foreachBatch(lambda frame, number: target.append(frame.collect()))
         .option("checkpointLocation", str(checkpoint))
         .trigger(availableNow=True)
-        .start()
     )
-    assert query.awaitTermination(120)
+    run_query_to_its_end(query.start, 120)
 
 
 def assert_keys_in_order(batches: list[list[Any]]) -> None:

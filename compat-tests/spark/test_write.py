@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from compat_harness.queries import run_query_to_its_end
 from compat_harness.server import Server
 
 from pravega_blocking.controller_client import ControllerClient
@@ -131,9 +132,8 @@ def test_a_query_copies_each_batch_once(spark: Any, store: Server, tmp_path: Pat
             .options(**target)
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
             .trigger(availableNow=True)
-            .start()
         )
-        assert query.awaitTermination(200)
+        run_query_to_its_end(query.start, 200)
 
     numbered(spark, 0, 1_000).write.format("pravega").options(**source).mode("append").save()
     copy()

@@ -1,4 +1,4 @@
-"""``python -m vortex --minutes 60 [--cluster] [--seed N] [--directory DIR]``.
+"""``python -m vortex --minutes 60 [--cluster [--secure]] [--seed N] [--directory DIR]``.
 
 See ``make vortex`` and ``make vortex-cluster``.
 """
@@ -11,6 +11,7 @@ import shutil
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 from vortex.cluster import open_cluster
@@ -23,9 +24,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="vortex", description=__doc__)
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--cluster", action="store_true", help="a cluster, not a single store")
+    parser.add_argument("--secure", action="store_true", help="the cluster has TLS and users")
     parser.add_argument("--seed", type=int, default=None, help="draws the faults and the load")
     parser.add_argument("--directory", type=Path, default=None, help="kept, with ledgers and logs")
     options = parser.parse_args()
+    if options.secure and not options.cluster:
+        parser.error("--secure needs --cluster")
     seed = random.randrange(2**32) if options.seed is None else options.seed
     directory = options.directory or Path(tempfile.mkdtemp(prefix="vortex-"))
     directory.mkdir(parents=True, exist_ok=True)
@@ -36,7 +40,8 @@ def main() -> int:
 
     say(f"seed {seed}, in {directory}")
     try:
-        subject = open_cluster if options.cluster else open_store
+        cluster = partial(open_cluster, secure=options.secure)
+        subject = cluster if options.cluster else open_store
         run = Run(directory, seed=seed, say=say, open_subject=subject)
         outcome = run.execute(seconds=options.minutes * 60.0)
     except VortexError as error:

@@ -21,7 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compat_harness.cluster import BOOKIES, CONTROLLERS, STORES, Cluster
+from compat_harness.secure import SecureCluster
 from compat_harness.server import HOST
+from compat_harness.wall_clock import MISSING, WallClock, find_library
 
 from vortex.proxy import Network, Proxy
 from vortex.subject import FaultTable, Subject, paused
@@ -40,6 +42,7 @@ LONG_SECONDS = (14.0, 25.0)
 VERY_LONG_SECONDS = (14.0, 60.0)
 RECOVERY_SECONDS = (0.02, 2.0)
 POLL_SECONDS = 0.02
+SECURE_JUMP_SECONDS_MAX = 3000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,7 @@ class Site:
     cluster: Cluster
     served: dict[str, Proxy]
     links: dict[str, Proxy]
+    clock: WallClock
     rng: random.Random
 
     def pid_of(self, name: str) -> int:
@@ -98,8 +102,9 @@ _fault = FAULTS.enter
 
 
 @contextmanager
-def open_cluster(directory: Path, rng: random.Random) -> Iterator[Subject]:
-    """Run a cluster, with everything that it keeps in the directory."""
+def open_cluster(directory: Path, rng: random.Random, *, secure: bool = False) -> Iterator[Subject]:
+    """Run a cluster, with everything that it keeps in the directory; a ``secure`` one has clients
+    that are a user, and TLS between all."""
     # A controller on the loopback interface sends clients to the host by which they dialled it.
     served = dict.fromkeys((*STORE_NAMES, *CONTROLLER_NAMES), CLIENTS_HOST)
     links = {
@@ -108,7 +113,11 @@ def open_cluster(directory: Path, rng: random.Random) -> Iterator[Subject]:
     }
     detours = {name: served[name] for name in STORE_NAMES}
     detours.update({f"{name}/{ZOOKEEPER}": host for name, host in links.items()})
-    cluster = Cluster(directory, [f"--detour={name}={host}" for name, host in detours.items()])
+    # At a time that is further away the certificates are not valid, and nothing should go on.
+    clock = WallClock(directory, jump_seconds_max=SECURE_JUMP_SECONDS_MAX if secure else None)
+    options = [f"--detour={name}={host}" for name, host in detours.items()]
+    kind = SecureCluster if secure else Cluster
+    cluster = kind(directory, options, environment=clock.environment)
     with ExitStack() as stack:
 
         def relay(name: str, host: str) -> Proxy:
@@ -118,15 +127,19 @@ def open_cluster(directory: Path, rng: random.Random) -> Iterator[Subject]:
             cluster,
             {name: relay(name, host) for name, host in served.items()},
             {name: relay(ZOOKEEPER, host) for name, host in links.items()},
+            clock,
             rng,
         )
         stack.enter_context(cluster)
+        scheme = "tls" if secure else "tcp"
         yield Subject(
             controllers=[
-                f"tcp://{served[name]}:{cluster.port_of(name)}" for name in CONTROLLER_NAMES
+                f"{scheme}://{served[name]}:{cluster.port_of(name)}" for name in CONTROLLER_NAMES
             ],
+            variables=cluster.own_environment() if isinstance(cluster, SecureCluster) else {},
             faults=FAULTS.around(site),
             store_pids=lambda: [site.pid_of(name) for name in STORE_NAMES],
+            left_out={} if find_library() else dict.fromkeys(NEEDS_WALL_CLOCK, MISSING),
         )
 
 
@@ -247,6 +260,30 @@ def kill_paused_store(site: Site) -> None:
 def _pause(site: Site, names: Sequence[str], seconds: tuple[float, float]) -> None:
     with paused(site.pid_of(site.rng.choice(names))):
         site.sleep(seconds)
+
+
+# ---- Wall clock ----------------------------------------------------------------------------------
+
+
+@_fault("set the wall clock of stores and controllers", weight=2)
+def set_wall_clock(site: Site) -> None:
+    with site.clock.jumped(site.rng):
+        site.sleep(SHORT_SECONDS)
+
+
+@_fault("kill a segment store and both controllers while the wall clock is wrong", weight=1)
+def kill_with_wrong_clock(site: Site) -> None:
+    with site.clock.jumped(site.rng):
+        site.kill(site.rng.choice(STORE_NAMES), *CONTROLLER_NAMES)
+        site.sleep(SHORT_SECONDS)
+
+
+NEEDS_WALL_CLOCK = frozenset(
+    {
+        "set the wall clock of stores and controllers",
+        "kill a segment store and both controllers while the wall clock is wrong",
+    }
+)
 
 
 # ---- Network -------------------------------------------------------------------------------------

@@ -22,7 +22,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compat_harness.server import CONTROLLER, HOST, SEGMENT_STORE, Server
+from compat_harness.wall_clock import MISSING, WallClock, find_library
 
+from pravega_blocking.controller_client import ControllerClient
+from pravega_blocking.event_writer import EventWriter
+from pravega_blocking.segment_info import tail_offsets
+from pravega_blocking.stream_settings import StreamSettings
 from pravega_wire.commands import HELLO
 from pravega_wire.connection import Connection, Role
 from vortex.disk import Disk, mounted
@@ -34,8 +39,16 @@ PAUSE_SECONDS = (0.3, 8.0)
 CUT_SECONDS = (0.1, 6.0)
 SLOW_SECONDS = (1.0, 5.0)
 FULL_SECONDS = (1.0, 6.0)
+BALLAST = "ballast"
+BALLAST_BYTES = 48 * 1024 * 1024
+"""Bytes of each stream that the fault of a full disk gets rid of."""
+FREEING_SECONDS_MAX = 120.0
 RECOVERY_SECONDS = (0.02, 0.6)
 """Time, in seconds, from a kill to the second kill."""
+JUMPED_SECONDS = (1.5, 8.0)
+"""Time, in seconds, for which the wall clock is wrong; processes notice after a second."""
+DRAINED_SECONDS_MAX = 4.0
+"""Maximum length, in seconds, of a stop during which everything has come to tier 2."""
 GARBAGE_BYTES = (1, 200_000)
 ATTACK_SECONDS = 3.0
 HALF_FRAME_CONNECTIONS = 60
@@ -51,6 +64,7 @@ class Site:
     server: Server
     proxy: Proxy
     disk: Disk
+    clock: WallClock
     rng: random.Random
 
 
@@ -63,7 +77,8 @@ def open_store(directory: Path, rng: random.Random) -> Iterator[Subject]:
     """Run a store on a small disk, behind a proxy. Its log is in the directory at the end."""
     with contextlib.ExitStack() as stack:
         disk = stack.enter_context(mounted(directory / "disk"))
-        server = Server(disk.path)
+        clock = WallClock(directory)
+        server = Server(disk.path, environment=clock.environment)
 
         def keep_log() -> None:
             """Take the server's log from its disk, which goes with the run."""
@@ -75,9 +90,11 @@ def open_store(directory: Path, rng: random.Random) -> Iterator[Subject]:
         ports = (server.controller_port, server.segment_store_port)
         proxy = stack.enter_context(Proxy(CLIENTS_HOST, HOST, ports))
         left_out = {} if disk.can_fill else dict.fromkeys(NEEDS_SMALL_DISK, "mounting needs root")
+        if find_library() is None:
+            left_out.update(dict.fromkeys(NEEDS_WALL_CLOCK, MISSING))
         yield Subject(
             controllers=[f"tcp://{CLIENTS_HOST}:{server.controller_port}"],
-            faults=FAULTS.around(Site(server, proxy, disk, rng)),
+            faults=FAULTS.around(Site(server, proxy, disk, clock, rng)),
             left_out=left_out,
             store_pids=lambda: [server.pid(SEGMENT_STORE)],
         )
@@ -138,6 +155,38 @@ def kill_paused_store(site: Site) -> None:
         time.sleep(site.rng.uniform(*RECOVERY_SECONDS))
         killed = site.server.kill(SEGMENT_STORE)
     site.server.wait_until_back(killed)
+
+
+@_fault("kill everything, and recover what is not damaged", weight=1)
+def recover_sound_store(site: Site) -> None:
+    site.server.kill_all()
+    before = _content_of(site.server.data_dir)
+    said = site.server.recover()
+    if "nothing has to be recovered" not in said or _content_of(site.server.data_dir) != before:
+        raise AssertionError(f"recover changed a store that is not damaged: {said}")
+    site.server.start()
+
+
+@_fault("lose the journal after a stop, and recover", weight=1)
+def lose_journal(site: Site) -> None:
+    """Remove the journal after a stop that has brought everything to tier 2: nothing is lost."""
+    began = time.monotonic()
+    site.server.stop()
+    if time.monotonic() - began < DRAINED_SECONDS_MAX:
+        shutil.rmtree(site.server.data_dir / "journal-0")
+        said = site.server.recover()
+        if "has lost" in said or "the controller's records and the store agree" not in said:
+            raise AssertionError(f"recover has not found what tier 2 has: {said}")
+    site.server.start()
+
+
+def _content_of(directory: Path) -> dict[Path, bytes]:
+    """Return all files that a stopped store keeps, without those that name its processes."""
+    return {
+        path: path.read_bytes()
+        for path in directory.rglob("*")
+        if path.is_file() and path.suffix != ".lock" and "run" not in path.parts
+    }
 
 
 def _kill_successor(site: Site, killed: dict[str, int]) -> dict[str, int]:
@@ -207,7 +256,82 @@ def kill_on_full_disk(site: Site) -> None:
     site.server.wait_until_back(killed)
 
 
-NEEDS_SMALL_DISK = frozenset({"fill the disk", "kill the segment store on a full disk"})
+@_fault("free a full disk by truncating, sealing and deleting", weight=2)
+def free_full_disk(site: Site) -> None:
+    """Do what an operator does: get rid of streams that are not needed any more.
+
+    The disk stays full meanwhile but for what that frees, and a writer goes on in it.
+    """
+    first, second = (f"ballast-{site.rng.getrandbits(64):016x}" for _ in range(2))
+    address = f"tcp://{HOST}:{site.server.controller_port}"
+    with ControllerClient(address, patience=FREEING_SECONDS_MAX) as client:
+        client.ensure_scope(BALLAST)
+        for stream in (first, second):
+            client.create_stream(BALLAST, stream, StreamSettings())
+            _write_ballast(client, stream, site.rng.randbytes(1024), BALLAST_BYTES // 1024)
+            _wait_for_chunks(site, stream, least=BALLAST_BYTES * 3 // 4)
+        with site.disk.full() as fill:
+            client.truncate_stream(BALLAST, first, tail_offsets(client, BALLAST, first))
+            _wait_for_chunks(site, first, most=BALLAST_BYTES // 4)
+            _write_ballast(client, first, b"goes on", 100)
+            fill()
+            client.seal_stream(BALLAST, second)
+            client.delete_stream(BALLAST, second)
+            _wait_for_chunks(site, second, most=0)
+            _write_ballast(client, first, b"goes on", 100)
+        client.seal_stream(BALLAST, first)
+        client.delete_stream(BALLAST, first)
+
+
+def _write_ballast(client: ControllerClient, stream: str, event: bytes, count: int) -> None:
+    with EventWriter(client, BALLAST, stream, patience=FREEING_SECONDS_MAX) as writer:
+        for _ in range(count):
+            writer.write(event)
+
+
+def _wait_for_chunks(site: Site, stream: str, *, least: int = 0, most: int = 2**63) -> None:
+    """Wait until tier 2 has so many bytes of a stream."""
+    directory = site.server.data_dir / "storage" / BALLAST / stream
+    deadline = time.monotonic() + FREEING_SECONDS_MAX
+    while True:
+        count = 0
+        with contextlib.suppress(FileNotFoundError):  # deleted in this moment
+            count = sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
+            if least <= count <= most:
+                return
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"tier 2 has {count} bytes of {stream}, not {least} to {most}")
+        time.sleep(0.05)
+
+
+NEEDS_SMALL_DISK = frozenset(
+    {
+        "fill the disk",
+        "kill the segment store on a full disk",
+        "free a full disk by truncating, sealing and deleting",
+    }
+)
+
+
+# ---- Wall clock ----------------------------------------------------------------------------------
+
+
+@_fault("set the wall clock", weight=2)
+def set_wall_clock(site: Site) -> None:
+    with site.clock.jumped(site.rng):
+        time.sleep(site.rng.uniform(*JUMPED_SECONDS))
+
+
+@_fault("kill both servers while the wall clock is wrong", weight=2)
+def kill_with_wrong_clock(site: Site) -> None:
+    with site.clock.jumped(site.rng):
+        site.server.wait_until_back(site.server.kill(SEGMENT_STORE, CONTROLLER))
+        time.sleep(site.rng.uniform(*JUMPED_SECONDS))
+
+
+NEEDS_WALL_CLOCK = frozenset(
+    {"set the wall clock", "kill both servers while the wall clock is wrong"}
+)
 
 
 # ---- Strangers on the ports ----------------------------------------------------------------------

@@ -10,20 +10,21 @@ everything at the end.
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from compat_harness.checker import check
 
-from pravega_admin.scaling import plan_merge, plan_split
+from pravega_admin.commands.scaling import plan_merge, plan_split
 from pravega_blocking.controller_client import RETRIED_ERRORS, ControllerClient
 from pravega_blocking.errors import PravegaError, TimedOutError
 from pravega_blocking.stream_settings import Scaling, StreamSettings
@@ -83,7 +84,15 @@ class Worker:
     """A writer or reader: a process with a ledger."""
 
     def __init__(
-        self, verb: str, name: str, stream: str, directory: Path, *, controller: str, seed: int
+        self,
+        verb: str,
+        name: str,
+        stream: str,
+        directory: Path,
+        *,
+        controller: str,
+        variables: Mapping[str, str],
+        seed: int,
     ) -> None:
         self.name = name
         self.stream = stream
@@ -98,6 +107,7 @@ class Worker:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
+                env={**os.environ, **variables},
             )
 
     def acked(self) -> int:
@@ -151,7 +161,7 @@ class Run:
         with ExitStack() as stack:
             subject = stack.enter_context(self._open_subject(self._directory, self._rng))
             self.outcome.left_out.update(subject.left_out)
-            client = stack.enter_context(ControllerClient(subject.controllers[0]))
+            client = stack.enter_context(subject.open_client())
             self._create_streams(client)
             workers = stack.enter_context(self._started_workers(subject))
             for name in self._choose_faults(subject, began + seconds, faults):
@@ -186,7 +196,15 @@ class Run:
     def _worker(self, verb: str, name: str, stream: str, subject: Subject) -> Worker:
         seed = self._rng.getrandbits(32)
         address = subject.controllers[seed % len(subject.controllers)]
-        return Worker(verb, name, stream, self._directory, controller=address, seed=seed)
+        return Worker(
+            verb,
+            name,
+            stream,
+            self._directory,
+            controller=address,
+            variables=subject.variables,
+            seed=seed,
+        )
 
     def _choose_faults(
         self, subject: Subject, deadline: float, faults: Sequence[str] | None

@@ -16,6 +16,9 @@ from functools import partial
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from pravega_blocking.access.settings import build_access, read_environment
+from pravega_blocking.controller_client import ControllerClient
+
 S = TypeVar("S")
 
 
@@ -45,13 +48,19 @@ class Subject:
     """The cluster that runs, and the faults that can be made in it.
 
     ``controllers`` has the addresses for clients, ``left_out`` the faults that cannot be made here
-    and why.
+    and why. ``variables`` of the environment tell clients who they are, and whom to trust.
     """
 
     controllers: Sequence[str]
     faults: Mapping[str, tuple[Callable[[], None], int]]
     store_pids: Callable[[], Iterable[int]]
     left_out: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    def open_client(self) -> ControllerClient:
+        """Return a client of the first controller."""
+        access = build_access([read_environment(self.variables)])
+        return ControllerClient(self.controllers[0], access=access)
 
 
 OpenSubject = Callable[[Path, random.Random], AbstractContextManager[Subject]]

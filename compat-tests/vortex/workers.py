@@ -6,10 +6,12 @@
 A writer ends once the file ``DIRECTORY/stop`` is there; a reader reads from the head and ends with
 the sealed stream. Each keeps its ledger in ``DIRECTORY/NAME.log`` (``compat_harness.checker`` says
 what its lines mean), and writers keep the count of acknowledged events in ``DIRECTORY/NAME.acked``.
+The environment names the user, its password and the authorities, as for our command line.
 """
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 import time
@@ -18,6 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
+from pravega_blocking.access.settings import build_access, read_environment
 from pravega_blocking.controller_client import RETRIED_ERRORS, ControllerClient
 from pravega_blocking.event_reader import EventReader
 from pravega_blocking.event_writer import EventWriter
@@ -122,7 +125,8 @@ def main(arguments: Sequence[str]) -> None:
     """Run one worker to its end."""
     verb, address, scope, stream, directory, name, seed = arguments
     work = {"write": write, "read": read}[verb]
-    with ControllerClient(address) as controller:
+    access = build_access([read_environment(os.environ)])
+    with ControllerClient(address, access=access) as controller:
         work(controller, scope, stream, Path(directory), name, int(seed))
 
 

@@ -1,4 +1,4 @@
-"""A cluster on one machine, in the foreground: ``python -m deploy.one_machine --help``.
+"""A cluster on one machine, in the foreground: ``make cluster ARGS=--help``.
 
 ZooKeeper, bookies, segment stores and controllers, each a process with a pid file in
 ``<data-dir>/run`` and a log in ``<data-dir>/log``. Those that die are started again. Ctrl-C ends
@@ -12,49 +12,57 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fcntl
-import logging
 import os
-import signal
-import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
 from typing import IO
 
-from benchmarks.maven import MavenFailedError, resolve_class_path
 from deploy.one_machine.parts import (
     HOST,
     ClusterSettings,
-    format_command,
     list_parts,
     write_settings_files,
 )
-from kazoo.client import KazooClient
-from kazoo.exceptions import KazooException
-from kazoo.handlers.threading import KazooTimeoutError
+from deploy.one_machine.security import (
+    ClusterSecurity,
+    check_openness,
+    open_cluster_security,
+)
+from foreign_servers.maven import MavenFailedError, resolve_class_path
 
 from pravega_admin.errors import EXIT_OK, AdminError, ConfigurationError, report_error
-from pravega_admin.run_directory import RunDirectory
-from pravega_admin.standalone import check_port
-from pravega_admin.supervisor.child_process import ChildProcess, ChildSpec, spawn
+from pravega_admin.output.standard_streams import run_command
+from pravega_admin.serving.standalone import check_port, describe_secure_clients
+from pravega_admin.supervisor.run_directory import RunDirectory
+from pravega_admin.supervisor.supervise import end_by_signals
 from pravega_admin.supervisor.supervisor import Supervisor
+from pravega_admin.supervisor.terminal import print_at_once
 
 POM = Path(__file__).resolve().parent / "pom.xml"
 SELF = "cluster"
-ZOOKEEPER_SECONDS_MAX = 60.0
-FORMAT_SECONDS_MAX = 120.0
-POLL_SECONDS = 0.1
+COUNTS = {
+    "stores": "segment stores",
+    "controllers": "controllers",
+    "bookies": "bookies, at least 3",
+    "containers": "containers, which the segment stores share; it never changes afterwards",
+}
+"""The numbers to choose, and what each is of."""
+PORTS = {
+    "zookeeper": "where ZooKeeper listens",
+    "bookie": "where the first bookie listens; each other one has the port after the one before",
+    "store": "the same for segment stores",
+    "controller": "the same for controllers",
+}
+"""The ports to choose, and whose each is."""
+DEFAULT = " (default: %(default)s)"
 LOCK_SECONDS_MAX = 3.0
 LOCK_POLL_SECONDS = 0.05
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a cluster until told to end; the exit code."""
-    # It tells of each connection that is not there yet.
-    logging.getLogger("kazoo").setLevel(logging.CRITICAL)
     try:
         settings, restarts = parse_arguments(arguments)
         print("looking for the jars of ZooKeeper and BookKeeper", flush=True)
@@ -63,8 +71,9 @@ def main(arguments: list[str] | None = None) -> int:
             for option, ports in settings.ports().items():
                 for port in ports:
                     check_port(HOST, port, option)
-            write_settings_files(settings)
-            run(settings, class_path, directory, restarts=restarts)
+            security = open_given_security(settings)
+            write_settings_files(settings, security)
+            run(settings, class_path, directory, security, restarts=restarts)
     except MavenFailedError as error:
         return report_error(AdminError(str(error)))
     except (AdminError, KeyboardInterrupt) as error:
@@ -74,16 +83,34 @@ def main(arguments: list[str] | None = None) -> int:
 
 def parse_arguments(arguments: list[str] | None) -> tuple[ClusterSettings, bool]:
     """Parse the wanted cluster, and whether processes that die are started again."""
-    parser = argparse.ArgumentParser(prog="make cluster", description=__doc__.split("\n\n")[0])
-    parser.add_argument("--data-dir", type=Path, default=Path("cluster"), help="where all is kept")
+    parser = argparse.ArgumentParser(
+        prog="make cluster",
+        usage='make cluster ARGS="[options]"',
+        description=(__doc__ or "").partition("\n\n")[2],
+    )
+    parser.add_argument(
+        "--data-dir",
+        type=Path,
+        default=Path("cluster"),
+        metavar="PATH",
+        help=f"where all is kept{DEFAULT}",
+    )
     usual = ClusterSettings(Path())
-    parser.add_argument("--name", default=usual.name)
-    for option in ("stores", "controllers", "bookies", "containers"):
+    parser.add_argument(
+        "--name",
+        default=usual.name,
+        help=f"the cluster's name, which is a path in ZooKeeper{DEFAULT}",
+    )
+    for option, text in COUNTS.items():
         default = getattr(usual, option)
-        parser.add_argument(f"--{option}", type=int, default=default, metavar="N")
-    for option in ("zookeeper", "bookie", "store", "controller"):
+        parser.add_argument(
+            f"--{option}", type=int, default=default, metavar="N", help=text + DEFAULT
+        )
+    for option, text in PORTS.items():
         default = getattr(usual, f"{option}_port")
-        parser.add_argument(f"--{option}-port", type=int, default=default, metavar="PORT")
+        parser.add_argument(
+            f"--{option}-port", type=int, default=default, metavar="PORT", help=text + DEFAULT
+        )
     parser.add_argument(
         "--detour",
         action="append",
@@ -91,6 +118,12 @@ def parse_arguments(arguments: list[str] | None) -> tuple[ClusterSettings, bool]
         metavar="PROCESS=HOST",
         help="publish a segment store (segment-store-0), or let a process dial ZooKeeper"
         " (bookie-1/zookeeper), at this host, where a proxy listens on the same port",
+    )
+    parser.add_argument(
+        "--secure",
+        action="store_true",
+        help="speak TLS, and serve users by their rights; a first start makes the certificates,"
+        " the keys of tokens and the user admin in the directory",
     )
     parser.add_argument("--no-restart", action="store_true", help="what dies stays down")
     given = vars(parser.parse_args(arguments))
@@ -144,101 +177,52 @@ def _take_lock(lock: IO[bytes], settings: ClusterSettings) -> None:
         time.sleep(LOCK_POLL_SECONDS)
 
 
+def open_given_security(settings: ClusterSettings) -> ClusterSecurity | None:
+    """Make or find the files of a secure cluster; return None for one that is open to everybody.
+
+    Raises ``ConfigurationError``, also for a secure cluster that would be opened to everybody.
+    """
+    if not settings.secure:
+        check_openness(settings.data_dir)
+        return None
+    hosts = dict.fromkeys((HOST, *settings.detours.values()))
+    return open_cluster_security(settings.data_dir, list(hosts))
+
+
 def run(
-    settings: ClusterSettings, class_path: str, directory: RunDirectory, *, restarts: bool
+    settings: ClusterSettings,
+    class_path: str,
+    directory: RunDirectory,
+    security: ClusterSecurity | None,
+    *,
+    restarts: bool,
 ) -> None:
     """Start everything, tell when it is ready, and keep it running until a signal comes."""
-    parts = list_parts(settings, class_path)
     print("starting ZooKeeper, bookies, segment stores and controllers", flush=True)
-    with start_zookeeper(parts[0], settings, directory) as zookeeper:
-        format_once(settings, class_path)
-        supervisor = Supervisor(
-            parts,
-            directory=directory,
-            report=lambda sentence: print(sentence, file=sys.stderr, flush=True),
-            started=[zookeeper],
-            restarts=restarts,
-        )
-        signals = 0
-
-        def end(number: int, frame: FrameType | None) -> None:
-            nonlocal signals
-            signals += 1
-            if signals == 1:
-                print("stopping; press Ctrl-C again to stop at once", file=sys.stderr, flush=True)
-                supervisor.stop()
-            else:
-                supervisor.kill_all()
-
-        signal.signal(signal.SIGINT, end)
-        signal.signal(signal.SIGTERM, end)
-        # From here on the supervisor ends it.
-        supervisor.run(on_ready=lambda: welcome(settings))
+    supervisor = Supervisor(
+        list_parts(settings, class_path, security),
+        directory=directory,
+        report=lambda sentence: print_at_once(sentence, sys.stderr),
+        restarts=restarts,
+        # One part that cannot start ends no other.
+        lasts=True,
+    )
+    end_by_signals(supervisor)
+    supervisor.run(on_ready=lambda: welcome(settings, security))
 
 
-def welcome(settings: ClusterSettings) -> None:
+def welcome(settings: ClusterSettings, security: ClusterSecurity | None) -> None:
     """Tell that the cluster is ready, and where it is."""
-    first = f"tcp://{HOST}:{settings.controller_port}"
-    print(f"  all controllers  {settings.controller_uri}")
-    print(f"  ZooKeeper        {settings.zookeeper}, cluster {settings.name}")
-    print(f"  process ids      {settings.data_dir / 'run'}, logs in {settings.data_dir / 'log'}")
-    print(f"cluster is ready: {first}", flush=True)
-
-
-@contextlib.contextmanager
-def start_zookeeper(
-    part: ChildSpec, settings: ClusterSettings, directory: RunDirectory
-) -> Iterator[ChildProcess]:
-    """Start a ZooKeeper that answers. An error ends it before the supervisor takes care of it."""
-    process = spawn(part, directory)
-    try:
-        deadline = time.monotonic() + ZOOKEEPER_SECONDS_MAX
-        while not accepts(settings.zookeeper_port):
-            if process.poll() is not None or time.monotonic() > deadline:
-                log = settings.data_dir / "log" / "zookeeper.log"
-                raise AdminError(f"ZooKeeper does not start; see {log}")
-            time.sleep(POLL_SECONDS)
-        yield process
-    finally:
-        # Of no effect on a process that has been waited for.
-        if process.poll() is None:
-            process.abandon()
-        directory.remove_pid(part.name)
-
-
-def accepts(port: int) -> bool:
-    """Return whether a process listens on the port."""
-    with contextlib.suppress(OSError), socket.create_connection((HOST, port), timeout=1):
-        return True
-    return False
-
-
-def format_once(settings: ClusterSettings, class_path: str) -> None:
-    """Make what bookies need in ZooKeeper, unless it is there from an earlier start."""
-    client = KazooClient(hosts=settings.zookeeper)
-    try:
-        client.start(ZOOKEEPER_SECONDS_MAX)
-        if client.exists(f"{settings.ledgers_path}/INSTANCEID"):
-            return
-        client.ensure_path(settings.ledgers_path.rpartition("/")[0])
-    except (KazooException, KazooTimeoutError) as error:
-        raise AdminError(f"ZooKeeper does not answer: {error!r}") from error
-    finally:
-        client.stop()
-        client.close()
-    log = settings.data_dir / "log" / "format.log"
-    with log.open("ab") as output:
-        done = subprocess.run(
-            format_command(settings, class_path),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            timeout=FORMAT_SECONDS_MAX,
-            check=False,
-        )
-    if done.returncode != 0:
-        raise AdminError(f"BookKeeper's part of ZooKeeper cannot be made; see {log}")
+    lines = [
+        f"  all controllers  {settings.controller_uri}",
+        f"  ZooKeeper        {settings.zookeeper}, cluster {settings.name}",
+        f"  process ids      {settings.data_dir / 'run'}, logs in {settings.data_dir / 'log'}",
+    ]
+    if security is not None:
+        lines.append(describe_secure_clients(settings.controller_uri, security.files))
+    lines.append(f"cluster is ready: {settings.first_controller_uri}")
+    print_at_once("\n".join(lines), sys.stdout)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(lambda: sys.exit(main()))

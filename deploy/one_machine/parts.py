@@ -3,6 +3,7 @@
 Owns: ``ClusterSettings``, the settings files of ZooKeeper and bookies, and ``list_parts``.
 
     zookeeper                  one server
+    format                     makes once in ZooKeeper what bookies need, and ends
     bookie-0 ...               Apache BookKeeper; each syncs its journal before it acknowledges
     segment-store-0 ...        share tier 2, a directory; their logs are on the bookies
     controller-0 ...           all answer all clients
@@ -13,16 +14,20 @@ Everything listens on 127.0.0.1, the processes of a kind on one port after the o
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
-from benchmarks.peers.durable_files import write_bookie_settings, write_zookeeper_settings
-from benchmarks.peers.jvm import java_command
+from deploy.one_machine.security import ClusterSecurity
+from foreign_servers.durable_files import write_bookie_settings, write_zookeeper_settings
+from foreign_servers.jvm import java_command
 
 from pravega_admin.supervisor.child_process import ChildSpec
 
-LAUNCH = Path(__file__).resolve().parent / "launch"
+HERE = Path(__file__).resolve().parent
+LAUNCH = HERE / "launch"
+FORMAT = HERE / "format.py"
 HOST = "127.0.0.1"
 ZOOKEEPER = "org.apache.zookeeper.server.ZooKeeperServerMain"
 BOOKIE = "org.apache.bookkeeper.server.Main"
@@ -55,6 +60,8 @@ class ClusterSettings:
     store_port: int = 12345
     controller_port: int = 9090
     detours: Mapping[str, str] = field(default_factory=dict)
+    secure: bool = False
+    """Speak TLS, and serve users by their rights: see ``security``."""
 
     @property
     def zookeeper(self) -> str:
@@ -74,7 +81,21 @@ class ClusterSettings:
     def controller_uri(self) -> str:
         """Return the address that clients connect to, with all controllers."""
         ports = range(self.controller_port, self.controller_port + self.controllers)
-        return "tcp://" + ",".join(f"{HOST}:{port}" for port in ports)
+        return f"{self._scheme}://" + ",".join(f"{self._clients_host}:{port}" for port in ports)
+
+    @property
+    def first_controller_uri(self) -> str:
+        """Return the address of the first controller."""
+        return f"{self._scheme}://{self._clients_host}:{self.controller_port}"
+
+    @property
+    def _scheme(self) -> str:
+        return "tls" if self.secure else "tcp"
+
+    @property
+    def _clients_host(self) -> str:
+        # The official Python client takes no IP address over TLS.
+        return "localhost" if self.secure else HOST
 
     def ports(self) -> dict[str, list[int]]:
         """Return all ports, by the option that chooses the first of them."""
@@ -86,7 +107,9 @@ class ClusterSettings:
         }
 
 
-def write_settings_files(settings: ClusterSettings) -> None:
+def write_settings_files(
+    settings: ClusterSettings, security: ClusterSecurity | None = None
+) -> None:
     """Make the directories of all parts, and write what ZooKeeper and bookies are started with."""
     for folder in (settings.data_dir / "log", settings.data_dir / "tier-2"):
         folder.mkdir(parents=True, exist_ok=True)
@@ -94,6 +117,7 @@ def write_settings_files(settings: ClusterSettings) -> None:
         settings.data_dir / "zookeeper.properties",
         data=settings.data_dir / "zookeeper",
         port=settings.zookeeper_port,
+        certificates=None if security is None else security.java_certificates,
     )
     for number, port in enumerate(_in_a_row(settings.bookie_port, settings.bookies)):
         write_bookie_settings(
@@ -104,6 +128,7 @@ def write_settings_files(settings: ClusterSettings) -> None:
             zookeeper_host=settings.zookeeper_host_of(f"bookie-{number}"),
             zookeeper_port=settings.zookeeper_port,
             ledgers_path=settings.ledgers_path,
+            more=None if security is None else security.bookie_settings,
         )
 
 
@@ -112,52 +137,70 @@ def bookie_settings_file(settings: ClusterSettings, number: int) -> Path:
     return settings.data_dir / f"bookie-{number}.properties"
 
 
-def list_parts(settings: ClusterSettings, class_path: str) -> list[ChildSpec]:
+def list_parts(
+    settings: ClusterSettings, class_path: str, security: ClusterSecurity | None = None
+) -> list[ChildSpec]:
     """List all processes, each after those that it needs; they are ended in the reverse order."""
     data_dir = settings.data_dir
-    zookeeper = _java(class_path, ZOOKEEPER, data_dir / "zookeeper.properties")
-    parts = [_part(settings, "zookeeper", zookeeper, ready_port=settings.zookeeper_port)]
+    properties = {} if security is None else security.java_properties
+    java = partial(_java, class_path, properties)
+    zookeeper = java(ZOOKEEPER, data_dir / "zookeeper.properties")
+    parts = [
+        _part(settings, "zookeeper", zookeeper, ready_port=settings.zookeeper_port),
+        _part(settings, "format", _format(settings, java, security), once=True),
+    ]
     for number, port in enumerate(_in_a_row(settings.bookie_port, settings.bookies)):
-        command = _java(class_path, BOOKIE, "--conf", bookie_settings_file(settings, number))
+        command = java(BOOKIE, "--conf", bookie_settings_file(settings, number))
         parts.append(_part(settings, f"bookie-{number}", command, ready_port=port))
+    servers = [] if security is None else [f"--config={security.settings_file}"]
     for number, port in enumerate(_in_a_row(settings.store_port, settings.stores)):
         name = f"segment-store-{number}"
-        options = [f"--tier2={data_dir / 'tier-2'}"]
+        options = [*servers, f"--tier2={data_dir / 'tier-2'}"]
         if name in settings.detours:
             options.append(f"--publish={settings.detours[name]}:{port}")
         command = _segstore(settings, "server", name, port, *options)
         parts.append(_part(settings, name, command))
     for number, port in enumerate(_in_a_row(settings.controller_port, settings.controllers)):
         name = f"controller-{number}"
-        parts.append(_part(settings, name, _segstore(settings, "controller", name, port)))
+        command = _segstore(settings, "controller", name, port, *servers)
+        parts.append(_part(settings, name, command))
     return parts
 
 
-def format_command(settings: ClusterSettings, class_path: str) -> list[str]:
-    """Return the command that makes the nodes in ZooKeeper that bookies need.
-
-    It runs once in a cluster's life.
-    """
-    return _java(
-        class_path, BOOKIE_SHELL, "-conf", bookie_settings_file(settings, 0), "initnewcluster"
-    )
+def _format(
+    settings: ClusterSettings, java: Callable[..., list[str]], security: ClusterSecurity | None
+) -> list[str]:
+    """Return the command that makes the nodes in ZooKeeper that bookies need."""
+    bookie = bookie_settings_file(settings, 0)
+    command = java(BOOKIE_SHELL, "-conf", bookie, "initnewcluster")
+    tls = {} if security is None else security.own_tls
+    options = [f"--{name}={path}" for name, path in tls.items()]
+    where = [settings.zookeeper, settings.ledgers_path]
+    return [sys.executable, str(FORMAT), *options, *where, *command]
 
 
 def _part(
-    settings: ClusterSettings, name: str, command: Sequence[str], *, ready_port: int | None = None
+    settings: ClusterSettings,
+    name: str,
+    command: Sequence[str],
+    *,
+    ready_port: int | None = None,
+    once: bool = False,
 ) -> ChildSpec:
-    log = settings.data_dir / "log" / f"{name}.log"
+    log = str(settings.data_dir / "log" / f"{name}.log")
     ready = "-" if ready_port is None else str(ready_port)
-    return ChildSpec(name, (str(LAUNCH), str(log), ready, *command))
+    return ChildSpec(name, (str(LAUNCH), log, ready, *command), log_path=log, once=once)
 
 
-def _java(class_path: str, main_class: str, *arguments: object) -> list[str]:
+def _java(
+    class_path: str, properties: Mapping[str, object], main_class: str, *arguments: object
+) -> list[str]:
     return java_command(
         main_class,
         *map(str, arguments),
         class_path=class_path,
         options=JVM_OPTIONS,
-        properties=LOG_PROPERTIES,
+        properties={**LOG_PROPERTIES, **properties},
     )
 
 

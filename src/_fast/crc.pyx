@@ -1,8 +1,11 @@
 """CRC32C (Castagnoli) of buffers, by the processor's own instruction where it has one.
 
+The implementation is chosen when the module is imported. The GIL is released for long buffers only,
+because releasing it costs more than the sum of a short one.
+
 Invariants:
-1. Both implementations give the same sums; one is chosen when the module is imported.
-2. The GIL is released for long buffers only.
+1. The table and the processor's instruction give the same sums, at every length and alignment. Held
+   by ``test_large_sums_agree_at_every_alignment``.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -18,9 +21,9 @@ cdef extern from *:
     #define CRC32C_LANE_LONG 4096
     #define CRC32C_LANE_SHORT 256
 
-    /* crc32c_table[k][b]: what byte b becomes behind k more zero bytes. */
+    /* crc32c_table[k][b]: what byte b becomes after k more zero bytes. */
     static uint32_t crc32c_table[8][256];
-    /* crc32c_shift_*[k][b]: what byte k of a sum, b, becomes behind a lane of zero bytes. */
+    /* crc32c_shift_*[k][b]: what byte k of a sum, b, becomes after a lane of zero bytes. */
     static uint32_t crc32c_shift_long[4][256];
     static uint32_t crc32c_shift_short[4][256];
 

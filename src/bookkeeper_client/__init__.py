@@ -1,1 +1,1 @@
-"""A client of Apache BookKeeper: its bytes and its protocols without I/O, then sockets on trio."""
+"""A client of Apache BookKeeper: formats and protocols without I/O, and connections on trio."""

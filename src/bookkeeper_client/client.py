@@ -1,6 +1,8 @@
-"""A client of bookies on trio: it makes, writes, recovers, reads and deletes ledgers.
+"""A client of BookKeeper's bookies on trio: it makes, writes, recovers, reads and deletes ledgers.
 
-Owns: ``open_bookkeeper``, and the execution of the state machines' effects.
+Owns: ``open_bookkeeper``, and the execution of the effects that the state machines request. A
+ledger's node in ZooKeeper is made before its first entry is sent, because bookies delete entries of
+ledgers without a node.
 
     bookkeeper = await open_bookkeeper(zookeeper, "/ledgers", nursery)
     ledger = await bookkeeper.create_ledger(Quorums(3, 3, 2), password=b"")
@@ -10,8 +12,12 @@ Owns: ``open_bookkeeper``, and the execution of the state machines' effects.
     assert await found.read(entry_id) == b"bytes"
 
 Invariants:
-1. A ledger's node exists before its first entry is sent: bookies drop ledgers without one.
-2. A ledger is read only when it has an end; a recovery gives it one if its writer did not.
+1. When a client recovers a ledger that another client writes, the writer fails and the ledger gets
+   an end. Held by ``test_a_recovery_ends_the_writer``.
+2. When answers of ZooKeeper get lost, a ledger is made, closed or recovered with all its entries,
+   or the call fails. Held by ``test_lost_answers_of_zookeeper_do_no_harm``.
+3. When too few bookies confirm an entry for ``confirm_seconds_max``, the writer fails. Held by
+   ``test_a_writer_without_a_quorum_waits_and_is_given_up``.
 """
 
 from __future__ import annotations
@@ -24,8 +30,15 @@ from random import Random
 
 import trio
 
-from bookkeeper_client.connections import BookieConnection, ConnectionLimits
-from bookkeeper_client.effects import (
+from bookkeeper_client.connections.connections import BookieConnection, ConnectionLimits
+from bookkeeper_client.connections.transports import OpenTransport, open_tcp_transport
+from bookkeeper_client.errors import BookKeeperError, NoSuchLedgerError, NotEnoughBookiesError
+from bookkeeper_client.ledger_store import LedgerStore
+from bookkeeper_client.metadata import LedgerMetadata, Segment, State
+from bookkeeper_client.quorums import Quorums
+from bookkeeper_client.readable_ledger import ReadableLedger
+from bookkeeper_client.registry import BookieRegistry
+from bookkeeper_client.state_machines.effects import (
     Closed,
     Confirmed,
     Effect,
@@ -36,24 +49,17 @@ from bookkeeper_client.effects import (
     SendRead,
     StoreMetadata,
 )
-from bookkeeper_client.entry_format import DigestType, EntryFormat, make_master_key
-from bookkeeper_client.errors import BookKeeperError, NoSuchLedgerError, NotEnoughBookiesError
-from bookkeeper_client.ledger_store import LedgerStore
-from bookkeeper_client.metadata import LedgerMetadata, Segment, State
-from bookkeeper_client.protocol import (
+from bookkeeper_client.state_machines.racks import Racks
+from bookkeeper_client.state_machines.recovery import LedgerRecovery, check_password
+from bookkeeper_client.state_machines.writing import LedgerWriter
+from bookkeeper_client.wire.entry_format import DigestType, EntryFormat, make_master_key
+from bookkeeper_client.wire.protocol import (
     Buffer,
     Code,
     Operation,
     encode_add,
     encode_fencing_read,
 )
-from bookkeeper_client.quorums import Quorums
-from bookkeeper_client.racks import Racks
-from bookkeeper_client.readable_ledger import ReadableLedger
-from bookkeeper_client.recovery import LedgerRecovery, check_password
-from bookkeeper_client.registry import BookieRegistry
-from bookkeeper_client.transports import OpenTransport, open_tcp_transport
-from bookkeeper_client.writing import LedgerWriter
 from zookeeper_client.api import ZooKeeper, ZooKeeperError
 
 logger = logging.getLogger(__name__)
@@ -69,12 +75,12 @@ class BookKeeperSettings:
     slow_seconds: float = 2.0
     """Time after which a read asks one more bookie."""
     look_seconds: float = 1.0
-    """Interval of searches for bookies while one is missing."""
+    """Interval between searches for bookies while one is missing."""
     confirm_seconds_max: float = 60.0
-    """Maximum time for which a writer's oldest entry is not confirmed; the writer then fails."""
+    """Maximum time until an entry is confirmed; after it the writer fails."""
     doubt_seconds: float = 30.0
-    """Time after a confirmation from which on another one is in doubt: some bookies may have
-    deleted the ledger, and with it the fence. See ``data_log``."""
+    """Maximum time after a confirmation within which the next one is trusted. Later, some bookies
+    may have deleted the ledger and forgotten that it was fenced. See ``data_log``."""
 
 
 async def open_bookkeeper(
@@ -87,7 +93,8 @@ async def open_bookkeeper(
     random: Random | None = None,
     open_transport: OpenTransport = open_tcp_transport,
 ) -> BookKeeper:
-    """Open a client of the bookies below this root of ZooKeeper. Raises ``BookKeeperError``.
+    """Open a client of the bookies that are registered below ``ledgers_root`` in ZooKeeper. Raises
+    ``BookKeeperError``.
 
     Its connections live as long as the nursery, which the caller cancels at the end.
     """
@@ -138,15 +145,17 @@ class BookKeeper:
     ) -> WritableLedger:
         """Make a ledger on random bookies from as many racks as possible.
 
-        Raises ``NotEnoughBookiesError`` and ``ZooKeeperError``. If there are fewer bookies than the
-        ensemble has, a ledger that ``may_be_narrow`` is made on those, if they can confirm an
-        entry.
+        If there are fewer bookies than the ensemble has, a ledger that ``may_be_narrow`` is made on
+        those, if they are enough to confirm an entry. Raises ``NotEnoughBookiesError`` and
+        ``ZooKeeperError``.
         """
         bookies = await self.draw_bookies()
         needed = quorums.ack if may_be_narrow else quorums.ensemble
         if len(bookies) < needed:
+            full = await self.registry.find_read_only()
             raise NotEnoughBookiesError(
                 f"a ledger needs {needed} bookies, {len(bookies)} take writes"
+                + (f"; read-only, as on a full disk: {', '.join(full)}" if full else "")
             )
         if len(bookies) < quorums.ensemble:
             logger.warning("a ledger has %d bookies of %d", len(bookies), quorums.ensemble)
@@ -167,8 +176,8 @@ class BookKeeper:
     async def recover_ledger(self, ledger_id: int, *, password: bytes) -> ReadableLedger:
         """Fence a ledger, close it if it is open, and return it for reads.
 
-        Digests whose type the metadata lack are CRC32C. Raises ``BookKeeperError``; except for
-        ``NoSuchLedgerError`` and ``UnauthorizedError``, a later attempt may succeed.
+        If the metadata have no digest type, it is CRC32C. Raises ``BookKeeperError``. A later
+        attempt may succeed, except after ``NoSuchLedgerError`` and ``UnauthorizedError``.
         """
         found = await self.store.fetch(ledger_id)
         if found is None:
@@ -191,16 +200,14 @@ class BookKeeper:
         )
 
     async def delete_ledger(self, ledger_id: int) -> None:
-        """Delete a ledger; deleting a missing one is fine."""
+        """Delete a ledger. A missing ledger is not an error."""
         await self.store.delete(ledger_id)
 
     async def draw_bookies(
         self, beside: Collection[str] = (), instead_of: Collection[str] = ()
     ) -> list[str]:
-        """Return the bookies that accept writes, in random order.
-
-        The first ones are in as many racks as possible: see ``Racks.spread``.
-        """
+        """Return the bookies that accept writes, in random order, the first ones in as many racks
+        as possible: see ``Racks.spread``."""
         bookies = await self.registry.find_writable()
         self._random.shuffle(bookies)
         return self._racks.spread(bookies, beside, instead_of)
@@ -218,7 +225,7 @@ class BookKeeper:
 
 
 class _Driver:
-    """Executes the effects of one machine, and calls the machine with each outcome."""
+    """Executes the effects of one state machine, and reports each outcome to it."""
 
     def __init__(
         self,
@@ -239,7 +246,7 @@ class _Driver:
         self._machine = machine
         self._master_key = make_master_key(password)
         self._is_patient = is_patient
-        """True to wait, without a limit, for a ZooKeeper that does not answer."""
+        """True if it waits without a limit for a ZooKeeper that does not answer."""
         self._is_looking = False
         self._looked_at = float("-inf")
 
@@ -337,7 +344,7 @@ class _Driver:
             self._client.nursery.start_soon(self._look_for_bookies)
 
     async def _look_for_bookies(self) -> None:
-        """Look for bookies now and then, as long as the machine wants some."""
+        """Look for bookies at intervals, as long as the machine needs some."""
         while True:
             await trio.sleep_until(self._looked_at + self._client.settings.look_seconds)
             self._looked_at = trio.current_time()
@@ -382,15 +389,17 @@ class WritableLedger:
 
     @property
     def lost_bookies(self) -> list[str]:
-        """Return the bookies that get no entries at present: the ledger is under-replicated."""
+        """Return the bookies that get no entries at present. The ledger has too few copies while
+        there are some."""
         return self._writer.lost_bookies
 
     def add_nowait(self, payload: Sequence[Buffer], on_done: OnDone) -> int:
         """Send an entry, and return its id. Raises the error that ended the ledger.
 
-        ``on_done`` is called when the entry is durable, in the order of the entries, or with the
-        error after which it may be in the ledger or not; never within this call. The buffers are
-        copied: bookies beyond the ack quorum may get the entry after it was confirmed.
+        ``on_done`` is called in the order of the entries: with None when the entry is durable, or
+        with the error, after which the ledger may have the entry or not. It is never called before
+        this returns. The buffers are copied, because bookies beyond the ack quorum may get the
+        entry after it was confirmed.
         """
         entry_id = self._writer.add((b"".join(payload),))
         self._waiting.append((entry_id, trio.current_time(), on_done))
@@ -398,7 +407,7 @@ class WritableLedger:
         return entry_id
 
     async def add(self, payload: Buffer) -> int:
-        """Add an entry, durable on return."""
+        """Add an entry, and return its id when it is durable."""
         done = trio.Event()
         errors: list[Exception] = []
 
@@ -414,7 +423,8 @@ class WritableLedger:
         return entry_id
 
     async def close(self) -> None:
-        """Close the ledger when all entries are durable. Raises the error that ended it instead."""
+        """Close the ledger when all entries are durable. Raises the error that ended the ledger, if
+        there is one."""
         self._writer.close()
         self._driver.carry_out()
         await self._driver.ended.wait()
@@ -422,7 +432,7 @@ class WritableLedger:
             raise self._driver.error
 
     def abandon(self, error: Exception) -> None:
-        """Stop writing; a recovery finds the ledger's end."""
+        """Stop writing without closing the ledger; a recovery finds its end."""
         self._writer.fail(error)
         self._driver.carry_out()
 
@@ -436,7 +446,7 @@ class WritableLedger:
             self._waiting.popleft()[2](error)
 
     async def _watch(self) -> None:
-        """Abandon the ledger when its oldest entry is not confirmed in time."""
+        """Abandon the ledger when its oldest unconfirmed entry has waited for too long."""
         limit = self._client.settings.confirm_seconds_max
         while not self._driver.ended.is_set():
             with trio.move_on_after(limit / 10):

@@ -1,47 +1,49 @@
-"""The errors between a client and its bookies, by what the caller can do about them."""
+"""Declares the errors of this package, by what the caller can do about them."""
 
 from __future__ import annotations
 
 
 class BookKeeperError(Exception):
-    """The client failed."""
+    """The base class of all errors of this package."""
 
 
 class BookieProtocolError(BookKeeperError):
-    """A bookie sent bytes that the protocol does not allow: its connection is unusable."""
+    """Raised when a bookie sends bytes that the protocol does not allow. Its connection is
+    closed."""
 
 
 class DigestMismatchError(BookKeeperError):
-    """A copy of an entry is not what was written. Another bookie may have a sound one."""
+    """Raised when a copy of an entry is damaged. Another bookie may have a good one."""
 
 
 class MetadataError(BookKeeperError):
-    """A ledger's metadata cannot be read, or contradict themselves."""
+    """Raised when a ledger's metadata are damaged or contradict themselves."""
 
 
 class UnauthorizedError(BookKeeperError):
-    """The ledger has another password."""
+    """Raised when the ledger has another password."""
 
 
 class NoSuchLedgerError(BookKeeperError):
-    """ZooKeeper has no metadata of the ledger: it was deleted, or never made."""
+    """Raised when ZooKeeper has no metadata of the ledger, because it was deleted or never made."""
 
 
 class FencedError(BookKeeperError):
-    """Another client recovers the ledger, or has done so: this writer is no longer its owner."""
+    """Raised when another client recovers or has recovered the ledger, so that this one may not
+    write any more."""
 
 
 class ClosedError(BookKeeperError):
-    """The ledger takes no more entries from this writer."""
+    """Raised when this client has closed the ledger."""
 
 
 class NotEnoughBookiesError(BookKeeperError):
-    """Fewer bookies answer than a quorum needs; a later attempt may succeed."""
+    """Raised when fewer bookies answer than a quorum needs. A later attempt may succeed."""
 
 
 class UnreadableEntryError(BookKeeperError):
-    """No reachable bookie has a sound copy, which does not prove that there is none."""
+    """Raised when no reachable bookie has an undamaged copy of an entry. Others may have one."""
 
 
 class NoSuchEntryError(BookKeeperError):
-    """Every bookie that should have the entry reports that it does not."""
+    """Raised when all bookies that should have the entry report that they lack it."""

@@ -1,9 +1,13 @@
-"""Ledgers' metadata in ZooKeeper: ids, and nodes that are made, changed on condition and deleted.
+"""Stores ledgers' metadata in ZooKeeper: gives ids, makes, reads, changes and deletes nodes. Ids
+come from the counter of a sequential node. A random token in a new ledger's metadata tells whether
+this client made it.
 
 Invariants:
-1. An id is used once: the counter of ZooKeeper's sequential nodes gives it.
-2. Even when an answer is lost, a caller learns whether it has made a ledger itself: a random token
-   in each ledger's metadata tells.
+1. When another client has made a ledger with the id that this client was given, that ledger stays
+   as it is, and this client makes one with another id. Held by
+   ``test_a_ledger_that_another_client_has_made_is_left_alone``.
+2. When answers of ZooKeeper get lost, a caller gets the ledger that it has made, or an error. Held
+   by ``test_lost_answers_of_zookeeper_do_no_harm``.
 """
 
 from __future__ import annotations
@@ -39,7 +43,8 @@ class LedgerStore:
         self._root = root
 
     async def check_layout(self) -> None:
-        """Raise ``BookKeeperError`` if there are no ledgers, or if they have another layout."""
+        """Raise ``BookKeeperError`` if there is no BookKeeper below the root, or if it has another
+        layout of ledgers."""
         try:
             layout, _ = await self._zookeeper.get(f"{self._root}/LAYOUT")
         except NoNodeError:
@@ -51,7 +56,7 @@ class LedgerStore:
             raise BookKeeperError(f"the ledgers below {self._root} are laid out by {name}")
 
     async def create(self, metadata: LedgerMetadata) -> tuple[int, int]:
-        """Make a ledger with these metadata, and return its id and the version of its node."""
+        """Make a ledger with these metadata; return its id and the version of its node."""
         assert metadata.creation_token is not None
         data = encode_metadata(metadata)
         for _ in range(_TRIES_MAX):
@@ -64,14 +69,14 @@ class LedgerStore:
                 pass
             except NodeExistsError:
                 pass
-            # Perhaps this call made the node.
+            # Perhaps an attempt whose answer was lost made the node.
             found = await self.fetch(ledger_id)
             if found is not None and found[0].creation_token == metadata.creation_token:
                 return ledger_id, found[1]
         raise BookKeeperError(f"no ledger could be made in {_TRIES_MAX} tries")
 
     async def fetch(self, ledger_id: int) -> tuple[LedgerMetadata, int] | None:
-        """Return a ledger's metadata and their version, None if there is no such ledger."""
+        """Return a ledger's metadata and their version; None if there is no such ledger."""
         for attempt in range(_TRIES_MAX):
             try:
                 data, version = await self._zookeeper.get(self._path(ledger_id))
@@ -86,7 +91,8 @@ class LedgerStore:
         raise AssertionError("returned or raised above")
 
     async def store(self, ledger_id: int, metadata: LedgerMetadata, version: int) -> int | None:
-        """Change a ledger that has this version, and return the new one; None in any doubt."""
+        """Store a ledger's metadata if the stored ones have this version. Return the new version;
+        None if the version differs or the outcome is unknown."""
         try:
             data = encode_metadata(metadata)
             return await self._zookeeper.set(self._path(ledger_id), data, version)
@@ -94,9 +100,9 @@ class LedgerStore:
             return None
 
     async def delete(self, ledger_id: int) -> None:
-        """Delete a ledger, and the empty nodes above it. Deleting a missing one is fine.
+        """Delete a ledger's node, and the empty nodes above it. A missing ledger is not an error.
 
-        Bookies free its entries when they next compare theirs with ZooKeeper.
+        Bookies delete its entries when they next compare their ledgers with ZooKeeper.
         """
         path = self._path(ledger_id)
         while path != self._root:
@@ -119,7 +125,8 @@ class LedgerStore:
             await self._zookeeper.create(path, data)
 
     async def _draw_id(self) -> int:
-        """Return an id of 31 bits, or of 63 bits once a BookKeeper client has begun to use such."""
+        """Return a new id, of 31 bits, or of 63 bits if another client has already used such
+        ids."""
         long = f"{self._root}/idgen-long"
         try:
             high = [name for name in await self._zookeeper.children(long) if name[:4] == "HOB-"]
@@ -136,6 +143,8 @@ class LedgerStore:
         except NoNodeError:
             await ensure_path(self._zookeeper, prefix.rpartition("/")[0])
             made = await self._zookeeper.create(prefix, b"", is_ephemeral=True, is_sequential=True)
-        with contextlib.suppress(NoNodeError, ConnectionLostError):  # else it ends with the session
+        with contextlib.suppress(
+            NoNodeError, ConnectionLostError
+        ):  # otherwise the node ends with the session
             await self._zookeeper.delete(made)
         return int(made.removeprefix(prefix))

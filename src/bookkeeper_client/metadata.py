@@ -1,4 +1,4 @@
-"""A ledger's metadata in ZooKeeper, and their permitted changes.
+"""Encodes, decodes and changes a ledger's metadata in ZooKeeper.
 
 Owns: ``LedgerMetadata``, its bytes (version 3 is written, 2 and 3 are read), and the names of
 ledgers' nodes.
@@ -8,10 +8,13 @@ ledgers' nodes.
       2    the same message in protobuf's text format
 
 Invariants:
-1. Metadata that were read are consistent: quorums within the ensemble, segments that ascend, each
-   with as many bookies as the ensemble has. Other metadata raise ``MetadataError``.
-2. Fields that this client does not know survive when it writes metadata that it has read.
-3. The end of a ledger counts only when it is closed; until then its fields mean nothing.
+1. When metadata contradict themselves (quorums beyond the ensemble, segments that do not ascend or
+   have the wrong number of bookies), decoding raises ``MetadataError``. Held by
+   ``test_metadata_that_contradict_themselves_are_refused``.
+2. When metadata have fields that this client does not know, they are still there after a change.
+   Held by ``test_fields_that_are_not_known_survive_a_change``.
+3. When a ledger is not closed, the last entry and length in its metadata are ignored. Held by
+   ``test_the_end_of_an_open_ledger_means_nothing``.
 """
 
 from __future__ import annotations
@@ -25,9 +28,9 @@ from google.protobuf import text_format
 from google.protobuf.message import DecodeError, EncodeError
 
 from bookkeeper_client.data_formats_pb2 import LedgerMetadataFormat
-from bookkeeper_client.entry_format import DigestType
 from bookkeeper_client.errors import MetadataError
 from bookkeeper_client.quorums import Quorums
+from bookkeeper_client.wire.entry_format import DigestType
 
 _MAGIC = b"BookieMetadataFormatVersion\t"
 NO_ENTRY_ID = -1
@@ -45,7 +48,8 @@ class State(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """The bookies, in the order of their indices, of the entries from ``first_entry_id`` on."""
+    """A range of entries, from ``first_entry_id`` on, and their bookies in the order of the
+    bookies' indices."""
 
     first_entry_id: int
     bookies: tuple[str, ...]
@@ -53,7 +57,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class LedgerMetadata:
-    """The metadata of a ledger: everything about it except its entries."""
+    """The metadata of a ledger."""
 
     quorums: Quorums
     state: State
@@ -66,13 +70,13 @@ class LedgerMetadata:
     last_entry_id: int = NO_ENTRY_ID
     """Last entry of a closed ledger; -1 if it is empty."""
     length: int = 0
-    """Bytes of all payloads of a closed ledger."""
+    """Total length of all payloads of a closed ledger, in bytes."""
     read_from: bytes = field(default=b"", repr=False, compare=False)
-    """The message that this was read from, which may have fields that are unknown here."""
+    """The message that this was decoded from, with fields that are unknown here."""
 
     @property
     def last_segment(self) -> Segment:
-        """Return the segment to which an open ledger's entries go."""
+        """Return the segment of new entries."""
         return self.segments[-1]
 
     def segment_of(self, entry_id: int) -> Segment:
@@ -85,11 +89,12 @@ class LedgerMetadata:
         return found
 
     def begin_recovery(self) -> LedgerMetadata:
-        """Return these metadata in recovery: the state in which the writer is not the owner."""
+        """Return these metadata with the state of a recovery, in which the writer may not change
+        them."""
         return replace(self, state=State.IN_RECOVERY)
 
     def close(self, last_entry_id: int, length: int) -> LedgerMetadata:
-        """Return these metadata closed at an end, which never changes again."""
+        """Return these metadata with the closed state and this end, which never changes again."""
         return replace(self, state=State.CLOSED, last_entry_id=last_entry_id, length=length)
 
     def change_bookies(self, first_entry_id: int, bookies: tuple[str, ...]) -> LedgerMetadata:
@@ -110,7 +115,7 @@ def encode_metadata(metadata: LedgerMetadata) -> bytes:
     is_closed = metadata.state is State.CLOSED
     message.length = metadata.length if is_closed else 0
     message.lastEntryId = metadata.last_entry_id if is_closed else NO_ENTRY_ID
-    # The stub accepts no numbers where the library does.
+    # The type stub accepts no number here, but the library does.
     message.state = int(metadata.state)  # type: ignore[assignment]
     del message.segment[:]
     for segment in metadata.segments:
@@ -126,7 +131,7 @@ def encode_metadata(metadata: LedgerMetadata) -> bytes:
         message.cToken = metadata.creation_token
     try:
         body = message.SerializeToString()
-    except EncodeError as error:  # in data that was read, which was checked
+    except EncodeError as error:  # only fields that were read from ZooKeeper can cause it
         raise MetadataError(str(error)) from error
     return _MAGIC + b"3\n" + _encode_varint(len(body)) + body
 
@@ -209,7 +214,8 @@ def _cut_delimited(body: bytes) -> bytes:
 
 
 def ledger_path(ledger_id: int) -> str:
-    """Return a ledger's node below the root of all, in BookKeeper's hierarchical layout."""
+    """Return the path of a ledger's node relative to the root, in BookKeeper's hierarchical
+    layout."""
     if not 0 <= ledger_id <= LEDGER_ID_MAX:
         raise ValueError(f"no ledger has the id {ledger_id}")
     if ledger_id <= _SHORT_LEDGER_ID_MAX:

@@ -1,4 +1,4 @@
-"""The write sets of entries in an ensemble, and the conclusions from a part of an ensemble."""
+"""Calculates the write sets of entries, and what the answers of some bookies prove."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Quorums:
-    """``ensemble`` bookies: each entry goes to ``write`` of them, ``ack`` of which confirm it."""
+    """The sizes of a ledger's quorums: ``ensemble`` bookies have the ledger, ``write`` of them get
+    each entry, and ``ack`` must confirm it."""
 
     ensemble: int
     write: int
@@ -28,15 +29,17 @@ class Quorums:
         return tuple((entry_id + i) % size for i in range(self.write))
 
     def is_covered(self, unknown: AbstractSet[int]) -> bool:
-        """Return whether the unknown bookies alone can no longer confirm an entry.
+        """Return whether the bookies with the indices in ``unknown`` cannot confirm an entry by
+        themselves.
 
-        Then no write set has an ack quorum of unknown bookies. So each confirmed entry is on one of
-        the other bookies, and each entry that is sent now is refused by one of them.
+        Then each write set has fewer than ``ack`` of them. So each confirmed entry is on one of the
+        other bookies, and an entry that is sent now needs one of the others.
         """
         return all(
             len(unknown & set(self.write_set(start))) < self.ack for start in range(self.ensemble)
         )
 
     def proves_absence(self, absent_count: int) -> bool:
-        """Return whether so many bookies lack an entry that it cannot have been confirmed."""
+        """Return whether an entry cannot have been confirmed if so many bookies of its write set
+        lack it."""
         return absent_count > self.write - self.ack

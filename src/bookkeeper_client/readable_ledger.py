@@ -1,11 +1,14 @@
 """Reads a closed ledger: one entry, or many in order, with read-ahead.
 
-Owns: ``ReadableLedger``. A read needs no task: answers continue it, and the waiting caller notices
-a slow bookie.
+Owns: ``ReadableLedger``. A read needs no task of its own: answers continue it, and the caller that
+waits for it asks another bookie when one is slow.
 
 Invariants:
-1. A slow bookie is asked after the others until it answers: a bookie that hangs delays, once, the
-   reads that were sent to it by then, and no later ones.
+1. When a bookie hangs, only the reads that were sent to it before that was noticed are slow: later
+   reads ask it after all others. Held by
+   ``test_a_bookie_that_stands_still_delays_only_what_was_sent_to_it_by_then``.
+2. When all other bookies fail, a bookie that was slow is asked again. Held by
+   ``test_a_bookie_that_was_slow_is_asked_again_when_the_others_cannot_help``.
 """
 
 from __future__ import annotations
@@ -17,11 +20,11 @@ from typing import Final
 
 import trio
 
-from bookkeeper_client.connections import BookieConnection
-from bookkeeper_client.entry_format import Entry, EntryFormat
+from bookkeeper_client.connections.connections import BookieConnection
 from bookkeeper_client.metadata import LedgerMetadata
-from bookkeeper_client.protocol import Code, Operation, encode_read
-from bookkeeper_client.reading import EntryRead
+from bookkeeper_client.state_machines.reading import EntryRead
+from bookkeeper_client.wire.entry_format import Entry, EntryFormat
+from bookkeeper_client.wire.protocol import Code, Operation, encode_read
 
 AHEAD_MIN: Final = 4
 AHEAD_MAX: Final = 128
@@ -83,7 +86,7 @@ class _PendingRead:
             self._ask()
 
     def result(self) -> Entry:
-        """Return the entry, when it has ended. Raises ``BookKeeperError``."""
+        """Return the entry. Call it when the read has ended. Raises ``BookKeeperError``."""
         if self._machine.error is not None:
             raise self._machine.error
         assert self._machine.entry is not None
@@ -108,7 +111,7 @@ class ReadableLedger:
         self._find_connection = find_connection
         self._slow_seconds = slow_seconds
         self._slow: set[str] = set()
-        """Bookies that took too long and have not answered since."""
+        """Bookies that were slow and have not answered since."""
 
     @property
     def last_entry_id(self) -> int:
@@ -128,10 +131,10 @@ class ReadableLedger:
         return (await self._read(entry_id)).payload
 
     async def read_from(self, first: int, *, bytes_ahead: int) -> AsyncGenerator[list[Entry], None]:
-        """Yield the entries from one on, in order, as many at once as have arrived.
+        """Yield the entries from ``first`` on, in order, in lists of those that have arrived.
 
-        Meanwhile about ``bytes_ahead`` of the following entries are requested; as many bytes may be
-        in one result. Raises ``UnreadableEntryError``.
+        About ``bytes_ahead`` bytes of the following entries are requested meanwhile; a list may
+        have as many bytes. Raises ``UnreadableEntryError``.
         """
         if self.last_entry_id < first:
             await trio.lowlevel.checkpoint()
@@ -159,8 +162,8 @@ class ReadableLedger:
         return read.result()
 
     async def _wait_for_first(self, asked: Collection[_PendingRead]) -> None:
-        """Return when the first of these reads has ended; ask more bookies for all of them if that
-        takes long."""
+        """Return when the first of these reads has ended. If that takes ``_slow_seconds``, ask one
+        more bookie for each."""
         first = next(iter(asked))
         while not first.has_ended:
             with trio.move_on_after(self._slow_seconds) as scope:

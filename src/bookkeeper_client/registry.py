@@ -1,4 +1,4 @@
-"""The bookies that are registered in ZooKeeper, and their addresses."""
+"""Finds the bookies that are registered in ZooKeeper, and their addresses."""
 
 from __future__ import annotations
 
@@ -13,19 +13,32 @@ _READ_ONLY = "readonly"
 
 
 class BookieRegistry:
-    """The bookies below one root. An id stays with a bookie; its address may change."""
+    """The bookies below one root. A bookie keeps its id; its address may change."""
 
     def __init__(self, zookeeper: ZooKeeper, root: str) -> None:
         self._zookeeper = zookeeper
         self._available = f"{root}/available"
+        self._cookies = f"{root}/cookies"
 
     async def find_writable(self) -> list[str]:
-        """Return the ids of the bookies that accept writes, maybe also of one that just died."""
+        """Return the ids of the bookies that accept writes. A bookie that has just died may be
+        among them."""
+        return [name for name in await self._names(self._available) if name != _READ_ONLY]
+
+    async def find_read_only(self) -> list[str]:
+        """Return the ids of the bookies that only answer reads, for example because their disk is
+        full."""
+        return sorted(await self._names(f"{self._available}/{_READ_ONLY}"))
+
+    async def find_known(self) -> list[str]:
+        """Return the ids of all bookies that were ever started and not decommissioned."""
+        return await self._names(self._cookies)
+
+    async def _names(self, path: str) -> list[str]:
         try:
-            names = await self._zookeeper.children(self._available)
+            return await self._zookeeper.children(path)
         except NoNodeError:
             return []
-        return [name for name in names if name != _READ_ONLY]
 
     async def find_address(self, bookie: str) -> tuple[str, int]:
         """Return the host and port of a bookie, or raise ``BookKeeperError``."""

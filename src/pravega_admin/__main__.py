@@ -11,7 +11,7 @@ import sys
 
 def _main() -> None:
     if sys.argv[1:2] == ["child"]:
-        from pravega_admin.supervisor.child import main as child_main
+        from pravega_admin.serving.child import main as child_main
 
         sys.exit(child_main(sys.argv[2:]))
     if sys.argv[1:2] == ["supervise"]:

@@ -3,7 +3,9 @@
 Owns: the steps before the command line is parsed.
 
 Invariants:
-1. Nothing slow is imported before the server processes of a store, if there are any, are started.
+1. With the arguments of ``segstore standalone``, the server processes are started before the
+   command line is imported. For other arguments no process is started. Held by
+   ``test_processes_are_started_early_for_a_store_alone``.
 """
 
 from __future__ import annotations
@@ -16,12 +18,32 @@ HELP_OPTIONS = frozenset({"-h", "--help"})
 
 def main() -> None:
     """Run the ``segstore`` command; the console script calls this."""
+    try:
+        run_with_checked_streams()
+    except KeyboardInterrupt as error:
+        # Ctrl-C came while modules were imported. Later, commands handle it themselves.
+        from pravega_admin.errors import report_error
+
+        sys.exit(report_error(error))
+
+
+def run_with_checked_streams() -> None:
+    """Start the server processes of a store, if there are any, and run the command."""
     if starts_store(sys.argv[1:]):
-        from pravega_admin.quick_options import read_options
         from pravega_admin.supervisor.child_protocol import CONTROLLER, SEGMENT_STORE
         from pravega_admin.supervisor.early_children import start_early
 
         start_early([SEGMENT_STORE, CONTROLLER])
+    from pravega_admin.output.standard_streams import run_command
+
+    run_command(run_arguments)
+
+
+def run_arguments() -> None:
+    """Run what the arguments say."""
+    if starts_store(sys.argv[1:]):
+        from pravega_admin.serving.quick_options import read_options
+
         options = read_options(sys.argv[2:])
         if options is not None:
             sys.exit(start_quickly(options))
@@ -33,7 +55,7 @@ def main() -> None:
 def start_quickly(options: Mapping[str, object]) -> int:
     """Run a store without the parser of verbs; its exit code."""
     from pravega_admin.errors import report_error
-    from pravega_admin.store_settings import start_standalone
+    from pravega_admin.serving.store_settings import start_standalone
 
     try:
         start_standalone(options)

@@ -2,8 +2,11 @@
 
 Owns: the exit codes. An error's text is the one sentence that the user reads.
 
+Exit codes are an interface for scripts: the meaning of a code never changes.
+
 Invariants:
-1. Exit codes are an interface: they keep their meaning for ever.
+1. Every exit code that an error can have is in the help of ``segstore``. Held by
+   ``test_help_tells_each_exit_code_that_a_command_can_have``.
 """
 
 from __future__ import annotations
@@ -14,10 +17,13 @@ import sys
 from pravega_blocking.errors import (
     AlreadyExistsError,
     ConflictError,
+    NoPermissionError,
     NotFoundError,
     PravegaError,
+    StoreDelayedError,
     TimedOutError,
     UnavailableError,
+    UntrustedServerError,
     UsageError,
 )
 
@@ -25,8 +31,27 @@ EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_NO_ROOM = 75
+EXIT_NO_PERMISSION = 77
 EXIT_CONFIGURATION = 78
 EXIT_INTERRUPTED = 130
+
+EXIT_CODES: dict[int, str] = {
+    EXIT_OK: "done",
+    EXIT_FAILED: "failed",
+    EXIT_USAGE: "wrong usage",
+    3: "not found",
+    4: "exists already",
+    5: "server unavailable",
+    6: "not possible in this state",
+    7: "timed out",
+    8: "stored data are damaged",
+    EXIT_NO_ROOM: "a server cannot start since a disk is full",
+    EXIT_NO_PERMISSION: "no permission, or the server does not know who calls",
+    EXIT_CONFIGURATION: "a requirement is missing, or a server cannot start as configured or with"
+    " the data that it finds",
+    EXIT_INTERRUPTED: "interrupted",
+}
+"""The meanings of all exit codes, as ``segstore --help`` tells them."""
 
 
 class AdminError(PravegaError):
@@ -37,12 +62,24 @@ class DamageFoundError(AdminError):
     """Stored data are damaged."""
 
 
+class OutputError(AdminError):
+    """The output of the command cannot be written."""
+
+
+class OutputClosedError(OutputError):
+    """The reader of the command's output has ended, so the command ends without a message."""
+
+
 class NoRoomError(AdminError):
     """A server cannot start because a disk is full: once there is room, the same start succeeds."""
 
 
 class ConfigurationError(AdminError):
-    """A server cannot start as configured, or with the data that it finds: no retry helps."""
+    """A requirement is missing, or a server cannot start as configured: no retry helps."""
+
+
+class DataLostError(ConfigurationError):
+    """A server cannot start because data are damaged or missing: an operator has to decide."""
 
 
 _EXIT_CODES: dict[type[BaseException], int] = {
@@ -50,10 +87,14 @@ _EXIT_CODES: dict[type[BaseException], int] = {
     NotFoundError: 3,
     AlreadyExistsError: 4,
     UnavailableError: 5,
+    UntrustedServerError: 5,
+    NoPermissionError: EXIT_NO_PERMISSION,
     ConflictError: 6,
     TimedOutError: 7,
     DamageFoundError: 8,
+    OutputClosedError: EXIT_OK,
     NoRoomError: EXIT_NO_ROOM,
+    StoreDelayedError: EXIT_NO_ROOM,
     ConfigurationError: EXIT_CONFIGURATION,
     KeyboardInterrupt: EXIT_INTERRUPTED,
 }
@@ -75,7 +116,7 @@ def exit_code_of(error: BaseException) -> int:
 
 def report_error(error: BaseException) -> int:
     """Print one sentence on stderr about the error of a command; return its exit code."""
-    if not isinstance(error, KeyboardInterrupt):
+    if not isinstance(error, KeyboardInterrupt | OutputClosedError):
         sentence = str(error)
         if not isinstance(error, PravegaError):
             kind = type(error).__name__

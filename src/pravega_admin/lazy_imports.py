@@ -4,7 +4,8 @@ Owns: ``import_lazily``, for modules that libraries import and a server process 
 would cost memory for as long as it runs, and time before it is ready.
 
 Invariants:
-1. At its first use a lazy module is as if it had been imported then: complete for all its users.
+1. At its first use a lazy module is imported completely, for all modules that refer to it. Held by
+   ``test_a_module_is_there_when_it_is_used``.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class _LazyLoader:
         """Return None: Python makes the usual module."""
 
     def exec_module(self, module: ModuleType) -> None:
-        # An import of a module below this one asks for this one first.
+        # Without ``__path__``, an import of a submodule runs the body of this module first.
         module.__dict__.pop("__path__", None)
         module.__class__ = _LazyModule
 

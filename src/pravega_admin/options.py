@@ -1,4 +1,5 @@
-"""The options and arguments that many commands share, and the values for which some stand.
+"""The options and arguments that many commands share, and the conversion of their texts into
+values.
 
 Owns: their names, their help texts and their environment variables.
 """
@@ -10,7 +11,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from pravega_admin.output import OutputFormat
+from pravega_admin.output.output import OutputFormat
 from pravega_blocking.errors import UsageError
 
 OutputOption: TypeAlias = Annotated[

@@ -2,59 +2,108 @@
 
 Owns: the tree of verbs, and the report of a failure: one sentence on stderr and an exit code.
 
+A command imports the module of its own verb alone, so a store starts soon after its options are
+read.
+
 Invariants:
-1. Importing this module imports neither gRPC nor trio nor any server: help is immediate.
-2. Users see no traceback, unless they ask with ``--debug``.
+1. Help is shown without an import of gRPC, trio or a server. Held by
+   ``test_help_imports_neither_grpc_nor_trio_nor_servers``.
+2. A failure is one sentence on stderr. Held by
+   ``test_wrong_usage_is_one_sentence_and_exit_code_2``. With ``--debug`` it has a traceback. Held
+   by ``test_debug_shows_where_it_failed``.
 """
 
 from __future__ import annotations
 
-import os
-import sys
+from collections import UserDict
+from collections.abc import Mapping
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
-from pravega_admin import (
-    bench_commands,
-    cluster_commands,
-    event_commands,
-    group_commands,
-    pipeline_commands,
-    recover_command,
-    scope_commands,
-    scrub_command,
-    serve_commands,
-    stream_commands,
-    table_commands,
-    transaction_commands,
-)
-from pravega_admin.errors import EXIT_OK, report_error
-from pravega_admin.original_defaults import ServerCommand
+from pravega_admin.errors import EXIT_CODES, OutputError, report_error
+from pravega_admin.output.help_pages import Verb, VerbGroup, Verbs
+from pravega_admin.serving.original_defaults import SERVERS, ServerCommand
 from pravega_blocking.errors import PravegaError
 
-EPILOG = (
-    "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 exists already, 5 server"
-    " unavailable, 6 not possible in this state, 7 timed out, 8 stored data are damaged, 78 a"
-    " server cannot start as configured or with the data that it finds, 130 interrupted."
-)
+EPILOG = f"Exit codes: {', '.join(f'{code} {meaning}' for code, meaning in EXIT_CODES.items())}."
+PLACES = {
+    "scope": "scopes.app",
+    "stream": "streams.app",
+    "table": "tables.app",
+    "group": "groups.app",
+    "transaction": "transactions.app",
+    "user": "security.users.app",
+    "cluster": "cluster.app",
+    "check": "cluster.check_app",
+    "certificate": "security.certificates.app",
+    "bench": "bench.app",
+    "pipeline": "pipelines.app",
+    "write": "events.write",
+    "read": "events.read",
+    "standalone": "servers.standalone",
+    "server": "servers.server",
+    "controller": "servers.controller",
+    "token": "security.tokens.app",
+    "recover": "recover.recover",
+    "scrub": "scrub.scrub",
+    "generate": "generate.app",
+}
+"""The places of verbs and of groups of verbs, below ``pravega_admin.commands``."""
+SETTING_TABLES = {
+    "server": "segment_store",
+    "controller": "controller",
+    "standalone": "controller",
+    "recover": "segment_store",
+}
+"""For each verb with options that are settings: the table of a settings file that has them."""
 
 
-class _Verbs(TyperGroup):
+class _LazyVerbs(UserDict[str, Any]):
+    """Verbs by name, in the order of help. Those in ``PLACES`` are imported when they are used."""
+
+    def __init__(self, others: Mapping[str, Any]) -> None:
+        super().__init__({**dict.fromkeys(PLACES), **others})
+
+    def __getitem__(self, name: str) -> Any:
+        if self.data[name] is None:
+            self.data[name] = _build_verb(name, PLACES[name])
+        return self.data[name]
+
+
+def _build_verb(name: str, place: str) -> Any:
+    module, _, attribute = place.rpartition(".")
+    verb = getattr(import_module(f"pravega_admin.commands.{module}"), attribute)
+    if name in SETTING_TABLES:
+        from pravega_admin.serving.setting_options import with_settings
+
+        verb = with_settings(verb, SETTING_TABLES[name])
+    parent = typer.Typer()
+    if isinstance(verb, typer.Typer):
+        parent.add_typer(verb, name=name)
+    else:
+        parent.command(name, cls=ServerCommand if name in SERVERS else Verb)(verb)
+    return typer.main.get_group(parent).commands[name]
+
+
+class _Root(VerbGroup):
     """The root of the verbs: turns every failure into a sentence and an exit code."""
+
+    def __init__(self, *, commands: Mapping[str, Any], **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = _LazyVerbs(commands)
 
     def invoke(self, ctx: Any) -> Any:
         if ctx.params.get("debug"):
             return super().invoke(ctx)
         try:
             return super().invoke(ctx)
+        except OutputError:
+            # ``run_command`` reports it, because output can also fail in help or at the end.
+            raise
         except (PravegaError, KeyboardInterrupt) as error:
             raise typer.Exit(report_error(error)) from None
-        except BrokenPipeError:
-            # The reader of our output has closed it.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(EXIT_OK) from None
         except (typer.Exit, typer.Abort):
             raise
         except Exception as error:
@@ -63,29 +112,13 @@ class _Verbs(TyperGroup):
             raise typer.Exit(report_error(error)) from None
 
 
-app = typer.Typer(
-    cls=_Verbs,
-    no_args_is_help=True,
+app = Verbs(
+    cls=_Root,
     pretty_exceptions_enable=False,
     epilog=EPILOG,
     help="Run and administer segstore, a stream store that speaks the Pravega protocol.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(scope_commands.app, name="scope")
-app.add_typer(stream_commands.app, name="stream")
-app.add_typer(table_commands.app, name="table")
-app.add_typer(group_commands.app, name="group")
-app.add_typer(transaction_commands.app, name="transaction")
-app.add_typer(cluster_commands.app, name="cluster")
-app.add_typer(cluster_commands.check_app, name="check")
-app.add_typer(bench_commands.app, name="bench")
-app.add_typer(pipeline_commands.app, name="pipeline")
-app.command()(event_commands.write)
-app.command()(event_commands.read)
-for verb in (serve_commands.standalone, serve_commands.server, serve_commands.controller):
-    app.command(cls=ServerCommand)(verb)
-app.command()(recover_command.recover)
-app.command()(scrub_command.scrub)
 
 
 @app.callback()

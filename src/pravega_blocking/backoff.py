@@ -13,13 +13,13 @@ DELAY_SECONDS_MAX = 5.0
 
 
 def delays(first: float, *, maximum: float = DELAY_SECONDS_MAX) -> Iterator[float]:
-    """Yield the seconds to wait before each further attempt: ``first``, then always doubled."""
+    """Yield the seconds to wait before each further attempt: ``first``, then each time doubled."""
     for attempt in itertools.count():
         yield min(maximum, first * 2.0 ** min(attempt, 60))
 
 
 class Patience:
-    """The time for which attempts are repeated. Each success starts the time again."""
+    """The time for which failed attempts are repeated. A success sets it to its full length."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -30,14 +30,18 @@ class Patience:
         """Record a success: the next failure counts as the first one."""
         self._since = None
 
-    def wait(self) -> bool:
-        """Sleep before the next attempt and return True, or return False when the time is over."""
+    def begin(self) -> float:
+        """Start the time unless it is running; return the seconds since its start."""
         now = time.monotonic()
         if self._since is None:
             self._since = now
             self._delays = delays(0.02, maximum=1.0)
-        delay = next(self._delays)
-        if now + delay - self._since > self.seconds:
+        return now - self._since
+
+    def wait(self) -> bool:
+        """Sleep before the next attempt and return True, or return False when the time is over."""
+        passed, delay = self.begin(), next(self._delays)
+        if passed + delay > self.seconds:
             return False
         time.sleep(delay)
         return True

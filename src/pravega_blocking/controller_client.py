@@ -1,39 +1,61 @@
 """A blocking client of the controller's gRPC interface.
 
-Owns: the channel, the names of the methods, and the error for each status.
+Owns: the channels, the names of the methods, and the error for each status. The methods return
+values of this module and of ``stream_settings``, never messages of gRPC.
 
 Invariants:
-1. No caller sees a message: callers get plain values of this module and ``stream_settings``.
-2. Every failure is a ``PravegaError`` that names its scope or stream.
-3. A listing ends at the first empty page, as the interface requires.
+1. When a controller refuses a call, the client raises a ``PravegaError`` that names the scope or
+   stream of the call. Held by ``test_a_failed_call_names_its_scope_or_stream``.
+2. When a client has credentials, each of its calls has them, by TLS or not. Held by
+   ``test_credentials_go_with_each_call``.
+3. When a listing returns an empty page, it ends, although the page has a token for the next one.
+   Held by ``test_a_listing_ends_at_the_first_empty_page_although_it_has_a_token``.
 """
 
 from __future__ import annotations
 
+import enum
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self, TypeVar
 
-# Otherwise the gRPC core writes its own lines to stderr.
+# Without this, the gRPC library writes messages to stderr.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import grpc
 from google.protobuf.message import Message
 
-from pravega_blocking.addresses import DEFAULT_CONTROLLER, parse_controller_address
+from pravega_blocking.access.credentials import HEADER
+from pravega_blocking.access.settings import ClientAccess
+from pravega_blocking.access.tls import (
+    ClientTls,
+    find_tls_mistake,
+    make_channel_credentials,
+    make_context,
+    speaks_tls,
+)
+from pravega_blocking.access.tokens import DelegationTokens, StoreAccess
+from pravega_blocking.addresses import (
+    DEFAULT_CONTROLLER,
+    parse_controller_address,
+    parse_host_port,
+)
 from pravega_blocking.backoff import Patience
 from pravega_blocking.errors import (
     AlreadyExistsError,
     ConflictError,
     ControllerFailureError,
+    NoPermissionError,
     NotFoundError,
     PravegaError,
-    RefusedError,
+    StoreDelayedError,
     TimedOutError,
     UnavailableError,
+    UntrustedServerError,
     UsageError,
 )
 from pravega_blocking.stream_settings import (
@@ -42,21 +64,31 @@ from pravega_blocking.stream_settings import (
     settings_to_message,
 )
 from pravega_wire import controller_pb2 as pb
-from pravega_wire.errors import ProtocolError
-from pravega_wire.names import READER_GROUP_PREFIX, scoped_name
+from pravega_wire.blocking import is_segment_store
+from pravega_wire.errors import REASON_METADATA, ProtocolError
+from pravega_wire.names import NAME_RULE, READER_GROUP_PREFIX, USER_NAME_RULE, scoped_name
 from pravega_wire.transaction_ids import NO_TIME, halves_of_id, id_of_halves
 
 CALL_SECONDS = 60.0
 CONNECT_SECONDS = 10.0
-"""Maximum time, in seconds, of one attempt to connect: a busy server accepts long before it
-answers."""
+"""Maximum time, in seconds, of one attempt to connect. It is long because the kernel of a busy
+server accepts a connection long before the server answers on it."""
 PATIENCE_SECONDS = 1.0
-"""Default time, in seconds, without a controller after which a call fails."""
+"""Default time, in seconds, for which a call is repeated while no controller answers."""
 SCALE_POLL_SECONDS = 0.1
+LOOK_SECONDS = 1.0
+"""Maximum time, in seconds, to find out whether an address is that of a segment store."""
 
 
-RETRIED_ERRORS = (ControllerFailureError, UnavailableError, TimedOutError, ProtocolError, OSError)
-"""Errors that readers and writers treat as those of a server that is restarting."""
+RETRIED_ERRORS = (
+    ControllerFailureError,
+    StoreDelayedError,
+    UnavailableError,
+    TimedOutError,
+    ProtocolError,
+    OSError,
+)
+"""Errors after which readers and writers try again, because a server may be restarting."""
 
 _SERVICE = pb.DESCRIPTOR.services_by_name["ControllerService"].full_name
 _MESSAGE_BYTES_MAX = 16 * 1024 * 1024
@@ -73,20 +105,27 @@ _PASSING = frozenset(
         grpc.StatusCode.FAILED_PRECONDITION,
     }
 )
-"""Statuses that may pass: the official clients try again on these, too."""
+"""Statuses after which a call is repeated, as official clients repeat it."""
 
 _STATUS_SENTENCES: dict[str, tuple[type[PravegaError], str]] = {
     "SCOPE_NOT_FOUND": (NotFoundError, "scope {scope} does not exist"),
     "STREAM_NOT_FOUND": (NotFoundError, "stream {name} does not exist"),
     "SCOPE_EXISTS": (AlreadyExistsError, "scope {scope} exists already"),
     "STREAM_EXISTS": (AlreadyExistsError, "stream {name} exists already"),
-    "INVALID_SCOPE_NAME": (UsageError, "{scope!r} cannot be the name of a scope"),
-    "INVALID_STREAM_NAME": (UsageError, "{stream!r} cannot be the name of a stream"),
+    "INVALID_SCOPE_NAME": (UsageError, "{scope!r} cannot be the name of a scope: " + NAME_RULE),
+    "INVALID_STREAM_NAME": (UsageError, "{stream!r} cannot be the name of a stream: " + NAME_RULE),
     "SCOPE_NOT_EMPTY": (ConflictError, "scope {scope} is not empty"),
     "STREAM_SEALED": (ConflictError, "stream {name} is sealed"),
     "TABLE_NOT_FOUND": (NotFoundError, "key-value table {name} does not exist"),
     "TABLE_EXISTS": (AlreadyExistsError, "key-value table {name} exists already"),
-    "INVALID_TABLE_NAME": (UsageError, "{stream!r} cannot be the name of a key-value table"),
+    "INVALID_TABLE_NAME": (
+        UsageError,
+        "{stream!r} cannot be the name of a key-value table: " + USER_NAME_RULE,
+    ),
+    "INVALID_RG_NAME": (
+        UsageError,
+        "{stream!r} cannot be the name of a reader group: " + USER_NAME_RULE,
+    ),
     "RG_NOT_FOUND": (NotFoundError, "reader group {name} does not exist"),
     "STREAM_NOT_SEALED": (ConflictError, "stream {name} must be sealed first"),
 }
@@ -114,20 +153,18 @@ class CurrentSegments:
     """The segments that accept events now, by key range; none when the stream is sealed."""
 
     ranges: tuple[SegmentRange, ...]
-    delegation_token: str
 
 
 @dataclass(frozen=True, slots=True)
 class HeadSegments:
-    """The cut at which a stream begins: offsets by segment id."""
+    """The stream cut (segment id -> offset) at which a stream begins."""
 
     offsets: Mapping[int, int]
-    delegation_token: str
 
 
 @dataclass(frozen=True, slots=True)
 class BegunTransaction:
-    """A transaction as the controller answered its begin: its id, and its segments by key range."""
+    """A transaction that was begun: its id, and the stream's segments to which it writes."""
 
     identifier: bytes
     ranges: tuple[SegmentRange, ...]
@@ -143,32 +180,44 @@ class TableSettings:
     rollover_bytes: int
 
 
+class Purpose(enum.Enum):
+    """The use that a client makes of a stream's segments, on which its permission depends."""
+
+    READ = pb.StreamInfo.AccessOperation.READ
+    WRITE = pb.StreamInfo.AccessOperation.WRITE
+    READ_WRITE = pb.StreamInfo.AccessOperation.READ_WRITE
+
+
 class ControllerClient:
     """A connection to a controller. Use it within a ``with`` block; safe for threads.
 
-    ``parse_controller_address`` parses ``address``. A call that fails in a way that may pass is
-    repeated for ``patience`` seconds, and then raises ``UnavailableError`` or
-    ``ControllerFailureError``; without an answer within ``CALL_SECONDS`` it raises
-    ``TimedOutError``.
+    ``parse_controller_address`` parses ``address``. If it names several controllers, the first one
+    that answers gets all calls, until it does not answer any more. A call that fails with a status
+    of ``_PASSING`` is repeated for ``patience`` seconds; then it raises ``UnavailableError`` or
+    ``ControllerFailureError``. A call without an answer within ``CALL_SECONDS`` raises
+    ``TimedOutError``. ``first_patience`` replaces ``patience`` until a call has been answered.
+    ``access`` is who calls, and whom to trust where the address asks for TLS.
     """
 
     def __init__(
-        self, address: str = DEFAULT_CONTROLLER, *, patience: float = PATIENCE_SECONDS
+        self,
+        address: str = DEFAULT_CONTROLLER,
+        *,
+        patience: float = PATIENCE_SECONDS,
+        first_patience: float | None = None,
+        access: ClientAccess | None = None,
     ) -> None:
-        self.address = parse_controller_address(address)
+        addresses, uses_tls = parse_controller_address(address)
+        access = ClientAccess() if access is None else access
+        self.address = ",".join(addresses)
+        self._credentials = access.credentials
+        self._tls = access.tls if uses_tls else None
         self._patience = patience
-        self._channel = grpc.insecure_channel(
-            self.address,
-            options=[
-                ("grpc.enable_http_proxy", 0),
-                ("grpc.max_receive_message_length", _MESSAGE_BYTES_MAX),
-                # A controller that is back is tried again soon.
-                ("grpc.initial_reconnect_backoff_ms", 100),
-                ("grpc.max_reconnect_backoff_ms", 1000),
-                # In spite of its name: the maximum time of an attempt to connect.
-                ("grpc.min_reconnect_backoff_ms", int(CONNECT_SECONDS * 1000)),
-            ],
-        )
+        self._first_patience = first_patience
+        # A target of gRPC names one host only, so each controller has a channel.
+        self._channels = [_open_channel(each, self._tls) for each in addresses]
+        self._current = 0
+        """Index of the channel that the next call uses."""
 
     def __enter__(self) -> Self:
         return self
@@ -177,8 +226,9 @@ class ControllerClient:
         self.close()
 
     def close(self) -> None:
-        """Close the channel. Idempotent."""
-        self._channel.close()
+        """Close all channels. Idempotent."""
+        for channel in self._channels:
+            channel.close()
 
     # ---- Scopes ----------------------------------------------------------------------------------
 
@@ -198,7 +248,7 @@ class ControllerClient:
         _check(pb.DeleteScopeStatus.Status.Name(reply.status), "delete", scope)
 
     def list_scopes(self) -> Iterator[str]:
-        """Return the names of all scopes, with those of the system."""
+        """Yield the names of all scopes, those of the system included."""
         token = ""
         while True:
             request = pb.ScopesRequest(continuationToken=pb.ContinuationToken(token=token))
@@ -209,7 +259,7 @@ class ControllerClient:
             token = page.continuationToken.token
 
     def list_streams(self, scope: str, *, tag: str | None = None) -> Iterator[str]:
-        """Return the names of a scope's streams, internal ones too, or of those with a tag."""
+        """Yield the names of a scope's streams, internal ones too, or of those with a tag."""
         token = ""
         while True:
             page = self._list_streams_page(scope, tag, token)
@@ -242,8 +292,15 @@ class ControllerClient:
         reply = self._call("createStream", request, pb.CreateStreamStatus, scope, stream)
         _check(pb.CreateStreamStatus.Status.Name(reply.status), "create", scope, stream)
 
+    def stream_exists(self, scope: str, stream: str) -> bool:
+        """Return whether there is a stream of this name."""
+        reply = self._call(
+            "checkStreamExists", _info(scope, stream), pb.ExistsResponse, scope, stream
+        )
+        return bool(reply.exists)
+
     def ensure_stream(self, scope: str, stream: str, settings: StreamSettings) -> None:
-        """Create a stream unless one exists, whatever its settings."""
+        """Create a stream unless one of this name exists; that one keeps its settings."""
         with suppress(AlreadyExistsError):
             self.create_stream(scope, stream, settings)
 
@@ -273,17 +330,29 @@ class ControllerClient:
     def truncate_stream(self, scope: str, stream: str, cut: Mapping[int, int]) -> None:
         """Truncate a stream at a stream cut (segment id -> offset): delete the events before it."""
         request = pb.StreamCut(streamInfo=_info(scope, stream), cut=dict(cut))
-        reply = self._call("truncateStream", request, pb.UpdateStreamStatus, scope, stream)
-        _check(pb.UpdateStreamStatus.Status.Name(reply.status), "truncate", scope, stream)
+        method, kind = "truncateStream", pb.UpdateStreamStatus
+        reply, reason = self._call_for_reason(method, request, kind, scope, stream)
+        _check(kind.Status.Name(reply.status), "truncate", scope, stream, reason=reason)
+
+    def check_cut(self, scope: str, stream: str, cut: Mapping[int, int]) -> None:
+        """Raise ``UsageError``, with the reason, if the stream has no such stream cut."""
+        request = pb.StreamCut(streamInfo=_info(scope, stream), cut=dict(cut))
+        reply, reason = self._call_for_reason(
+            "isStreamCutValid", request, pb.StreamCutValidityResponse, scope, stream
+        )
+        if not reply.response:
+            name = scoped_name(scope, stream)
+            raise UsageError(_because(f"this is no stream cut of {name}", reason))
 
     # ---- Segments --------------------------------------------------------------------------------
 
     def current_segments(self, scope: str, stream: str) -> CurrentSegments:
         """Return the segments that accept events now, in key order."""
-        request = _info(scope, stream, pb.StreamInfo.AccessOperation.READ_WRITE)
+        # Without an access operation, read permission is enough, and no token is in the reply.
+        request = _info(scope, stream)
         reply = self._call("getCurrentSegments", request, pb.SegmentRanges, scope, stream)
         ranges = sorted(map(_range_of_message, reply.segmentRanges), key=lambda item: item.low)
-        return CurrentSegments(tuple(ranges), reply.delegationToken)
+        return CurrentSegments(tuple(ranges))
 
     def epoch_segments(self, scope: str, stream: str, epoch: int) -> tuple[SegmentRange, ...]:
         """Return the segments that accepted events in an epoch, in key order."""
@@ -295,18 +364,16 @@ class ControllerClient:
 
     def head_segments(self, scope: str, stream: str) -> HeadSegments:
         """Return the segments, with offsets, at which the stream begins."""
-        request = pb.GetSegmentsRequest(
-            streamInfo=_info(scope, stream, pb.StreamInfo.AccessOperation.READ)
-        )
+        request = pb.GetSegmentsRequest(streamInfo=_info(scope, stream))
         reply = self._call("getSegments", request, pb.SegmentsAtTime, scope, stream)
-        # Controllers send -1 for a segment that a truncation left whole.
+        # Controllers send -1 for a segment of which a truncation deleted nothing.
         offsets = {item.segmentId.segmentId: max(0, item.offset) for item in reply.segments}
-        return HeadSegments(offsets, reply.delegationToken)
+        return HeadSegments(offsets)
 
     def segments_between(
         self, scope: str, stream: str, start: Mapping[int, int], end: Mapping[int, int]
     ) -> list[int]:
-        """Return the segments that lie between two cuts; an empty ``end`` is the tail."""
+        """Return the segments between two stream cuts; an empty ``end`` is the stream's tail."""
         request = pb.StreamCutRange(
             streamInfo=_info(scope, stream, pb.StreamInfo.AccessOperation.READ)
         )
@@ -316,7 +383,7 @@ class ControllerClient:
         return [item.segmentId for item in reply.segments]
 
     def successors(self, scope: str, stream: str, segment_id: int) -> tuple[Successor, ...]:
-        """Return the segments that follow a sealed one; none when the stream ends there."""
+        """Return the successors of a sealed segment; none when the stream ends with it."""
         request = pb.SegmentId(streamInfo=_info(scope, stream), segmentId=segment_id)
         reply = self._call(
             "getSegmentsImmediatelyFollowing", request, pb.SuccessorResponse, scope, stream
@@ -332,6 +399,24 @@ class ControllerClient:
         reply = self._call("getURI", request, pb.NodeUri, scope, stream)
         return reply.endpoint, reply.port
 
+    def delegation_token(self, scope: str, stream: str, purpose: Purpose) -> str:
+        """Return a token for a stream's segments; "" if the controller checks no permissions."""
+        request = _info(scope, stream, purpose.value)
+        reply = self._call("getDelegationToken", request, pb.DelegationToken, scope, stream)
+        return reply.delegationToken
+
+    def store_access(
+        self, scope: str, stream: str, purpose: Purpose, *, known: str = ""
+    ) -> StoreAccess:
+        """Return the way to the segment stores of a stream. Nothing is asked before it is needed.
+
+        ``known`` is a token that another process got.
+        """
+        if self._credentials is None and not known:
+            return StoreAccess(tls=self._tls)
+        ask = partial(self.delegation_token, scope, stream, purpose)
+        return StoreAccess(tls=self._tls, tokens=DelegationTokens(ask, known=known))
+
     def scale_stream(
         self,
         scope: str,
@@ -341,7 +426,8 @@ class ControllerClient:
         ranges: Sequence[tuple[float, float]],
         timeout: float,
     ) -> None:
-        """Replace the segments ``sealed`` by new ones for ``ranges``, and wait until it is done.
+        """Replace the segments ``sealed`` by new ones for the key ranges ``ranges``, and wait for
+        it.
 
         ``timeout`` is in seconds.
         """
@@ -395,7 +481,7 @@ class ControllerClient:
         )
 
     def ping_transaction(self, scope: str, stream: str, identifier: bytes, lease_ms: int) -> str:
-        """Renew a lease; return the answer in small letters, ``ok`` if the transaction is open."""
+        """Renew a lease; return the controller's status in lower case, ``ok`` for success."""
         request = pb.PingTxnRequest(
             streamInfo=_info(scope, stream), txnId=_txn_id(identifier), lease=lease_ms
         )
@@ -403,7 +489,7 @@ class ControllerClient:
         return pb.PingTxnStatus.Status.Name(reply.status).lower()
 
     def transaction_state(self, scope: str, stream: str, identifier: bytes) -> str:
-        """Return a transaction's state in small letters; ``unknown`` where there is none."""
+        """Return a transaction's state in lower case; ``unknown`` if it does not exist."""
         request = pb.TxnRequest(streamInfo=_info(scope, stream), txnId=_txn_id(identifier))
         reply = self._call("checkTransactionState", request, pb.TxnState, scope, stream)
         return pb.TxnState.State.Name(reply.state).lower()
@@ -417,7 +503,7 @@ class ControllerClient:
         return self._end_transaction("abortTransaction", scope, stream, identifier)
 
     def completed_transactions(self, scope: str, stream: str) -> list[tuple[bytes, str]]:
-        """Return the transactions that ended last, oldest first: id, and state in words."""
+        """Return the id and the state of the transactions that ended last, oldest first."""
         request = pb.ListCompletedTxnRequest(streamInfo=_info(scope, stream))
         reply = self._call(
             "listCompletedTransactions", request, pb.ListCompletedTxnResponse, scope, stream
@@ -519,7 +605,7 @@ class ControllerClient:
         return reply.config
 
     def delete_group(self, scope: str, group: str) -> None:
-        """Delete a reader group, and let retention wait for it no more."""
+        """Delete a reader group. Retention does not keep data for it any more."""
         found = self.group_settings(scope, group)
         request = pb.ReaderGroupInfo(
             scope=scope,
@@ -540,29 +626,79 @@ class ControllerClient:
         scope: str,
         stream: str = "",
     ) -> _Reply:
-        invoke: Callable[..., Any] = self._channel.unary_unary(
-            f"/{_SERVICE}/{method}",
-            request_serializer=type(request).SerializeToString,
-            response_deserializer=reply_type.FromString,
-        )
+        return self._call_for_reason(method, request, reply_type, scope, stream)[0]
+
+    def _call_for_reason(
+        self, method: str, request: Message, reply_type: type[_Reply], scope: str, stream: str
+    ) -> tuple[_Reply, str]:
+        """Return the reply, and the sentence that explains it: "" if the controller sent none."""
         patience = Patience(self._patience)
+        if self._first_patience is not None:
+            patience = Patience(self._first_patience)
+            patience.begin()
+        untried = len(self._channels) - 1
         while True:
+            current = self._current
+            invoke: Callable[..., Any] = (
+                self._channels[current]
+                .unary_unary(
+                    f"/{_SERVICE}/{method}",
+                    request_serializer=type(request).SerializeToString,
+                    response_deserializer=reply_type.FromString,
+                )
+                .with_call
+            )
             try:
-                reply = invoke(request, timeout=CALL_SECONDS)
+                reply, call = invoke(request, timeout=CALL_SECONDS, metadata=self._metadata())
             except grpc.RpcError as error:
-                # A controller that is being restarted is back in a moment.
+                if _is_away(error):
+                    self._turn_from(current)
+                    if untried > 0:
+                        untried -= 1
+                        continue
+                # A controller that restarts is unavailable for a moment only.
                 if _may_pass(error) and patience.wait():
                     continue
                 raise self._explain(error, method, scope, stream) from error
             assert isinstance(reply, reply_type)
-            return reply
+            self._first_patience = None
+            return reply, _reason_of(call)
+
+    def _metadata(self) -> tuple[tuple[str, str], ...] | None:
+        return None if self._credentials is None else ((HEADER, self._credentials.header),)
+
+    def _find_mistake(self) -> PravegaError:
+        """Return the error of an address at which no controller answers, with its reason."""
+        sentence = f"no controller answers at {self.address}"
+        for each in self.address.split(","):
+            host, port = parse_host_port(each)
+            context = None
+            if self._tls is not None:
+                mistake = find_tls_mistake(host, port, self._tls, seconds_max=LOOK_SECONDS)
+                if mistake:
+                    return UntrustedServerError(mistake)
+                context = make_context(self._tls)
+            if is_segment_store(host, port, seconds_max=LOOK_SECONDS, tls=context):
+                return UnavailableError(f"{sentence}: {each} is a segment store's port")
+            if self._tls is None and speaks_tls(host, port, seconds_max=LOOK_SECONDS):
+                return UntrustedServerError(f"{sentence}: {each} speaks TLS, so say tls://{each}")
+        return UnavailableError(sentence)
+
+    def _turn_from(self, index: int) -> None:
+        """Use the next channel from now on, unless another thread has left ``index`` already."""
+        if self._current == index:
+            self._current = (index + 1) % len(self._channels)
 
     def _explain(self, error: grpc.RpcError, method: str, scope: str, stream: str) -> PravegaError:
         assert isinstance(error, grpc.Call)
         code, details = error.code(), error.details() or "no details"
         subject = f"stream {scoped_name(scope, stream)}" if stream else f"scope {scope}"
+        if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+            return StoreDelayedError(f"{method} for {subject} has to wait: {details}")
+        if code is grpc.StatusCode.UNAVAILABLE and _reason_of(error):
+            return UnavailableError(f"{method} for {subject} cannot be done now: {details}")
         if code is grpc.StatusCode.UNAVAILABLE:
-            return UnavailableError(f"no controller answers at {self.address}")
+            return self._find_mistake()
         if code is grpc.StatusCode.NOT_FOUND:
             return NotFoundError(f"{subject} does not exist")
         if code is grpc.StatusCode.ALREADY_EXISTS:
@@ -573,9 +709,46 @@ class ControllerClient:
             )
         if code is grpc.StatusCode.INVALID_ARGUMENT:
             return UsageError(f"the controller refused {method} for {subject}: {details}")
-        if code in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED):
-            return RefusedError(f"no permission for {method} of {subject}: {details}")
+        if code is grpc.StatusCode.UNAUTHENTICATED:
+            return self._explain_unknown_caller(error.details() or "it is not valid")
+        if code is grpc.StatusCode.PERMISSION_DENIED:
+            who = "who calls" if self._credentials is None else self._credentials.described
+            return NoPermissionError(
+                f"{who} has no permission for {method} of {subject if scope else 'all scopes'}: ask"
+                f" an administrator to grant it ({details})"
+            )
         return ControllerFailureError(f"{method} for {subject} failed with {code.name}: {details}")
+
+    def _explain_unknown_caller(self, reason: str) -> NoPermissionError:
+        if self._credentials is None:
+            return NoPermissionError(
+                f"the controller at {self.address} asks who calls: give a user and a password, such"
+                " as by --user and --password-file"
+            )
+        return NoPermissionError(
+            f"the controller at {self.address} does not accept {self._credentials.described}:"
+            f" {reason}"
+        )
+
+
+def _open_channel(address: str, tls: ClientTls | None) -> grpc.Channel:
+    options = [
+        ("grpc.enable_http_proxy", 0),
+        ("grpc.max_receive_message_length", _MESSAGE_BYTES_MAX),
+        # gRPC's default pauses grow to minutes, and a restart takes seconds.
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", 1000),
+        # In spite of its name, this option is the maximum time of an attempt to connect.
+        ("grpc.min_reconnect_backoff_ms", int(CONNECT_SECONDS * 1000)),
+    ]
+    if tls is None:
+        return grpc.insecure_channel(address, options=options)
+    return grpc.secure_channel(address, make_channel_credentials(tls), options=options)
+
+
+def _is_away(error: grpc.RpcError) -> bool:
+    assert isinstance(error, grpc.Call)
+    return error.code() is grpc.StatusCode.UNAVAILABLE
 
 
 def _may_pass(error: grpc.RpcError) -> bool:
@@ -600,7 +773,18 @@ def _range_of_message(message: pb.SegmentRange) -> SegmentRange:
     return SegmentRange(message.segmentId.segmentId, message.minKey, message.maxKey)
 
 
-def _check(status: str, verb: str, scope: str, stream: str = "") -> None:
+def _reason_of(call: grpc.Call) -> str:
+    for key, value in call.trailing_metadata() or ():
+        if key == REASON_METADATA and isinstance(value, bytes):
+            return value.decode(errors="replace")
+    return ""
+
+
+def _because(sentence: str, reason: str) -> str:
+    return f"{sentence}: {reason}" if reason else sentence
+
+
+def _check(status: str, verb: str, scope: str, stream: str = "", *, reason: str = "") -> None:
     """Raise the error for a reply's status, unless it is SUCCESS."""
     if status == "SUCCESS":
         return
@@ -608,4 +792,5 @@ def _check(status: str, verb: str, scope: str, stream: str = "") -> None:
     kind, sentence = _STATUS_SENTENCES.get(
         status, (PravegaError, "the controller could not {verb} {name}")
     )
-    raise kind(sentence.format(scope=scope, stream=stream, name=name, verb=verb))
+    said = sentence.format(scope=scope, stream=stream, name=name, verb=verb)
+    raise kind(_because(said, reason))

@@ -1,6 +1,6 @@
 """The errors between a client and a store. An error's text is one sentence for the user.
 
-Owns: the error tree of all clients.
+Owns: the classes of errors of all clients.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ class PravegaError(Exception):
 
 
 class UsageError(PravegaError):
-    """The request to the client makes no sense."""
+    """The caller asked for something invalid, such as a malformed address or too long an event."""
 
 
 class NotFoundError(PravegaError):
@@ -26,12 +26,16 @@ class UnavailableError(PravegaError):
     """A server cannot be reached, or did not answer for too long."""
 
 
+class StoreDelayedError(PravegaError):
+    """A segment store waits, for example for room on a disk; later the request succeeds."""
+
+
 class TimedOutError(PravegaError):
-    """An answer or event did not come in time."""
+    """An answer or an event did not arrive in time."""
 
 
 class ConflictError(PravegaError):
-    """The state of a scope or stream does not allow this: sealed, not sealed, not empty."""
+    """The state of a scope or stream does not allow the request: sealed, not sealed, not empty."""
 
 
 class StreamSealedError(ConflictError):
@@ -39,8 +43,22 @@ class StreamSealedError(ConflictError):
 
 
 class RefusedError(PravegaError):
-    """A server refused a request, and would do so again."""
+    """A server refused a request, and would refuse it each time."""
+
+
+class NoPermissionError(RefusedError):
+    """A server does not know who calls, or does not permit the request to this caller."""
+
+
+class UntrustedServerError(PravegaError):
+    """A server cannot be trusted, or not be reached by TLS: its certificate does not fit."""
 
 
 class ControllerFailureError(PravegaError):
-    """The controller answered with a failure that may pass."""
+    """The controller answered with a failure; the same request may succeed later."""
+
+
+def gave_up(what: str, error: Exception) -> PravegaError:
+    """Return the error of a client that stops trying: what failed, and the last error."""
+    kind = StoreDelayedError if isinstance(error, StoreDelayedError) else UnavailableError
+    return kind(f"{what}: {error}")

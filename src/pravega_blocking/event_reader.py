@@ -2,12 +2,16 @@
 
 Owns: one cursor per segment, one connection per segment store, and the order of segments.
 
+A cursor has at most one read request under way. Its ``offset`` is the offset of the next byte to
+request; its ``pending`` are the last received bytes, which begin an incomplete event.
+
 Invariants:
-1. A segment is read only after all of its predecessors have been read to their end.
-2. A cursor requests its next byte at ``offset``; earlier bytes that are not yet whole events are
-   its ``pending``. A lost connection loses requests, never bytes.
-3. At most one read per segment is under way.
-4. A reader that stops at the tail stops at the tail of the moment in which it was opened.
+1. When segments are merged or split, a successor is read only after all of its predecessors were
+   read to their ends. Held by ``test_a_segment_is_read_after_all_of_its_predecessors``.
+2. When a connection breaks, the reader requests the missing bytes again: no event is lost, and none
+   is returned twice. Held by ``test_no_event_is_lost_or_doubled_when_connections_break``.
+3. When events are written after a reader with ``stop_at_tail`` was opened, it does not return them.
+   Held by ``test_reading_ends_at_the_tail_at_which_the_reader_was_opened``.
 """
 
 from __future__ import annotations
@@ -21,8 +25,8 @@ from dataclasses import dataclass
 from typing import Self
 
 from pravega_blocking.backoff import Patience
-from pravega_blocking.controller_client import RETRIED_ERRORS, ControllerClient
-from pravega_blocking.errors import PravegaError, RefusedError, UnavailableError
+from pravega_blocking.controller_client import RETRIED_ERRORS, ControllerClient, Purpose
+from pravega_blocking.errors import PravegaError, RefusedError, gave_up
 from pravega_blocking.positions import Start
 from pravega_blocking.segment_info import tail_offsets
 from pravega_wire import commands as wire
@@ -42,7 +46,7 @@ Address = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class ReadEvent:
-    """An event and the offset of its frame in its segment."""
+    """An event, and the offset of its header in its segment."""
 
     data: bytes
     segment_id: int
@@ -80,7 +84,7 @@ class _Cursor:
         return events
 
     def skip_to(self, offset: int) -> None:
-        """Continue after the truncated part."""
+        """Continue at an offset after the bytes that a truncation deleted."""
         self.offset = offset
         self.pending = b""
 
@@ -97,8 +101,9 @@ class _Link:
 class EventReader:
     """Reads a stream. Use it in one thread, within a ``with`` block.
 
-    With ``stop_at_tail`` reading ends at the tail of the moment in which the reader was opened;
-    else only when the stream is sealed. ``patience`` is how many seconds servers may stay away.
+    With ``stop_at_tail`` reading ends at the tail that the stream had when the reader was opened;
+    otherwise it ends when the stream is sealed. ``patience`` is the number of seconds for which
+    servers may be unreachable.
     """
 
     def __init__(
@@ -120,7 +125,7 @@ class EventReader:
         self._completed: set[int] = set()
         self._cursors: dict[int, _Cursor] = {}
         head = controller.head_segments(scope, stream)
-        self._delegation_token = head.delegation_token
+        self._access = controller.store_access(scope, stream, Purpose.READ)
         needs_tail = stop_at_tail or start is Start.TAIL
         tail = tail_offsets(controller, scope, stream) if needs_tail else {}
         self._ends: Mapping[int, int] = tail if stop_at_tail else {}
@@ -140,7 +145,7 @@ class EventReader:
 
     @property
     def is_finished(self) -> bool:
-        """Return whether every event has been returned and no more can come."""
+        """Return whether every event has been returned and the reader has reached its end."""
         return not self._events and not self._cursors
 
     @property
@@ -149,10 +154,10 @@ class EventReader:
         return bool(self._events)
 
     def next_event(self, *, timeout: float | None = None) -> ReadEvent | None:
-        """Return the next event; None when ``timeout`` seconds pass without one, or when finished.
+        """Return the next event; None after ``timeout`` seconds without one, or at the end.
 
-        Raises ``PravegaError`` if the stream does not hold events, ``UnavailableError`` when
-        servers stay away.
+        Raises ``PravegaError`` if the stream's bytes are not events, and ``UnavailableError`` when
+        servers are unreachable for too long.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while not self._events and self._cursors:
@@ -165,7 +170,7 @@ class EventReader:
     def _attempt(self, timeout: float | None) -> None:
         """Request data, and process the replies within ``timeout`` seconds."""
         try:
-            # A segment that opens may be at its end already, hence the loop.
+            # The successors of a completed segment may be at their ends already, hence the loop.
             while ended := [cursor for cursor in self._cursors.values() if cursor.is_at_end]:
                 for cursor in ended:
                     self._complete(cursor)
@@ -176,10 +181,9 @@ class EventReader:
                 self._receive(timeout)
         except RETRIED_ERRORS as error:
             if not self._patience.wait():
-                raise UnavailableError(
-                    f"{scoped_name(self._scope, self._stream)} could not be read for"
-                    f" {self._patience.seconds:g} s: {error}"
-                ) from error
+                name = scoped_name(self._scope, self._stream)
+                what = f"{name} could not be read for {self._patience.seconds:g} s"
+                raise gave_up(what, error) from error
 
     # ---- Segments --------------------------------------------------------------------------------
 
@@ -188,7 +192,7 @@ class EventReader:
         self._cursors[segment] = _Cursor(segment, name, offset, self._ends.get(segment))
 
     def _complete(self, cursor: _Cursor) -> None:
-        """End this segment, and begin the successors that wait for no other."""
+        """End a segment, and begin those successors all of whose predecessors have ended."""
         if cursor.pending:
             raise PravegaError(f"segment {cursor.name} ends within an event")
         successors = (
@@ -215,7 +219,7 @@ class EventReader:
         length = READ_BYTES if cursor.end is None else min(READ_BYTES, cursor.end - cursor.offset)
         request_id = connection.next_request_id()
         request = wire.ReadSegment(
-            cursor.name, cursor.offset, length, self._delegation_token, request_id
+            cursor.name, cursor.offset, length, self._access.token(), request_id
         )
         with self._dropping(cursor.address):
             connection.send(request)
@@ -230,7 +234,7 @@ class EventReader:
             address = by_fileno[fileno]
             link = self._links[address]
             with self._dropping(address):
-                replies = link.connection.receive_some()
+                replies = link.connection.receive_some(waits=False)
             link.heard = time.monotonic()
             self._patience.renew()
             for reply in replies:
@@ -238,6 +242,11 @@ class EventReader:
         self._keep_alive()
 
     def _process_reply(self, reply: wire.Reply, address: Address) -> None:
+        if isinstance(reply, wire.AuthTokenCheckFailed):
+            # The reply does not name its segment, so everything is requested again.
+            self._drop(address)
+            name = scoped_name(self._scope, self._stream)
+            raise self._access.refusal(reply, f"no permission to read {name}")
         cursor = self._cursor_of(reply)
         if cursor is None:
             return
@@ -253,17 +262,15 @@ class EventReader:
         elif isinstance(reply, wire.SegmentIsSealed):
             cursor.is_sealed = True
         elif isinstance(reply, wire.NoSuchSegment):
-            # The segment was truncated completely; its successors have the rest.
+            # A truncation deleted the whole segment; the stream continues in its successors.
             cursor.skip_to(cursor.offset)
             cursor.is_sealed = True
         elif isinstance(reply, wire.SegmentIsTruncated):
             cursor.skip_to(max(reply.start_offset, cursor.offset))
-        elif isinstance(reply, wire.AuthTokenCheckFailed):
-            raise RefusedError(f"no permission to read {scoped_name(self._scope, self._stream)}")
         elif isinstance(reply, wire.ErrorMessage):
             raise RefusedError(f"the segment store refused a read: {reply.message}")
         else:
-            # WrongHost, or a reply of a future server: ask the controller again.
+            # The reply is WrongHost, or unknown: ask the controller again which store to use.
             self._drop(address)
             raise ProtocolError(f"unexpected {type(reply).__name__}")
 
@@ -282,13 +289,13 @@ class EventReader:
         link = self._links.get(address)
         if link is None:
             with self._dropping(address):
-                connection = SegmentConnection(*address, timeout=REPLY_SECONDS)
+                connection = self._access.connect(*address, timeout=REPLY_SECONDS)
             now = time.monotonic()
             link = self._links[address] = _Link(connection, now, now)
         return link
 
     def _keep_alive(self) -> None:
-        """Send KeepAlive to silent segment stores; close connections that do not answer."""
+        """Send KeepAlive on idle connections; close those on which the answer does not come."""
         now = time.monotonic()
         for address, link in list(self._links.items()):
             if now - link.heard > SILENCE_SECONDS_MAX:
@@ -301,7 +308,7 @@ class EventReader:
 
     @contextmanager
     def _dropping(self, address: Address) -> Iterator[None]:
-        """Close the connection if the block fails to use it."""
+        """Close the connection to a store if the block raises a connection error."""
         try:
             yield
         except (ProtocolError, OSError):

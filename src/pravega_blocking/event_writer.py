@@ -3,9 +3,12 @@
 Owns: one writer per segment and the map from routing keys to them.
 
 Invariants:
-1. Events of one routing key are stored in the order of ``write``.
-2. When a segment is sealed, its unacknowledged events go to its successors before any later event
-   of the same keys.
+1. When a stream is scaled while events are under way, the unacknowledged events of a sealed segment
+   go to its successors before any later event of the same keys. So the events of one routing key
+   are stored in the order of ``write``.
+   Held by ``test_events_in_flight_follow_their_keys_through_scalings``.
+2. When segment stores are killed and restarted, each event is stored exactly once.
+   Held by ``test_nothing_is_lost_or_doubled_when_the_segment_store_is_killed``.
 """
 
 from __future__ import annotations
@@ -19,10 +22,12 @@ from pravega_blocking.backoff import Patience
 from pravega_blocking.controller_client import (
     RETRIED_ERRORS,
     ControllerClient,
+    Purpose,
     SegmentRange,
     Successor,
 )
-from pravega_blocking.errors import StreamSealedError, UnavailableError
+from pravega_blocking.delays import OnDelay
+from pravega_blocking.errors import StreamSealedError, gave_up
 from pravega_blocking.segment_writer import (
     PATIENCE_SECONDS,
     SegmentEndedError,
@@ -35,8 +40,9 @@ from pravega_wire.names import scoped_name, segment_name
 class EventWriter:
     """Writes events to a stream. Use it in one thread, within a ``with`` block.
 
-    ``write`` returns before the event is stored; ``flush`` returns when all are. Leaving the block
-    without an error flushes. ``patience`` is how many seconds servers may stay away.
+    ``write`` returns before the event is stored; ``flush`` returns when all events are. Leaving the
+    block without an error flushes. ``patience`` is the number of seconds for which servers may be
+    unreachable, or delay requests. ``on_delay`` is called once a second with the reason of a delay.
     """
 
     def __init__(
@@ -46,15 +52,17 @@ class EventWriter:
         stream: str,
         *,
         patience: float = PATIENCE_SECONDS,
+        on_delay: OnDelay | None = None,
     ) -> None:
         self._controller = controller
         self._scope = scope
         self._stream = stream
         self._patience = Patience(patience)
+        self._on_delay = on_delay
         self._retired_events = 0
         self._random = random.Random()
         current = controller.current_segments(scope, stream)
-        self._delegation_token = current.delegation_token
+        self._access = controller.store_access(scope, stream, Purpose.WRITE)
         if not current.ranges:
             raise StreamSealedError(f"stream {scoped_name(scope, stream)} is sealed")
         self._routes: list[tuple[SegmentRange, SegmentWriter]] = [
@@ -78,8 +86,14 @@ class EventWriter:
 
     @property
     def acknowledged_events(self) -> int:
-        """Return the number of events that are known to be stored."""
+        """Return the number of events that were acknowledged."""
         return self._retired_events + sum(w.acknowledged_events for w in self._writers())
+
+    @property
+    def sent_events(self) -> int:
+        """Return the number of events that may be stored: those that were acknowledged, and those
+        that were sent and have no answer yet."""
+        return self._retired_events + sum(w.sent_events for w in self._writers())
 
     def close(self) -> None:
         """Close the connections, without waiting for anything."""
@@ -90,7 +104,7 @@ class EventWriter:
         """Add an event; without a routing key it goes to any segment.
 
         Raises ``UsageError`` for an event over 8 MiB, ``StreamSealedError`` when the stream has
-        been sealed, ``UnavailableError`` when servers stay away.
+        been sealed, ``UnavailableError`` when servers are unreachable for too long.
         """
         position = self._random.random() if routing_key is None else routing_key_hash(routing_key)
         writer = self._route(position)
@@ -104,7 +118,7 @@ class EventWriter:
 
     def flush(self) -> None:
         """Wait until every event written so far is stored."""
-        # Successors of a segment that ended meanwhile have work again, hence the loop.
+        # When a segment ends here, its successors get its events to send, hence the loop.
         while busy := [writer for writer in self._writers() if not writer.is_idle]:
             for writer in busy:
                 self._drive(writer, drain=False)
@@ -112,13 +126,13 @@ class EventWriter:
                 self._drive(writer, drain=True)
 
     def _writers(self) -> list[SegmentWriter]:
-        """Return each segment writer once: a successor by merge serves several ranges."""
+        """Return each segment writer once, although one may serve several ranges after a merge."""
         return list({writer.name: writer for _, writer in self._routes}.values())
 
     def _new_writer(self, segment: int) -> SegmentWriter:
         locate = partial(self._controller.segment_address, self._scope, self._stream, segment)
         name = segment_name(self._scope, self._stream, segment)
-        return SegmentWriter(name, locate, delegation_token=self._delegation_token)
+        return SegmentWriter(name, locate, access=self._access, on_delay=self._on_delay)
 
     def _route(self, position: float) -> SegmentWriter:
         for item, writer in self._routes:
@@ -127,14 +141,17 @@ class EventWriter:
         return self._routes[-1][1]
 
     def _drive(self, writer: SegmentWriter, *, drain: bool) -> None:
-        """Send the batch and receive replies: the needed ones, or with ``drain`` all due."""
+        """Send a writer's batch and receive replies as ``SegmentWriter.drive`` does.
+
+        If the segment has ended, its successors get the events that are not stored.
+        """
         try:
             writer.drive(self._patience, drain=drain)
         except SegmentEndedError:
             self._replace(writer)
 
     def _replace(self, ended: SegmentWriter) -> None:
-        """Replace a segment that has ended by its successors, and give them its events."""
+        """Replace a segment that has ended by its successors, which get its unstored events."""
         (segment,) = {item.segment_id for item, writer in self._routes if writer is ended}
         successors = self._ask_successors(segment)
         events = ended.release()
@@ -167,7 +184,6 @@ class EventWriter:
                 return self._controller.successors(self._scope, self._stream, segment)
             except RETRIED_ERRORS as error:
                 if not self._patience.wait():
-                    raise UnavailableError(
-                        f"{scoped_name(self._scope, self._stream)} could not be written to for"
-                        f" {self._patience.seconds:g} s: {error}"
-                    ) from error
+                    name = scoped_name(self._scope, self._stream)
+                    what = f"{name} could not be written to for {self._patience.seconds:g} s"
+                    raise gave_up(what, error) from error

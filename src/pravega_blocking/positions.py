@@ -1,6 +1,7 @@
 """The positions at which reading a stream begins.
 
-Owns: the words for its two ends. Imports nothing, so that a command line can offer them quickly.
+Owns: the words for a stream's two ends. This module has no imports of the product, because the
+command line needs the words at each start.
 """
 
 from __future__ import annotations

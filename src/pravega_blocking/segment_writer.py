@@ -1,13 +1,18 @@
 """Appends events to one segment, each once, through restarts of its segment store.
 
-Owns: a connection, the batch to fill and the blocks in flight.
+Owns: a connection, the batch to fill, and the blocks that were sent and have no reply yet.
+
+A writer keeps its id and its event numbers when it connects again. The store answers with the
+number of the last event that it has of this writer. The writer sends the events after that number
+again.
 
 Invariants:
-1. An event is kept until it is acknowledged. Events are stored in the order of ``add``.
-2. A writer keeps its id and its event numbers over reconnects: events that AppendSetup reports as
-   stored are never sent again, and all others are, in order.
-3. With more than ``IN_FLIGHT_BYTES_MAX`` or ``BLOCKS_MAX`` unacknowledged, ``drive`` waits, so that
-   neither side's memory nor the socket of the replies fills up.
+1. When a connection breaks before or after the store has stored a block, each event is stored once,
+   in the order of ``add``.
+   Held by ``test_every_event_is_stored_once_in_order_however_connections_break``.
+2. When more than ``BLOCKS_MAX`` blocks, or more than ``IN_FLIGHT_BYTES_MAX`` bytes, have no reply,
+   ``drive`` waits for replies. This bounds the memory of both sides, and the replies in the socket.
+   Held by ``test_a_writer_waits_for_replies_when_too_many_blocks_have_none``.
 """
 
 from __future__ import annotations
@@ -18,9 +23,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from pravega_blocking.access.tokens import PLAIN, StoreAccess
 from pravega_blocking.backoff import Patience
 from pravega_blocking.controller_client import RETRIED_ERRORS
-from pravega_blocking.errors import RefusedError, UnavailableError, UsageError
+from pravega_blocking.delays import Delays, OnDelay
+from pravega_blocking.errors import RefusedError, UsageError, gave_up
 from pravega_wire import commands as wire
 from pravega_wire.blocking import SegmentConnection
 from pravega_wire.connection import append_block
@@ -42,7 +49,10 @@ Event: TypeAlias = tuple[float, bytes]
 
 
 class SegmentEndedError(Exception):
-    """The segment is sealed, or gone: with its stream's truncated past, or with a transaction."""
+    """The segment accepts no more events: it is sealed, or was deleted.
+
+    A truncation of the stream, or the end of the transaction, deletes segments.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +67,23 @@ class _Block:
 class SegmentWriter:
     """Sends events to the segment ``name``. Use it in one thread.
 
-    ``locate`` returns the segment's store; it is called before each connection.
+    ``locate`` returns the address of the segment's store; it is called before each connection.
+    ``access`` is the way to it, with a token to write.
+    ``on_delay`` is called once a second with the reason, if a store gives one for its silence.
     """
 
     def __init__(
-        self, name: str, locate: Callable[[], Address], *, delegation_token: str = ""
+        self,
+        name: str,
+        locate: Callable[[], Address],
+        *,
+        access: StoreAccess = PLAIN,
+        on_delay: OnDelay | None = None,
     ) -> None:
         self.name = name
         self.acknowledged_events = 0
         self._locate = locate
-        self._delegation_token = delegation_token
+        self._access = access
         self._writer_id = os.urandom(16)
         self._event_number = 0
         self._batch: list[Event] = []
@@ -75,6 +92,8 @@ class SegmentWriter:
         self._in_flight_bytes = 0
         self._connection: SegmentConnection | None = None
         self._request_id = 0
+        self._delays = Delays(on_delay, access)
+        self._patience = Patience(PATIENCE_SECONDS)
 
     def add(self, event: Event) -> bool:
         """Add an event to the batch, and return whether the batch is ready to be sent.
@@ -90,15 +109,22 @@ class SegmentWriter:
 
     @property
     def is_idle(self) -> bool:
-        """Return whether every event that was added is stored."""
+        """Return whether every event that was added has been acknowledged."""
         return not self._batch and not self._in_flight
 
-    def drive(self, patience: Patience, *, drain: bool) -> None:
-        """Send the batch and receive replies: the needed ones, or with ``drain`` all due.
+    @property
+    def sent_events(self) -> int:
+        """Return the number of events that were acknowledged, or sent and not answered yet."""
+        return self.acknowledged_events + sum(len(block.events) for block in self._in_flight)
 
-        Raises ``SegmentEndedError`` when the segment takes no more events, ``UnavailableError``
-        when servers stay away for longer than ``patience``.
+    def drive(self, patience: Patience, *, drain: bool) -> None:
+        """Send the batch, and wait for replies until few enough blocks have none.
+
+        With ``drain`` wait until every block has its reply. Raises ``SegmentEndedError`` when the
+        segment accepts no more events, ``UnavailableError`` when servers are unreachable for longer
+        than ``patience``, and ``StoreDelayedError`` when the store delays requests for so long.
         """
+        self._patience = patience
         while not self.is_idle:
             try:
                 self._send_batch()
@@ -112,12 +138,11 @@ class SegmentWriter:
             except RETRIED_ERRORS as error:
                 self.disconnect()
                 if not patience.wait():
-                    raise UnavailableError(
-                        f"{self.name} could not be written to for {patience.seconds:g} s: {error}"
-                    ) from error
+                    what = f"{self.name} could not be written to for {patience.seconds:g} s"
+                    raise gave_up(what, error) from error
 
     def release(self) -> list[Event]:
-        """Remove and return every event that is not known to be stored, in order."""
+        """Remove and return every event that was not acknowledged, in order."""
         events = [event for block in self._in_flight for event in block.events] + self._batch
         self._in_flight.clear()
         self._in_flight_bytes = 0
@@ -126,7 +151,7 @@ class SegmentWriter:
         return events
 
     def disconnect(self) -> None:
-        """Close the connection, idempotently; the next one sends unacknowledged events again."""
+        """Close the connection. The next one sends the unacknowledged events again. Idempotent."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -134,7 +159,10 @@ class SegmentWriter:
     # ---- Sending and receiving -------------------------------------------------------------------
 
     def _must_wait(self, *, drain: bool) -> bool:
-        """Return whether to wait: with ``drain`` for any due reply, else beyond the bounds."""
+        """Return whether to wait for a reply: with ``drain`` while any block has none.
+
+        Otherwise, wait while more blocks or bytes than the bounds have none.
+        """
         if drain:
             return bool(self._in_flight)
         return self._in_flight_bytes > IN_FLIGHT_BYTES_MAX or len(self._in_flight) > BLOCKS_MAX
@@ -144,7 +172,7 @@ class SegmentWriter:
         connection = self._connected()
         while self._batch:
             block = self._next_block()
-            # In flight before it is sent: a send that fails half-way may have reached the server.
+            # Count the block as sent before it is sent: if the call fails, the store may have it.
             self._in_flight.append(block)
             self._in_flight_bytes += block.byte_count
             self._send(connection, block)
@@ -168,23 +196,28 @@ class SegmentWriter:
         assert self._connection is not None
         reply = self._connection.receive(timeout=REPLY_SECONDS)
         if not isinstance(reply, wire.DataAppended):
-            raise _refusal(reply, self.name)
+            raise self._refusal(reply)
         self._acknowledge(reply.event_number)
 
     def _connected(self) -> SegmentConnection:
-        """Return the connection; set up a missing one, and send it everything in flight."""
+        """Return the connection; without one, connect, and send all unacknowledged blocks again."""
         if self._connection is not None:
             return self._connection
-        connection = SegmentConnection(*self._locate(), timeout=REPLY_SECONDS)
+        host, port = self._locate()
+        token = self._access.token()
+        connection = self._access.connect(
+            host,
+            port,
+            timeout=REPLY_SECONDS,
+            on_wait=lambda: self._delays.look(host, port, self._patience),
+        )
         try:
             self._request_id = connection.next_request_id()
             reply = connection.call(
-                wire.SetupAppend(
-                    self._request_id, self._writer_id, self.name, self._delegation_token
-                )
+                wire.SetupAppend(self._request_id, self._writer_id, self.name, token)
             )
             if not isinstance(reply, wire.AppendSetup):
-                raise _refusal(reply, self.name)
+                raise self._refusal(reply)
             self._acknowledge(reply.last_event_number)
             for block in self._in_flight:
                 self._send(connection, block)
@@ -206,18 +239,22 @@ class SegmentWriter:
 
     def _acknowledge(self, event_number: int) -> None:
         while self._in_flight and self._in_flight[0].last_event_number <= event_number:
-            block = self._in_flight.popleft()
-            self._in_flight_bytes -= block.byte_count
+            # If an interrupt comes between these lines, a block counts as sent and as stored: it
+            # must not be missing from both counts.
+            block = self._in_flight[0]
             self.acknowledged_events += len(block.events)
+            self._in_flight_bytes -= block.byte_count
+            self._in_flight.popleft()
 
-
-def _refusal(reply: wire.Reply, segment: str) -> Exception:
-    """Return the error for a reply that is not an acknowledgement."""
-    if isinstance(reply, wire.SegmentIsSealed | wire.NoSuchSegment):
-        return SegmentEndedError()
-    if isinstance(reply, wire.AuthTokenCheckFailed):
-        return RefusedError(f"no permission to write to segment {segment}")
-    if isinstance(reply, wire.ErrorMessage):
-        return RefusedError(f"the segment store refused an append to {segment}: {reply.message}")
-    # WrongHost, InvalidEventNumber and replies of future servers: connect again.
-    return ProtocolError(f"unexpected {type(reply).__name__}")
+    def _refusal(self, reply: wire.Reply) -> Exception:
+        """Return the error for a reply that is not an acknowledgement."""
+        if isinstance(reply, wire.SegmentIsSealed | wire.NoSuchSegment):
+            return SegmentEndedError()
+        if isinstance(reply, wire.AuthTokenCheckFailed):
+            return self._access.refusal(reply, f"no permission to write to segment {self.name}")
+        if isinstance(reply, wire.ErrorMessage):
+            return RefusedError(
+                f"the segment store refused an append to {self.name}: {reply.message}"
+            )
+        # After WrongHost, InvalidEventNumber and unknown replies, the writer connects again.
+        return ProtocolError(f"unexpected {type(reply).__name__}")

@@ -1,9 +1,11 @@
 """A stream's settings: scaling, retention and tags, and the units in which users write them.
 
-Owns: ``StreamSettings``, its form in the controller's messages, and the texts of durations, sizes.
+Owns: ``StreamSettings``, its form in the controller's messages, and the text of durations and
+sizes.
 
 Invariants:
-1. Settings that are read from a stream and sent back unchanged change nothing.
+1. When the settings of a stream are read and sent back unchanged, the message is the same.
+   Held by ``test_settings_read_from_a_stream_and_sent_back_change_nothing``.
 """
 
 from __future__ import annotations
@@ -60,7 +62,10 @@ class Scaling:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """TIME counts milliseconds, SIZE bytes. ``maximum`` bounds what slow readers may hold back."""
+    """The part of a stream to keep, in milliseconds (TIME) or bytes (SIZE).
+
+    ``minimum`` is always kept. Data that reader groups still need are kept up to ``maximum``.
+    """
 
     type: RetentionKind = RetentionKind.NONE
     minimum: int = 0
@@ -150,7 +155,7 @@ def parse_size_bytes(text: str) -> int:
 
 
 def format_size(size: int) -> str:
-    """Return a size for people: three digits and a unit of a power of ten."""
+    """Return a size with three digits and a decimal unit, such as ``1.25 MB``."""
     value = float(size)
     for unit in ("B", "kB", "MB", "GB"):
         if value < 1000:

@@ -2,10 +2,12 @@
 
 Owns: one writer for each segment of the transaction, and the map from routing keys to them.
 
+All events of one routing key go to one segment, over one connection, so they keep their order.
+Readers see the events only after the transaction was committed.
+
 Invariants:
-1. Events of one routing key keep their order: they go to one segment, over one connection.
-2. ``flush`` returns when every event is durable. Nothing can be read before the transaction is
-   committed.
+1. When ``flush`` returns, every event is stored once, in the order of its key, although connections
+   have broken. Held by ``test_a_flush_of_a_transaction_returns_when_all_its_events_are_stored``.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from pravega_blocking.access.tokens import PLAIN, StoreAccess
 from pravega_blocking.backoff import Patience
 from pravega_blocking.controller_client import BegunTransaction
 from pravega_blocking.errors import RefusedError, UsageError
@@ -31,7 +34,7 @@ from pravega_wire.names import segment_name, transaction_segment_name
 class TransactionWriter:
     """Writes events to the segments of a transaction. Use it in one thread.
 
-    ``locate`` returns the store of a segment of the stream.
+    ``locate`` returns the store of a segment of the stream; ``access`` is the way to the stores.
     """
 
     def __init__(
@@ -40,6 +43,8 @@ class TransactionWriter:
         stream: str,
         transaction: BegunTransaction,
         locate: Callable[[int], Address],
+        *,
+        access: StoreAccess = PLAIN,
     ) -> None:
         ranges = sorted(transaction.ranges, key=lambda item: item.low)
         self._lows = [item.low for item in ranges]
@@ -49,6 +54,7 @@ class TransactionWriter:
                     segment_name(scope, stream, item.segment_id), transaction.identifier
                 ),
                 partial(locate, item.segment_id),
+                access=access,
             )
             for item in ranges
         ]
@@ -59,10 +65,10 @@ class TransactionWriter:
         """Write events, each with its routing key; an event without a key goes to any segment.
 
         Raises ``UsageError`` for an event that cannot be stored, ``RefusedError`` when the
-        transaction has ended, ``UnavailableError`` when servers stay away.
+        transaction has ended, ``UnavailableError`` when servers are unreachable for too long.
         """
         if keys is None:
-            # All in a row to one segment: their order is kept, and the next ones go to another.
+            # All go to one segment, which keeps their order. The next call uses another segment.
             writer = self._next_writer()
             for event in events:
                 if writer.add((0.0, _bytes_of(event))):

@@ -1,1 +1,1 @@
-"""The records of a cluster in ZooKeeper: its living hosts, and the containers of each one."""
+"""A cluster's records in ZooKeeper: its running hosts, and the containers of each."""

@@ -1,14 +1,15 @@
-"""The rule that gives containers to hosts: a pure function.
+"""Assigns containers to hosts, by a pure function.
 
 Owns: ``balance_containers``.
 
-Invariants, for every map and every set of hosts:
-1. Each container below the count is given to one host, nothing else is, and a host that is gone has
-   none; every host is in the map.
-2. No host has two containers more than another.
-3. As few containers move as these allow: one moves only if its host is gone or has more than its
-   share. The hosts that have the most already get the larger shares.
-4. Equal maps and hosts give equal maps, and a balanced map stays unchanged.
+Invariants:
+1. Whatever the map and the hosts are, the new map has exactly these hosts and gives each container
+   to one of them; no host has two containers more than another. Held by
+   ``test_a_map_is_whole_even_and_stays``.
+2. When a map is balanced already, it stays the same. Held by
+   ``test_a_map_is_whole_even_and_stays``.
+3. When containers have to move, no balanced map needs fewer moves. Held by
+   ``test_no_map_needs_fewer_moves``.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ from typing import TypeVar
 from pravega_cluster.records import Host
 
 AnyHost = TypeVar("AnyHost", Host, int)
-"""A host of a cluster, or the number of a store on one machine: any value that has an order."""
+"""A host of a cluster, or the number of a store on one machine. Any sortable type will do."""
 
 
 def balance_containers(
     current: Mapping[AnyHost, frozenset[int]], hosts: Set[AnyHost], container_count: int
 ) -> dict[AnyHost, frozenset[int]]:
-    """Return a map that gives all containers to the hosts; there must be at least one host."""
+    """Return a map that assigns all containers to ``hosts``, of which there must be at least
+    one."""
     every = frozenset(range(container_count))
     kept = {host: sorted(current.get(host, frozenset()) & every) for host in hosts}
     share, larger_count = divmod(container_count, len(hosts))

@@ -1,8 +1,8 @@
-"""Tasks that follow nodes of ZooKeeper, in one session after the other.
+"""Runs tasks that follow nodes of ZooKeeper, in one session after the other.
 
-Owns: ``follow`` (uses the content of a node, again after each change), ``live_in_sessions`` (opens
-a session whenever the last one is lost), and waiting for a change without missing the end of the
-session.
+Owns: ``follow``, which calls a function with the content of a node after each change,
+``live_in_sessions``, which opens a new session when the last one is lost, and ``wait_for_change``,
+which also ends when the session does.
 """
 
 from __future__ import annotations
@@ -24,19 +24,21 @@ from zookeeper_client.api import (
 )
 
 LOOK_SECONDS = 10.0
-"""Interval, in seconds, of reads of the nodes without a notification."""
+"""Maximum time, in seconds, between two reads of a node, even without a notification."""
 RETRY_SECONDS = 1.0
-"""Pause, in seconds, after a call without an answer, and after a failure to open a session."""
+"""Pause, in seconds, after a call without an answer, and after a failed attempt to open a
+session."""
 
 T = TypeVar("T")
 OpenSession: TypeAlias = Callable[[trio.Nursery], AbstractAsyncContextManager[ZooKeeper]]
-"""Opens a session, whose timer runs in the nursery; ``open_zookeeper`` with its arguments."""
+"""Opens a session, whose timer runs in the nursery, like ``open_zookeeper`` with its arguments."""
 
 log = structlog.get_logger(__name__)
 
 
 async def wait_for_change(zookeeper: ZooKeeper, changed: trio.Event, seconds_max: float) -> None:
-    """Wait for an event, for the session and the time at most. Raises ``SessionLostError``."""
+    """Wait for an event, at most ``seconds_max``. Raises ``SessionLostError`` when the session
+    ends."""
 
     async def wait_for_end() -> None:
         await zookeeper.lost.wait()
@@ -63,8 +65,8 @@ async def follow(
 ) -> None:
     """Call ``use`` with the result of ``read``: now, after each change, and every ``LOOK_SECONDS``.
 
-    ``read`` gets an ``on_change`` to pass on. A node that it cannot decode is logged and skipped:
-    the last readable content stays in use. Ends by ``SessionLostError``.
+    ``read`` gets an ``on_change``, which it passes to ZooKeeper. If it cannot decode a node, this
+    is logged, and the last content stays in use. Raises ``SessionLostError``.
     """
     while True:
         changed = trio.Event()
@@ -88,9 +90,10 @@ def _first_leaf(error: BaseException) -> BaseException:
 async def live_in_sessions(
     open_session: OpenSession, live: Callable[[ZooKeeper], Awaitable[None]]
 ) -> None:
-    """Run ``live`` in a session, and again in a new one whenever that is lost, for ever.
+    """Run ``live`` in a session, and again in a new session whenever one is lost. Never returns.
 
-    ``live`` may run tasks of its own; when one raises an error of ZooKeeper's, so does ``live``.
+    ``live`` may run tasks of its own. If one of these raises ``SessionLostError`` or
+    ``ConnectionLostError``, ``live`` must raise it, too.
     """
     while True:
         began = trio.current_time()
@@ -100,5 +103,5 @@ async def live_in_sessions(
                 nursery.cancel_scope.cancel()
         except* (SessionLostError, ConnectionLostError) as group:
             log.warning("no session with ZooKeeper", reason=str(_first_leaf(group)))
-        # A session that was lost after a good while is followed by another one at once.
+        # After a session that lasted ``RETRY_SECONDS``, open the next one at once.
         await trio.sleep(max(0.0, RETRY_SECONDS - (trio.current_time() - began)))

@@ -1,18 +1,20 @@
-"""The election of a leader among processes: a queue of nodes in ZooKeeper, as the original has it.
+"""Elects a leader among processes, by a queue of nodes in ZooKeeper as in Pravega.
 
 Owns: ``LeaderLatch``.
 
     <path>/_c_<uuid>-lock-<10 digits>     ephemeral and sequential; the lowest number leads
 
-The names are those of Curator's leader selector, so that the original's controllers and these can
-replace each other: of a name only the number behind ``lock-`` counts.
+The names are those of Curator's leader selector, so that Pravega's controllers and these can
+replace each other. Of a name only the number after ``lock-`` matters. A process that waits watches
+only the node right before its own, so that the end of one process wakes one other. The result of
+``leads`` may be outdated when the caller has it: a caller that then changes something needs a
+condition of its own, see ``monitor``.
 
 Invariants:
-1. This session has one node at most. After a lost answer the node is searched by its uuid, and
-   created again only if it does not exist.
-2. A process that waits watches the node right before its own: one end wakes one process.
-3. ``leads`` is true of the moment in which ZooKeeper answered. A caller that acts on it needs a
-   condition of its own, see ``monitor``.
+1. When answers of ZooKeeper get lost, each session has one node all the same: a node is found again
+   by its uuid. Held by ``test_lost_answers_make_no_second_node``.
+2. When the leader's node or session ends, the next process in the queue leads at once. Held by
+   ``test_turns_are_taken_in_order``.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ log = structlog.get_logger(__name__)
 
 
 class LeaderLatch:
-    """The place of one process in the queue, in one session."""
+    """One process's place in the queue, in one session."""
 
     def __init__(self, zookeeper: ZooKeeper, path: str, *, random: Random) -> None:
         self._zookeeper = zookeeper
@@ -48,7 +50,7 @@ class LeaderLatch:
         self._prefix = f"_c_{uuid.UUID(int=random.getrandbits(128), version=4)}-{_LOCK}"
 
     async def wait_to_lead(self) -> None:
-        """Wait for this process's turn. Raises ``SessionLostError`` if the session ends."""
+        """Wait until this process leads. Raises ``SessionLostError`` if the session ends."""
         while True:
             changed = trio.Event()
             seconds = LOOK_SECONDS
@@ -63,21 +65,20 @@ class LeaderLatch:
             await wait_for_change(self._zookeeper, changed, seconds)
 
     async def leads(self) -> bool:
-        """Return whether this process's node is the first one now. Raises ``ZooKeeperError``."""
+        """Return whether this process's node is now the first one. Raises ``ZooKeeperError``."""
         queue = await self._queue()
         return bool(queue) and queue[0].startswith(self._prefix)
 
     async def give_up(self) -> None:
-        """Leave the queue. Raises ``ZooKeeperError``; the node then goes with the session."""
+        """Leave the queue. Raises ``ZooKeeperError``; the node then ends with the session."""
         for name in await self._queue():
             if name.startswith(self._prefix):
                 with suppress(NoNodeError):
                     await self._zookeeper.delete(f"{self._path}/{name}")
 
     async def _stand_first(self, on_change: OnChange) -> bool:
-        """Join the queue if necessary, and return whether no process is before this one. If one is,
-        call ``on_change`` when the node right before this one changes.
-        """
+        """Join the queue if necessary; return whether this process's node is the first one.
+        Otherwise ``on_change`` is called when the node right before it changes."""
         queue = await self._queue()
         own = [place for place, name in enumerate(queue) if name.startswith(self._prefix)]
         if not own:
@@ -97,7 +98,8 @@ class LeaderLatch:
         return False
 
     async def _queue(self) -> list[str]:
-        """Return the names of all nodes in their order; foreign names are skipped."""
+        """Return the names of all nodes in the order of their numbers. Names without a number are
+        skipped."""
         try:
             names = await self._zookeeper.children(self._path)
         except NoNodeError:

@@ -1,19 +1,32 @@
-"""Keeps the map of containers in step with the living hosts, on the controller that leads.
+"""Changes the map of containers when hosts come or go, on the controller that leads.
 
-Owns: ``ContainerMonitor``: the time at which the map is balanced again, and its writing.
+Owns: ``ContainerMonitor``, which decides when the map is balanced again, and writes it.
 
-The leader reads hosts and map, and writes the map that ``balance_containers`` gives. It does so
-soon after a change: it waits for ``GATHER_SECONDS``, in which a restarted host registers again and
-other new hosts appear, and at least until ``pause_seconds_min`` after its last write.
+The leader reads the hosts and the map, and writes the map that ``balance_containers`` returns.
+After a change it first waits: at least ``GATHER_SECONDS``, in which a restarted host registers
+again and further new hosts appear, and until ``pause_seconds_min`` after its last write.
+
+Example: 8 containers on the hosts 1, 2 and 3. Host 2 dies; 0.5 seconds later the leader writes the
+second map. Host 4 joins; 0.5 seconds later, or ``pause_seconds_min`` after that write, it writes
+the third::
+
+    1: 0 3 6      2: 1 4 7    3: 2 5
+    1: 0 3 4 6                3: 1 2 5 7              only 1, 4 and 7 have moved
+    1: 0 3 4                  3: 1 2 5      4: 6 7    only 6 and 7 have moved
 
 Invariants:
-1. The map is written on condition of the version that was read after this process was found to
-   lead, so of two that believe to lead only one replaces a map that both have read.
-2. Without a host the map stays as it is: no host could serve any container, and hosts that come
-   back continue with the containers that they had.
-3. While ZooKeeper is unreachable nothing is concluded: calls wait or fail, and leadership ends with
-   the session.
-4. A damaged map is not overwritten.
+1. When another leader has written the map since this one read it, this one writes nothing. Held by
+   ``test_a_leader_that_slept_writes_nothing_on_a_map_of_the_next``.
+2. When this process does not lead any more, it does not write the map. Held by
+   ``test_a_leader_whose_node_is_gone_writes_no_more``.
+3. When no host is registered, the map stays as it is, so that hosts that come back have the same
+   containers. Held by ``test_without_hosts_the_map_stays``.
+4. When a host is back within ``GATHER_SECONDS``, it keeps its containers. Held by
+   ``test_a_host_that_is_back_at_once_keeps_its_containers``.
+5. When answers of ZooKeeper get lost, the map always has each container once, and matches the hosts
+   in the end. Held by ``test_the_map_follows_the_hosts_among_losses``.
+6. When the map is damaged, it is not overwritten. Held by
+   ``test_a_damaged_map_is_not_written_over``.
 """
 
 from __future__ import annotations
@@ -40,13 +53,13 @@ from zookeeper_client.api import (
 
 GATHER_SECONDS = 0.5
 MISSING = -1
-"""Version of a map that does not exist."""
+"""Version that stands for a map that does not exist yet."""
 
 log = structlog.get_logger(__name__)
 
 
 class _Plan(NamedTuple):
-    """The present map, its version, and the balanced map."""
+    """A planned change: the present map, its version, and the balanced map."""
 
     current: ContainerMap
     version: int
@@ -54,7 +67,7 @@ class _Plan(NamedTuple):
 
 
 class ContainerMonitor:
-    """Keeps the map while this process leads, in one session."""
+    """Keeps the map balanced while this process leads, in one session."""
 
     def __init__(
         self,
@@ -73,7 +86,7 @@ class ContainerMonitor:
         self._wrote_at = -float("inf")
 
     async def run(self) -> None:
-        """Keep the map whenever it is this process's turn to lead. Raises ``SessionLostError``."""
+        """Keep the map balanced whenever this process leads. Raises ``SessionLostError``."""
         while True:
             latch = LeaderLatch(self._zookeeper, self._paths.leader, random=self._random)
             await latch.wait_to_lead()
@@ -82,7 +95,7 @@ class ContainerMonitor:
             log.warning("leads no more")
 
     async def _lead(self, latch: LeaderLatch) -> None:
-        """Keep the map until another process leads."""
+        """Keep the map balanced until another process leads."""
         while True:
             changed = trio.Event()
             seconds = LOOK_SECONDS
@@ -92,7 +105,7 @@ class ContainerMonitor:
                     return
                 if plan.wanted != plan.current:
                     await self._pause()
-                    # Changes during the pause count, too.
+                    # Plan again, because hosts may have changed during the pause.
                     if (plan := await self._plan(latch)) is None:
                         return
                     await self._write(plan)
@@ -118,7 +131,7 @@ class ContainerMonitor:
         await wait_for_change(self._zookeeper, trio.Event(), max(GATHER_SECONDS, due))
 
     async def _write(self, plan: _Plan) -> None:
-        """Write the map, unless another has done so since it was read."""
+        """Write the map, unless another process has written it since it was read."""
         if plan.wanted == plan.current:
             return
         self._wrote_at = trio.current_time()

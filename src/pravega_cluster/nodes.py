@@ -1,12 +1,12 @@
-"""The places of a cluster's nodes in ZooKeeper, and reading them.
+"""Has the paths of a cluster's nodes in ZooKeeper, and reads these nodes.
 
 Owns: the paths below a cluster's root ``/pravega/<name>``, ``read_hosts``, ``read_map`` and
 ``read_container_count``.
 
-    <root>/cluster/hosts/<ip>:<port>:                      ephemeral, a segment store that lives
-    <root>/cluster/controllers/<ip>:<port>:<endpoint>      ephemeral, a controller that lives
+    <root>/cluster/hosts/<ip>:<port>:                      ephemeral, a running segment store
+    <root>/cluster/controllers/<ip>:<port>:<endpoint>      ephemeral, a running controller
     <root>/cluster/segmentContainerHostMapping             the containers of each host
-    <root>/cluster/faulthandlerleader/                     the writer of that map: see ``latch``
+    <root>/cluster/faulthandlerleader/                     the queue for its writer: see ``latch``
     <root>/segstore/identity                               the stores' record of the cluster
 """
 
@@ -32,7 +32,7 @@ log = structlog.get_logger(__name__)
 
 
 class ClusterPaths(NamedTuple):
-    """The nodes of one cluster."""
+    """The paths of one cluster's nodes."""
 
     root: str
 
@@ -78,7 +78,7 @@ def find_paths(cluster: str) -> ClusterPaths:
 async def read_hosts(
     zookeeper: ZooKeeper, path: str, on_change: OnChange | None = None
 ) -> frozenset[Host]:
-    """Return the hosts that are registered below a path; skip names that are not a host's."""
+    """Return the hosts that are registered below a path. Other names are logged and skipped."""
     try:
         names = await zookeeper.children(path, on_change)
     except NoNodeError:
@@ -96,9 +96,10 @@ async def read_hosts(
 async def read_map(
     zookeeper: ZooKeeper, paths: ClusterPaths, on_change: OnChange | None = None
 ) -> VersionedMap | None:
-    """Return the map of containers, or None before there is one; then call ``on_change`` with it.
+    """Return the map of containers; None if there is none yet. Then ``on_change`` is called when it
+    is made.
 
-    Raises ``ClusterRecordError`` for a damaged one.
+    Raises ``ClusterRecordError`` if the map is damaged.
     """
     while True:
         try:
@@ -118,9 +119,9 @@ async def read_map(
 async def read_container_count(
     zookeeper: ZooKeeper, paths: ClusterPaths, on_change: OnChange | None = None
 ) -> int | None:
-    """Return how many containers the cluster has; None before a store has recorded it.
+    """Return how many containers the cluster has; None if no store has recorded it yet.
 
-    Raises ``ClusterRecordError`` if that cannot be read.
+    Raises ``ClusterRecordError`` if the record is damaged.
     """
     try:
         data, _ = await zookeeper.get(paths.identity, on_change)

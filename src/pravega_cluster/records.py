@@ -1,4 +1,4 @@
-"""Hosts and the map of containers, and their bytes in ZooKeeper, which are the original's.
+"""Encodes and decodes hosts and the map of containers as bytes in ZooKeeper, in Pravega's format.
 
 Owns: ``Host``, ``ContainerMap``, and their layouts, each a versioned record (version 0,
 revision 0).
@@ -7,7 +7,7 @@ revision 0).
     containers = compact count | int32 container ...
     map        = compact count | host, containers ...      each a record of its own
 
-A host finds itself in the map by its exact text: another spelling of the same address is another
+A host finds itself in the map by its exact text: the same address with another spelling is another
 host.
 """
 
@@ -31,21 +31,21 @@ PORT_MAX = 65535
 
 
 class ClusterRecordError(ValueError):
-    """A name or bytes in ZooKeeper are not valid."""
+    """Raised when a name or bytes in ZooKeeper are not valid."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Host:
-    """Address of a segment store or a controller."""
+    """The address of a segment store or a controller."""
 
     ip: str
     port: int
     endpoint: str = ""
-    """Empty for a segment store; for a controller an id that no other process has."""
+    """Empty for a segment store; a unique id for a controller."""
 
     @property
     def node_name(self) -> str:
-        """Return the name under which the host registers, with a colon behind the port."""
+        """Return the name under which the host registers, with a colon after the port."""
         return f"{self.ip}:{self.port}:{self.endpoint}"
 
     @property
@@ -55,11 +55,11 @@ class Host:
 
 
 ContainerMap: TypeAlias = Mapping[Host, frozenset[int]]
-"""The containers of each segment store; no container is in two sets."""
+"""The containers of each segment store. No container belongs to two stores."""
 
 
 def parse_node_name(name: str) -> Host:
-    """Return the registered host with this name, or raise ``ClusterRecordError``."""
+    """Return the host that is registered under this name. Raises ``ClusterRecordError``."""
     ip, _, rest = name.rpartition(":")[0].rpartition(":")
     endpoint = name.rpartition(":")[2]
     if not ip or not (rest.isascii() and rest.isdecimal()) or int(rest) > PORT_MAX:
@@ -74,7 +74,7 @@ def encode_host(host: Host) -> bytes:
 
 
 def encode_map(container_map: ContainerMap) -> bytes:
-    """Return the bytes of a map; equal maps have equal bytes."""
+    """Return the bytes of a map. Equal maps have equal bytes."""
     parts = [write_compact_int(len(container_map))]
     for host in sorted(container_map):
         containers = sorted(container_map[host])
@@ -84,7 +84,7 @@ def encode_map(container_map: ContainerMap) -> bytes:
 
 
 def decode_map(data: bytes) -> dict[Host, frozenset[int]]:
-    """Return the map in bytes, or raise ``ClusterRecordError``."""
+    """Return the decoded map. Raises ``ClusterRecordError``."""
     found: dict[Host, frozenset[int]] = {}
     taken: set[int] = set()
     try:

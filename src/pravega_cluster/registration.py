@@ -1,12 +1,13 @@
-"""Keeps a host registered while its process lives, by an ephemeral node.
+"""Keeps a host registered in ZooKeeper while its process lives, by an ephemeral node.
 
 Owns: ``keep_registered`` and ``unregister``.
 
 Invariants:
-1. Only this session's node counts. A node of an earlier session with the same name, as after a
-   quick restart, ends with its session; this session waits for that, and then makes its own. No
-   process deletes a node of another session.
-2. A node that vanishes while the session lives is made again.
+1. When an earlier session, as before a restart, still has the host's node, this session waits until
+   that node is gone and then makes its own; it never deletes the other one. Held by
+   ``test_the_node_of_an_earlier_session_is_waited_out``.
+2. When the node is deleted while the session lives, it is made again. Held by
+   ``test_a_node_that_vanishes_is_made_again``.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ async def keep_registered(
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Keep a host registered below a path; started when it is. Raises ``SessionLostError``."""
+    """Keep a host registered below the path ``parent``. ``task_status.started`` is called when it
+    is registered. Raises ``SessionLostError``."""
     path = f"{parent}/{host.node_name}"
     is_registered = is_told = False
     while True:
@@ -63,9 +65,10 @@ async def keep_registered(
 
 
 async def unregister(zookeeper: ZooKeeper, parent: str, host: Host) -> None:
-    """Delete this session's node of a host, if there is one, while nobody keeps it.
+    """Delete the host's node if this session made it. Call it after ``keep_registered`` was
+    cancelled.
 
-    Raises ``ZooKeeperError``; then it goes with the session.
+    Raises ``ZooKeeperError``; the node then ends with the session.
     """
     raise_if_lost(zookeeper)
     path = f"{parent}/{host.node_name}"
@@ -87,6 +90,6 @@ async def _hold(zookeeper: ZooKeeper, path: str, data: bytes, on_change: OnChang
         await zookeeper.get(path, on_change)
         return await zookeeper.is_own(path)
     except NoNodeError:
-        # It was removed in between: make it now.
+        # The node was removed meanwhile: look again at once.
         on_change()
         return False

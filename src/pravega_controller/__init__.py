@@ -1,1 +1,1 @@
-"""The controller: streams, epochs and scopes kept in table segments over the wire."""
+"""The controller: it keeps scopes, streams and their history in tables of segment stores."""

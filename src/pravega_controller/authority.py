@@ -32,7 +32,7 @@ def dialled_host(authority: str) -> str | None:
 
 
 def local_host_towards(peer: str, listening: str) -> str:
-    """Return a local address that the caller can reach: the listening one, else one by our routes.
+    """Return a local address that the caller can reach: the listening one, or that of the route.
 
     ``peer`` is as gRPC gives it: ``ipv4:127.0.0.1:1234`` or ``ipv6:[::1]:1234``.
     """

@@ -1,7 +1,7 @@
 """Assembles a controller: everything but its gRPC server.
 
 Owns: the connections between the parts, the preparations before the first request, and resuming
-the work that an earlier run left unfinished.
+the work that an earlier run left unfinished. The parts start in this order, and end in the reverse:
 
     connections to segment stores  >  background workflows  >  requests
 """
@@ -9,11 +9,10 @@ the work that an earlier run left unfinished.
 from __future__ import annotations
 
 import socket
-import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
 
@@ -21,39 +20,50 @@ import structlog
 import trio
 
 from pravega_cluster.following import OpenSession
-from pravega_controller.autoscaling import AutoScaling
-from pravega_controller.background import Background
-from pravega_controller.config import ControllerConfig
+from pravega_controller.background.background import Background
+from pravega_controller.background.late_segments import LateSegments
+from pravega_controller.background.members import MemberRecord, Members
+from pravega_controller.background.rounds import repeat
+from pravega_controller.clocks import SteadyClock
+from pravega_controller.config import ConfigurationError, ControllerConfig
 from pravega_controller.errors import AlreadyExistsError, ControllerError, StoreUnavailableError
-from pravega_controller.intents import Intents
-from pravega_controller.key_value_tables import INTENT_KIND as TABLE_INTENT_KIND
-from pravega_controller.key_value_tables import KeyValueTableOperations
-from pravega_controller.late_segments import LateSegments
-from pravega_controller.members import MemberRecord, Members
-from pravega_controller.old_epochs import OldEpochs, OldEpochsRegistry
-from pravega_controller.placement import MapPlacement, Placement, StaticPlacement
-from pravega_controller.reader_groups import ReaderGroupOperations
-from pravega_controller.records import IntentRecord
-from pravega_controller.request_events import RequestEvents
-from pravega_controller.retention import Retention, RetentionRegistry
-from pravega_controller.rounds import repeat
-from pravega_controller.scopes import ScopeOperations
-from pravega_controller.segment_client import SegmentClient, open_segment_client
-from pravega_controller.store import MetadataStore
-from pravega_controller.store_connection import OpenStream
-from pravega_controller.stream_operations import StreamOperations
-from pravega_controller.stream_workflows import StreamWorkflows
-from pravega_controller.table_client import TableClient
-from pravega_controller.tag_index import TagIndex
-from pravega_controller.transaction_operations import TransactionOperations
-from pravega_controller.transaction_outcomes import OutcomeArchive
-from pravega_controller.transaction_store import TransactionStore
-from pravega_controller.transaction_workflows import TransactionWorkflows
-from pravega_controller.watermarks import Watermarks
+from pravega_controller.groups.reader_groups import ReaderGroupOperations
+from pravega_controller.metadata.intents import Intents
+from pravega_controller.metadata.records import IntentRecord, Rolling
+from pravega_controller.metadata.store import MetadataStore
+from pravega_controller.metadata.streams.known import Stream
+from pravega_controller.metadata.transaction_outcomes import OutcomeArchive
+from pravega_controller.metadata.transaction_store import TransactionStore
+from pravega_controller.retention.retention import Retention, RetentionRegistry
+from pravega_controller.scaling.autoscaling import AutoScaling
+from pravega_controller.scaling.request_events import RequestEvents
+from pravega_controller.scopes.scopes import ScopeOperations
+from pravega_controller.store_client.placement import MapPlacement, Placement, StaticPlacement
+from pravega_controller.store_client.segment_client import SegmentClient, open_segment_client
+from pravega_controller.store_client.store_connection import OpenStream
+from pravega_controller.store_client.table_client import TableClient
+from pravega_controller.streams.cut_checks import CutChecks
+from pravega_controller.streams.old_epochs import OldEpochs, OldEpochsRegistry
+from pravega_controller.streams.operations import StreamOperations
+from pravega_controller.streams.tag_index import TagIndex
+from pravega_controller.streams.workflows import StreamWorkflows, TransactionSteps
+from pravega_controller.streams.workflows import assemble_workflows as assemble_stream_workflows
+from pravega_controller.tables.key_value_tables import INTENT_KIND as TABLE_INTENT_KIND
+from pravega_controller.tables.key_value_tables import KeyValueTableOperations
+from pravega_controller.transactions.operations import TransactionOperations
+from pravega_controller.transactions.workflows import TransactionWorkflows
+from pravega_controller.transactions.workflows import (
+    assemble_workflows as assemble_transaction_workflows,
+)
+from pravega_controller.watermarks.watermarks import Watermarks
+from pravega_security.delegation_tokens import TokenMinter
+from pravega_security.tls import CertificateError, client_context
+from pravega_security.tls_streams import open_tls_with
 from pravega_wire import names
 
 SWEEP_SECONDS = 60.0
-"""Interval, in seconds, of searches for late writes of controllers that were taken for dead."""
+"""Interval, in seconds, of searches for work that controllers recorded after they were taken for
+dead."""
 ROUND_PAUSE_SECONDS = 1.0
 """Pause, in seconds, before the first round of retention and between two rounds."""
 
@@ -68,12 +78,14 @@ class StartupError(ControllerError):
 class Environment:
     """The time, randomness and network that a controller uses."""
 
-    now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
-    """Milliseconds since 1970."""
+    now_ms: Callable[[], int] = field(default_factory=lambda: SteadyClock().now_ms)
+    """Returns the time for records, in milliseconds since 1970; it neither jumps nor goes back."""
     random: Random = field(default_factory=Random)
     open_stream: OpenStream = trio.open_tcp_stream
     open_session: OpenSession | None = None
-    """Opens a session with ZooKeeper; None for a real one, as the configuration says."""
+    """Opens a session with ZooKeeper; None to connect to the servers of the configuration."""
+    tokens: TokenMinter | None = None
+    """Makes delegation tokens; None while authorization is off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +107,8 @@ class Controller:
     members: Members
     now_ms: Callable[[], int]
     finish_later: Callable[[IntentRecord], None]
+    tokens: TokenMinter | None = None
+    """Makes delegation tokens; None while authorization is off."""
 
 
 @asynccontextmanager
@@ -107,24 +121,27 @@ async def open_controller(
 
     Leaving the block stops background workflows at any step. The next start resumes them from their
     records.
-    Raises ``StartupError`` when no segment store answers in time.
+    Raises ``StartupError`` when no segment store answers in time, and ``ConfigurationError`` when
+    the CA of the stores cannot be used.
     """
     placement = _choose_placement(config)
     async with (
         open_segment_client(
             placement,
-            open_stream=environment.open_stream,
+            open_stream=_choose_opener(config, environment.open_stream),
             random=environment.random,
             reply_seconds_max=config.reply_seconds_max,
             retry_seconds_max=config.retry_seconds_max,
+            token=None if environment.tokens is None else environment.tokens.mint_master,
         ) as segments,
         trio.open_nursery() as workflows,
     ):
         background = Background(workflows, random=environment.random)
         controller = _assemble(config, placement, segments, background, environment)
+        controller = replace(controller, tokens=environment.tokens)
         serves = trio.Event()
         if isinstance(placement, MapPlacement):
-            from pravega_controller.cluster_membership import run_membership
+            from pravega_controller.background.cluster_membership import run_membership
 
             # A controller has to assign the containers to stores before it can read metadata.
             workflows.start_soon(
@@ -160,6 +177,16 @@ async def open_controller(
         workflows.cancel_scope.cancel()
 
 
+def _choose_opener(config: ControllerConfig, open_stream: OpenStream) -> OpenStream:
+    """Return a function that connects to segment stores, by TLS if they speak it."""
+    if not config.store_tls:
+        return open_stream
+    try:
+        return open_tls_with(client_context(config.store_ca, check_hostname=True), open_stream)
+    except CertificateError as error:
+        raise ConfigurationError(str(error)) from error
+
+
 def _choose_placement(config: ControllerConfig) -> StaticPlacement | MapPlacement:
     if config.zookeeper is not None:
         return MapPlacement(config.container_count)
@@ -175,27 +202,30 @@ def _assemble(
 ) -> Controller:
     random, now_ms, finish_later = environment.random, environment.now_ms, background.finish_later
     table_client = TableClient(segments)
-    deaths: list[Callable[[], None]] = []
-    members, intents = _join_later(config, table_client, background, random, deaths)
+
+    def adopt_transactions() -> None:
+        transaction_workflows.adoption.start_adopting_all()
+
+    members, intents = _join_later(config, table_client, background, random, adopt_transactions)
     store = MetadataStore(table_client, intents, random=random)
     late = LateSegments(store)
     tags = TagIndex(store, late)
-    workflows = StreamWorkflows(
+    workflows = assemble_stream_workflows(
         store,
         segments,
         tags,
         members,
         late,
+        _steps_of(lambda: transaction_workflows),
         now_ms=now_ms,
         finish_later=finish_later,
         register_truncation=OldEpochsRegistry(table_client).register,
     )
-    writer_id = uuid.UUID(int=random.getrandbits(128), version=4).bytes
-    watermarks = Watermarks(store, segments, owns=members.owns, writer_id=writer_id)
+    watermarks = _make_watermarks(store, segments, members, random)
     open_transactions = TransactionStore(table_client, random=random)
     old_epochs = _make_old_epochs(config, store, workflows, open_transactions, members, now_ms)
     archive = OutcomeArchive(table_client)
-    transaction_workflows = TransactionWorkflows(
+    transaction_workflows = assemble_transaction_workflows(
         store,
         segments,
         workflows,
@@ -207,21 +237,20 @@ def _assemble(
         late,
         now_ms=now_ms,
     )
-    deaths.append(transaction_workflows.take_over_soon)
     transactions = TransactionOperations(
         store, segments, open_transactions, archive, transaction_workflows, now_ms=now_ms
     )
-    groups = ReaderGroupOperations(store, workflows, random=random, finish_later=finish_later)
+    cuts = CutChecks(segments)
+    groups = _make_groups(store, workflows, cuts, segments, random, finish_later)
     tables = KeyValueTableOperations(store, late, now_ms=now_ms, finish_later=finish_later)
     scopes = ScopeOperations(store, workflows, groups, tables, late, finish_later=finish_later)
     _register_finishers(background, workflows, groups, tables, scopes, late)
-    registry = RetentionRegistry(table_client, now_ms=now_ms)
-    streams = StreamOperations(store, segments, workflows, tags, registry.register)
+    retention = RetentionRegistry(table_client, now_ms=now_ms)
     return Controller(
         store,
         segments,
         scopes,
-        streams,
+        StreamOperations(store, cuts, workflows, tags, retention.register),
         groups,
         tables,
         transactions,
@@ -236,6 +265,37 @@ def _assemble(
     )
 
 
+def _make_groups(
+    store: MetadataStore,
+    workflows: StreamWorkflows,
+    cuts: CutChecks,
+    segments: SegmentClient,
+    random: Random,
+    finish_later: Callable[[IntentRecord], None],
+) -> ReaderGroupOperations:
+    return ReaderGroupOperations(
+        store, workflows, cuts, segments, random=random, finish_later=finish_later
+    )
+
+
+def _steps_of(workflows: Callable[[], TransactionWorkflows]) -> TransactionSteps:
+    """Return the steps that stream workflows take from transaction workflows.
+
+    They are looked up when they run: transaction workflows need stream workflows to be built first.
+    """
+
+    async def end_all(stream: Stream) -> Stream:
+        return await workflows().stream_ends.end_all(stream)
+
+    async def forget_all(stream: Stream) -> None:
+        await workflows().stream_ends.forget_all(stream)
+
+    async def finish_roll(stream: Stream, rolling: Rolling) -> Stream:
+        return await workflows().rolls.finish(stream, rolling)
+
+    return TransactionSteps(end_all, forget_all, finish_roll)
+
+
 def _register_finishers(
     background: Background,
     streams: StreamWorkflows,
@@ -244,12 +304,19 @@ def _register_finishers(
     scopes: ScopeOperations,
     late: LateSegments,
 ) -> None:
-    """Register what finishes each kind of intent."""
-    background.register("stream", streams.finish)
+    """Register the function that finishes the workflows of each kind of intent."""
+    background.register("stream", streams.work.finish)
     background.register("group", groups.finish)
     background.register(TABLE_INTENT_KIND, tables.finish)
     background.register("scope", scopes.finish)
     late.register_in(background)
+
+
+def _make_watermarks(
+    store: MetadataStore, segments: SegmentClient, members: Members, random: Random
+) -> Watermarks:
+    writer_id = uuid.UUID(int=random.getrandbits(128), version=4).bytes
+    return Watermarks(store, segments, owns=members.owns, writer_id=writer_id)
 
 
 def _make_old_epochs(
@@ -260,10 +327,10 @@ def _make_old_epochs(
     members: Members,
     now_ms: Callable[[], int],
 ) -> OldEpochs:
-    """Return what drops the records of epochs that the head of their stream has left."""
+    """Return the part that drops the records of epochs before the heads of streams."""
     seconds = config.history_seconds_min
     return OldEpochs(
-        store, workflows, transactions, owns=members.owns, now_ms=now_ms, seconds_min=seconds
+        store, workflows.work, transactions, owns=members.owns, now_ms=now_ms, seconds_min=seconds
     )
 
 
@@ -272,11 +339,11 @@ def _join_later(
     tables: TableClient,
     background: Background,
     random: Random,
-    deaths: Sequence[Callable[[], None]],
+    on_death: Callable[[], None],
 ) -> tuple[Members, Intents]:
     """Return this controller as a member that has not joined yet, and its intents.
 
-    The functions in ``deaths`` are called when another controller is found dead.
+    ``on_death`` is called when another controller is found dead.
     """
     instance_id = f"{random.getrandbits(64):016x}"
 
@@ -286,8 +353,7 @@ def _join_later(
 
         for intent in await intents.take_over(is_dead):
             background.finish_later(intent)
-        for note_death in deaths:
-            note_death()
+        on_death()
 
     intents = Intents(tables, instance_id, is_trusted=lambda: members.is_trusted)
     address = f"{socket.gethostname()}:{config.port}" if config.port else instance_id
@@ -297,7 +363,7 @@ def _join_later(
         tables,
         instance_id,
         record,
-        # One without a name of its place may have run at this port.
+        # An earlier controller that was started without a place's name may have used this port.
         other_places=(address,),
         beat_seconds=config.heartbeat_seconds,
         take_over=take_over,
@@ -338,7 +404,6 @@ def _start_retention(
         controller.store,
         controller.streams,
         controller.segments,
-        RetentionRegistry(controller.store.tables, now_ms=controller.now_ms),
         owns=controller.members.owns,
         now_ms=controller.now_ms,
         period_seconds=config.retention_period_seconds,
@@ -347,11 +412,11 @@ def _start_retention(
 
 
 async def _sweep(controller: Controller) -> None:
-    """Take over work that a dead controller began after others had taken over its earlier work."""
+    """Take over work that a controller recorded after it was taken for dead."""
     for intent in controller.store.intents.left_over():
         controller.finish_later(intent)
     if controller.members.owns("what the dead left"):
-        await controller.transaction_workflows.load()
+        await controller.transaction_workflows.adoption.adopt_all()
         await _take_over_intents(controller)
 
 
@@ -361,7 +426,7 @@ async def _take_over_intents(controller: Controller) -> None:
 
 
 async def _prepare(config: ControllerConfig, controller: Controller) -> None:
-    """Wait for the segment stores, make the system scope, and resume unfinished work."""
+    """Wait for the segment stores, create the system scope, and resume unfinished work."""
     try:
         await controller.store.open(wait_seconds_max=config.startup_seconds_max)
     except StoreUnavailableError as error:
@@ -372,5 +437,5 @@ async def _prepare(config: ControllerConfig, controller: Controller) -> None:
     except AlreadyExistsError:
         log.debug("the system scope exists")
     # This comes before any workflow, because sealing a stream ends the transactions in memory.
-    await controller.transaction_workflows.load()
+    await controller.transaction_workflows.adoption.adopt_all()
     await _take_over_intents(controller)

@@ -1,7 +1,7 @@
-"""The controller's errors: a shallow tree, each kind with one meaning to a caller.
+"""The controller's errors.
 
-Owns: the errors, named for what the caller may do about them. The service maps each kind to a gRPC
-status in one place; a message is a sentence for a person.
+Owns: the errors. Each kind tells the caller what it can do about the error. The service maps each
+kind to a gRPC status in one place; a message is a sentence for a person.
 """
 
 from __future__ import annotations
@@ -11,8 +11,24 @@ class ControllerError(Exception):
     """The controller refuses the request, or cannot carry it out."""
 
 
+class UnservedError(ControllerError):
+    """The method is in the interface, and this controller does not serve it."""
+
+
+class UnauthenticatedError(ControllerError):
+    """The caller has not proved who it is."""
+
+
+class UnverifiableError(ControllerError):
+    """It cannot be found out now whether the caller is who it says it is."""
+
+
+class PermissionDeniedError(ControllerError):
+    """The caller has no right to do this."""
+
+
 class InvalidRequestError(ControllerError):
-    """The request makes no sense, whatever the state of the stream."""
+    """The request is invalid in every state of the stream."""
 
 
 class NotFoundError(ControllerError):
@@ -75,12 +91,20 @@ class StoreUnavailableError(ControllerError):
     """No segment store answered in time; the request may have been carried out or not."""
 
 
+class StoreDelayedError(StoreUnavailableError):
+    """A segment store delays requests, for example until its disk has room; the text says why."""
+
+
 class OwnedElsewhereError(StoreUnavailableError):
-    """Another living controller has not finished its work on the stream in time."""
+    """Another living controller works on the stream, and has not finished in time."""
 
 
 class StoreAnswerError(ControllerError):
-    """A segment store sent a reply that this request cannot have."""
+    """A segment store sent a reply that does not answer the request."""
+
+
+class StepRefusedError(ControllerError):
+    """A segment store refuses a step of a workflow permanently; the workflow was undone."""
 
 
 class NoSuchTableError(NotFoundError):
@@ -92,7 +116,7 @@ class TableNotEmptyError(ControllerError):
 
 
 class VersionConflictError(ControllerError):
-    """A conditional table update met another version: another writer changed the key."""
+    """A conditional update found another version of a key: another writer has changed it."""
 
 
 class CorruptMetadataError(ControllerError):

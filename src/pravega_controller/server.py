@@ -1,24 +1,44 @@
-"""A controller process: a controller and its gRPC server, and the order in which they stop.
+"""A controller process: a controller, its gRPC server, its HTTP port, and the order of their ends.
 
 Owns: starting and stopping.
 
+Calls are accepted only when the metadata can be read and every unfinished workflow is known. A stop
+first drains the calls, then ends the workflows, which continue after the next start, and then
+closes connections.
+
 Invariants:
-1. Calls are accepted only when the metadata is readable and every unfinished workflow is known.
-2. Shutdown goes from the inside out: calls drain first, then workflows stop where they are (their
-   records bring them back), then connections close.
+1. A call that is being executed when the controller stops is still answered. Held by
+   ``test_a_call_under_way_is_answered_before_the_end``.
+2. Without a segment store, the start fails with ``StartupError`` after ``startup_seconds_max``.
+   Held by ``test_without_a_segment_store_it_gives_up_in_words``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 import trio
 
-from pravega_controller.config import ControllerConfig
-from pravega_controller.controller import Environment, StartupError, open_controller
-from pravega_controller.service import ControllerServer, ListenError
+from pravega_controller.clocks import wall_clock_ms
+from pravega_controller.config import ConfigurationError, ControllerConfig
+from pravega_controller.controller import Controller, Environment, StartupError, open_controller
+from pravega_controller.http.port import HttpPort
+from pravega_controller.rpc.audit_log import AuditLog
+from pravega_controller.rpc.service import ControllerServer, ListenError
+from pravega_metrics.process_metrics import measure_loop_lag
+from pravega_security.delegation_tokens import TokenMinter, TokenVerifier
+from pravega_security.resources import Level
+from pravega_security.signing_keys import SigningKeys
+
+if TYPE_CHECKING:
+    from pravega_controller.rpc.authorization import Authorization
+    from pravega_controller.rpc.secure_port import PortCertificate
+    from pravega_security.tls import TlsSettings
 
 __all__ = ["Environment", "ListenError", "StartupError", "serve"]
 
@@ -33,25 +53,52 @@ async def serve(
     task_status: trio.TaskStatus[tuple[str, int]] = trio.TASK_STATUS_IGNORED,
     environment: Environment | None = None,
 ) -> None:
-    """Serve until cancelled; then calls under way may finish for ``config.drain_seconds``.
+    """Serve until cancelled; then running calls may finish for ``config.drain_seconds``.
 
     ``task_status.started`` gets the listening host and port. Raises ``ListenError`` when the port
-    cannot be opened, and ``StartupError`` when no segment store answers in time.
+    cannot be opened, ``ConfigurationError`` when its certificate cannot be used,
+    ``SigningKeysError`` when there are no keys to sign tokens with, and ``StartupError`` when no
+    segment store answers in time.
     """
-    server = ControllerServer(
-        config.host,
-        config.port,
-        published_address=config.published_address,
-    )
+    certificate = None if config.tls is None else _load_certificate(config.tls)
+    environment = _with_tokens(config, environment or Environment())
+    with _open_authorization(config, environment) as authorization:
+        server = ControllerServer(
+            config.host,
+            config.port,
+            published_address=config.published_address,
+            certificate=certificate,
+            authorization=authorization,
+        )
+        watchers = [] if certificate is None else [certificate.watch]
+        if authorization is not None:
+            watchers.append(authorization.tell_failures)
+        http = _open_http(config, certificate)
+        run = partial(_run, http=http, authorization=authorization)
+        await _serve(config, server, watchers, environment, run, task_status)
+
+
+async def _serve(
+    config: ControllerConfig,
+    server: ControllerServer,
+    watchers: Sequence[Callable[[], Awaitable[None]]],
+    environment: Environment,
+    run: Callable[..., Awaitable[None]],
+    task_status: trio.TaskStatus[tuple[str, int]],
+) -> None:
     port = server.listen()
     stop = trio.Event()
     try:
         async with trio.open_nursery() as nursery:
             known = replace(config, port=port)
-            await nursery.start(_run, known, server, stop, environment or Environment())
+            await nursery.start(run, known, server, stop, environment)
             try:
                 task_status.started((config.host, port))
                 log.info("controller serves", host=config.host, port=port)
+                if config.tls is not None:
+                    log.info("clients are served over TLS alone", port=port)
+                for watch in watchers:
+                    nursery.start_soon(watch)
                 await trio.sleep_forever()
             finally:
                 stop.set()
@@ -61,12 +108,95 @@ async def serve(
         raise
 
 
+def _load_certificate(settings: TlsSettings) -> PortCertificate:
+    # A server without TLS starts faster without it.
+    from pravega_controller.rpc.secure_port import PortCertificate
+
+    return PortCertificate(settings)
+
+
+def _open_http(config: ControllerConfig, certificate: PortCertificate | None) -> HttpPort | None:
+    """Listen on the HTTP port if there is one. Raises ``ListenError``."""
+    if not config.http_port:
+        return None
+    shown = None if certificate is None else certificate.certificate
+    http = HttpPort(config.host, config.http_port, shown)
+    http.listen()
+    return http
+
+
+def _make_application(
+    config: ControllerConfig, controller: Controller, authorization: Authorization | None
+) -> object:
+    # Its libraries are imported when somebody connects.
+    from pravega_controller.http.application import make_application
+    from pravega_controller.http.calls import Calls
+    from pravega_controller.http.health import Health
+
+    return make_application(Calls(controller, authorization), Health(controller, config))
+
+
+@contextmanager
+def _open_authorization(
+    config: ControllerConfig, environment: Environment
+) -> Iterator[Authorization | None]:
+    """Yield what decides about calls, None where everybody may call everything.
+
+    Raises ``ConfigurationError`` when users cannot be known, or the audit log cannot be written.
+    """
+    if config.accounts is None and config.bearer is None:
+        yield None
+        return
+    # Their libraries take long to import, and most stores have no users.
+    from pravega_controller.rpc.authorization import Authorization
+    from pravega_security.accounts_file import AccountsFileError
+    from pravega_security.authenticators import load_authenticators
+    from pravega_security.identity_provider.bearer import BearerSettingsError
+
+    minter = environment.tokens
+    if minter is None or config.token_keys is None:
+        raise ConfigurationError(
+            "a controller with users needs token_keys: without them segment stores would take the"
+            " writes of everybody"
+        )
+    try:
+        authenticators = load_authenticators(config.accounts, bearer=config.bearer)
+        audit = AuditLog(
+            config.audit_log,
+            now_ms=wall_clock_ms,
+            file_bytes_max=config.audit_log_bytes_max,
+            files_kept=config.audit_logs_kept,
+        )
+    except (AccountsFileError, BearerSettingsError) as error:
+        raise ConfigurationError(str(error)) from error
+    except OSError as error:
+        raise ConfigurationError(
+            f"audit log {config.audit_log} cannot be written: {error.strerror}"
+        ) from error
+    verifier = TokenVerifier(SigningKeys(config.token_keys), lambda: wall_clock_ms() // 1000)
+    level = Level.READ if config.readers_change_groups else Level.READ_UPDATE
+    with audit:
+        yield Authorization(authenticators, minter, verifier, audit=audit, group_level=level)
+
+
+def _with_tokens(config: ControllerConfig, environment: Environment) -> Environment:
+    """Return the environment with a minter of tokens if the configuration has keys for it."""
+    if config.token_keys is None or environment.tokens is not None:
+        return environment
+    keys = SigningKeys(config.token_keys)
+    # Other machines' clocks tell when a token expires: that of records follows them too slowly.
+    minter = TokenMinter(keys, config.token_seconds, lambda: wall_clock_ms() // 1000)
+    return replace(environment, tokens=minter)
+
+
 async def _run(
     config: ControllerConfig,
     server: ControllerServer,
     stop: trio.Event,
     environment: Environment,
     *,
+    http: HttpPort | None,
+    authorization: Authorization | None,
     task_status: trio.TaskStatus[None],
 ) -> None:
     """Run the controller. Once it serves, only ``stop`` ends it, so that calls can drain."""
@@ -76,6 +206,10 @@ async def _run(
             await trio.lowlevel.checkpoint_if_cancelled()
             async with trio.open_nursery() as calls:
                 server.start(controller, calls)
+                calls.start_soon(measure_loop_lag)
+                if http is not None:
+                    make = partial(_make_application, config, controller, authorization)
+                    calls.start_soon(http.serve, make)
                 scope.shield = True
                 task_status.started()
                 await stop.wait()

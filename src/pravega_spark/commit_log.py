@@ -4,9 +4,13 @@ Owns: ``CommitLog``. A key is the SHA-256 of query and batch; its value is JSON:
 
     {"transactions": {"<task>": "<hexadecimal id>"}, "done": false}
 
+A batch's record is written before the first of its transactions is committed, and only if there is
+none.
+
 Invariants:
-1. A batch's record is written before the first of its transactions is committed, and only if there
-   is none. So a batch that is repeated after a crash finds the decision of its first attempt.
+1. When a batch is repeated after a crash, it finds the transactions that its first attempt
+   recorded, and commits those. Held by
+   ``test_a_batch_that_was_recorded_is_finished_by_its_repetition``.
 """
 
 from __future__ import annotations
@@ -15,13 +19,18 @@ import hashlib
 import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
-from pravega_blocking.controller_client import ControllerClient
-from pravega_blocking.errors import AlreadyExistsError, PravegaError, UnavailableError
+from pravega_blocking.controller_client import ControllerClient, Purpose
+from pravega_blocking.errors import (
+    AlreadyExistsError,
+    NotFoundError,
+    PravegaError,
+    UnavailableError,
+)
 from pravega_spark.errors import OptionError
 from pravega_wire import commands as wire
-from pravega_wire.blocking import SegmentConnection
 from pravega_wire.errors import ProtocolError
 from pravega_wire.names import key_value_table_stream, segment_name
 
@@ -33,7 +42,7 @@ REPLY_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class BatchState:
-    """The transactions that count for a batch, by task, and whether all are committed."""
+    """The transactions of a batch that are committed, by task, and whether all are committed."""
 
     transactions: dict[int, bytes]
     is_done: bool = False
@@ -55,19 +64,18 @@ class CommitLog:
         self._scope = scope
         self._stream = key_value_table_stream(table)
         self._query = query
-        try:
-            controller.create_table(
-                scope, table, partitions=1, primary_key=KEY_BYTES, secondary_key=0
-            )
-        except AlreadyExistsError:
-            _check_make(controller, scope, table)
+        _ensure_table(controller, scope, table)
+        # The token is for the name in the segments' names: the original matches no other.
+        self._access = controller.store_access(scope, self._stream, Purpose.READ_WRITE)
         (self._segment_id,) = controller.table_segments(scope, table)
         self._name = segment_name(scope, self._stream, self._segment_id)
 
     def read(self, batch: int) -> BatchRecord | None:
         """Return the record of a batch, or None."""
         key = self._key(batch)
-        reply = self._request(lambda i: wire.ReadTable(i, self._name, "", (wire.TableKey(key),)))
+        reply = self._request(
+            lambda i, token: wire.ReadTable(i, self._name, token, (wire.TableKey(key),))
+        )
         assert isinstance(reply, wire.TableRead)
         (entry,) = reply.entries
         if entry.key.version == wire.NOT_EXISTS:
@@ -77,12 +85,14 @@ class CommitLog:
     def write(
         self, batch: int, state: BatchState, *, version: int = wire.NOT_EXISTS
     ) -> BatchRecord | None:
-        """Record a batch if its record has this version; return the record, or None if it has not.
+        """Record a batch if its stored record has this version; return the record, or None if not.
 
-        A lost reply leaves no doubt: the stored record is compared with the new one.
+        If the reply is lost, the stored record is read and compared with the new one.
         """
         entry = wire.TableEntry(wire.TableKey(self._key(batch), version), _encode(state))
-        reply = self._request(lambda i: wire.UpdateTableEntries(i, self._name, "", (entry,)))
+        reply = self._request(
+            lambda i, token: wire.UpdateTableEntries(i, self._name, token, (entry,))
+        )
         if isinstance(reply, wire.TableEntriesUpdated):
             return BatchRecord(state, reply.updated_versions[0])
         found = self.read(batch)
@@ -91,13 +101,13 @@ class CommitLog:
     def remove(self, batch: int) -> None:
         """Remove the record of a batch that can never be repeated."""
         key = wire.TableKey(self._key(batch))
-        self._request(lambda i: wire.RemoveTableKeys(i, self._name, "", (key,)))
+        self._request(lambda i, token: wire.RemoveTableKeys(i, self._name, token, (key,)))
 
     def _key(self, batch: int) -> bytes:
         return hashlib.sha256(f"{self._query}\0{batch}".encode()).digest()
 
-    def _request(self, make: Callable[[int], wire.Request]) -> wire.Reply:
-        """Send a request to the table's segment store, and repeat it until it is answered."""
+    def _request(self, make: Callable[[int, str], wire.Request]) -> wire.Reply:
+        """Send what ``make`` returns for a request id and a token, until it is answered."""
         expected = (
             wire.TableRead,
             wire.TableEntriesUpdated,
@@ -111,10 +121,16 @@ class CommitLog:
                 address = self._controller.segment_address(
                     self._scope, self._stream, self._segment_id
                 )
-                with SegmentConnection(*address, timeout=REPLY_SECONDS) as connection:
-                    reply = connection.call(make(connection.next_request_id()))
+                with self._access.connect(*address, timeout=REPLY_SECONDS) as connection:
+                    reply = connection.call(
+                        make(connection.next_request_id(), self._access.token())
+                    )
                 if isinstance(reply, expected):
                     return reply
+                if isinstance(reply, wire.AuthTokenCheckFailed):
+                    raise self._access.refusal(
+                        reply, f"no permission to use the commit table {self._name}"
+                    )
                 raise ProtocolError(f"unexpected {type(reply).__name__}")
             except PravegaError:
                 raise
@@ -126,9 +142,20 @@ class CommitLog:
                 time.sleep(RETRY_SECONDS)
 
 
-def _check_make(controller: ControllerClient, scope: str, table: str) -> None:
-    """Raise ``OptionError`` if a table is not one that a commit log makes."""
-    found = controller.table_settings(scope, table)
+def _ensure_table(controller: ControllerClient, scope: str, table: str) -> None:
+    """Create the table of commit logs unless it exists.
+
+    Who may use the table need not be allowed to create one. Raises ``OptionError`` if it has other
+    settings than those of commit logs.
+    """
+    try:
+        found = controller.table_settings(scope, table)
+    except NotFoundError:
+        with suppress(AlreadyExistsError):
+            controller.create_table(
+                scope, table, partitions=1, primary_key=KEY_BYTES, secondary_key=0
+            )
+        found = controller.table_settings(scope, table)
     make = (found.partitions, found.primary_key_bytes, found.secondary_key_bytes)
     if make != (1, KEY_BYTES, 0):
         raise OptionError(

@@ -9,7 +9,7 @@ from pravega_blocking.errors import PravegaError, UsageError
 
 
 class OptionError(UsageError):
-    """An option is missing or has no meaning."""
+    """A required option is missing, or the value of an option is invalid."""
 
 
 class DataLossError(PravegaError):
@@ -29,4 +29,4 @@ class TierMissingError(PravegaError):
 
 
 class PlanRefusedError(PravegaError):
-    """A server has no plans of tier 2."""
+    """A server does not answer requests for scan plans."""

@@ -1,15 +1,31 @@
 """The options of the data source: their names, defaults and checks.
 
 Owns: ``Options``, with the official Spark 3 connector's names and defaults where it has them.
+
+Invariants:
+1. No option is a secret, and the printed form of the options shows none. Held by
+   ``test_options_show_no_secret``.
+2. When the options are sent to tasks, they have what the files on the driver said. Held by
+   ``test_tasks_get_what_the_files_of_the_driver_say``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import difflib
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
-from pravega_blocking.addresses import DEFAULT_CONTROLLER
+from pravega_blocking.access.settings import (
+    AccessSettings,
+    ClientAccess,
+    build_access,
+    read_environment,
+    read_official_environment,
+)
+from pravega_blocking.access.tokens import DelegationTokens, StoreAccess
+from pravega_blocking.addresses import DEFAULT_CONTROLLER, parse_controller_address
 from pravega_spark.errors import OptionError
 from pravega_spark.times import parse_time
 
@@ -31,10 +47,12 @@ WIRE = "wire"
 PARTITION_BYTES_MAX = 256 * 1024 * 1024
 
 PATIENCE_SECONDS = 60.0
-"""Time, in seconds, without a controller after which a job fails."""
+"""Time, in seconds, for which a job waits for a controller that does not answer."""
+FIRST_PATIENCE_SECONDS = 8.0
+"""The same time until a controller has answered once: before that, the address may be wrong."""
 LEASE_MS = 600_000
-"""Maximum lease, in milliseconds, that the original's controller grants by default: a finished task
-must keep its transaction until the slowest one of its stage has finished."""
+"""Lease of a task's transaction, in milliseconds: the maximum that the original's controller grants
+by default. It is long because a task that has finished waits for the slowest task of its stage."""
 COMMIT_TABLE = "spark-commits"
 
 STREAM_NUMBERS = (
@@ -45,12 +63,18 @@ STREAM_NUMBERS = (
     "default_retention_duration_milliseconds",
     "default_retention_size_bytes",
 )
-"""Options for a stream that the data source makes itself."""
+"""Options with numbers for a stream that the data source creates."""
+ACCESS_OPTIONS = ("user", "password_file", "token_file", "ca")
+"""Options that say who calls, and whom to trust. None of these options is a secret itself."""
+_ALIASES = {"passwordfile": "password_file", "tokenfile": "token_file"}
+_SECRETS = frozenset({"password", "token"})
+SPARKS_OWN = frozenset({"checkpointlocation", "outputmode", "path", "paths", "queryname"})
+"""Options, in lower case, that Spark defines and passes to every data source."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options as given, checked. Absent numbers are 0."""
+    """The checked options of a job. Numbers that were not given are 0."""
 
     controller: str = DEFAULT_CONTROLLER
     scope: str = ""
@@ -76,7 +100,14 @@ class Options:
     transaction_timeout_ms: int = LEASE_MS
     transaction_status_poll_interval_ms: int = 50
     query_id: str = ""
+    checkpoint: str = ""
     commit_table: str = COMMIT_TABLE
+    user: str = ""
+    password_file: str = ""
+    token_file: str = ""
+    ca: str = ""
+    access: ClientAccess = field(default_factory=ClientAccess)
+    """The caller, and whom it trusts: read from the files on the driver, and sent to tasks."""
 
     @property
     def name(self) -> str:
@@ -85,11 +116,23 @@ class Options:
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Options:
-        """Check the options; ``OptionError`` names a wrong one.
+        """Return the checked options; ``OptionError`` names an invalid or an unknown one."""
+        values = {_ALIASES.get(name.lower(), name.lower()): given[name] for name in given}
+        for name in given:
+            if name.lower() in _SECRETS:
+                raise OptionError(
+                    f"there is no option {name}, since Spark shows options in its plans: name a"
+                    " file on the driver by password_file or token_file"
+                )
+            if name.lower() not in KNOWN | SPARKS_OWN | _ALIASES.keys():
+                near = difflib.get_close_matches(name.lower(), sorted(KNOWN), n=1)
+                hint = f": did you mean {near[0]}?" if near else ""
+                raise OptionError(f"there is no option {name}{hint}")
+        return cls._of(values)
 
-        Unknown options belong to Spark and are ignored.
-        """
-        values = {name.lower(): value for name, value in given.items()}
+    @classmethod
+    def _of(cls, values: Mapping[str, str]) -> Options:
+        """Return the options, given their values by known names in lower case."""
         for name in ("scope", *([] if "metadata" in values else ["stream"])):
             if not values.get(name):
                 raise OptionError(f"the option {name} is missing: .option({name!r}, ...)")
@@ -138,21 +181,54 @@ class Options:
             transaction_status_poll_interval_ms=_number(
                 values, "transaction_status_poll_interval_ms", 50
             ),
-            # Spark keeps a query's checkpoint for ever at the same place, so it can name the query.
+            # The location of a query's checkpoint never changes, so it can identify the query.
             query_id=values.get("query_id") or values.get("checkpointlocation", ""),
+            checkpoint=values.get("checkpointlocation", ""),
             commit_table=values.get("commit_table", COMMIT_TABLE),
+            access=_read_access(values),
+            **{name: values.get(name, "") for name in ACCESS_OPTIONS},
         )
 
 
-def open_controller(options: Options) -> ControllerClient:
-    """Return a connection to the controller that waits as long as a job should."""
+_TIMES = {f"{end}_{kind}" for end in ("start", "end") for kind in ("stream_cut", "time")}
+KNOWN = (
+    {each.name for each in fields(Options)}.difference(
+        ("access", "checkpoint", "start", "end", "start_time_ms", "end_time_ms", "stream_numbers")
+    )
+    | _TIMES
+    | {"approx_bytes_per_trigger", *STREAM_NUMBERS}
+)
+"""The names of all options, in lower case."""
+
+
+def open_controller(options: Options, *, is_first: bool = False) -> ControllerClient:
+    """Return a connection to the controller that waits for ``PATIENCE_SECONDS`` for answers.
+
+    If it ``is_first`` for this job, it waits for ``FIRST_PATIENCE_SECONDS`` for the first answer.
+    """
     from pravega_blocking.controller_client import ControllerClient
 
-    return ControllerClient(options.controller, patience=PATIENCE_SECONDS)
+    return ControllerClient(
+        options.controller,
+        patience=PATIENCE_SECONDS,
+        first_patience=FIRST_PATIENCE_SECONDS if is_first else None,
+        access=options.access,
+    )
+
+
+def open_store_access(options: Options, known: str, ask: Callable[[], str]) -> StoreAccess:
+    """Return a task's way to the stream's stores, with the token that the driver got.
+
+    ``ask`` gets another token when that one expires. No controller is asked before.
+    """
+    tls = options.access.tls if parse_controller_address(options.controller).tls else None
+    if not known and options.access.credentials is None:
+        return StoreAccess(tls=tls)
+    return StoreAccess(tls=tls, tokens=DelegationTokens(ask, known=known))
 
 
 def stream_settings(numbers: Mapping[str, int]) -> StreamSettings:
-    """Return the settings of a stream to make, from the options with its numbers."""
+    """Return the settings of a stream to create, given the values of ``STREAM_NUMBERS``."""
     from pravega_blocking.stream_settings import (
         Retention,
         RetentionKind,
@@ -178,6 +254,13 @@ def stream_settings(numbers: Mapping[str, int]) -> StreamSettings:
     elif size := numbers.get("default_retention_size_bytes", 0):
         retention = Retention(RetentionKind.SIZE, size)
     return StreamSettings(scaling=scaling, retention=retention)
+
+
+def _read_access(values: Mapping[str, str]) -> ClientAccess:
+    """Return who calls, by the options, our variables, and those of official clients."""
+    given = AccessSettings(**{name: values.get(name, "") for name in ACCESS_OPTIONS})
+    places = [given, read_environment(os.environ), read_official_environment(os.environ)]
+    return build_access(places)
 
 
 def _time(values: Mapping[str, str], name: str) -> int | None:

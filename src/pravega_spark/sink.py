@@ -6,15 +6,19 @@ The end of a batch, on the driver:
 
     every task has flushed its transaction  >  the batch is recorded  >  its transactions commit
 
-A query that crashed repeats its last batch, with new transactions. If the batch is on record, the
-recorded transactions are committed and the new ones aborted; otherwise nothing of the first attempt
-was committed, and its transactions end with their leases. Recorded transactions that ended with
-their leases are replaced by new ones, which are recorded first.
+A query that crashed repeats its last batch, with new transactions. If the batch was recorded, the
+recorded transactions are committed, and the new ones aborted. Otherwise nothing of the first
+attempt was committed, and its transactions end with their leases. Recorded transactions that ended
+with their leases are replaced by new ones, which are recorded first.
 
 Invariants:
-1. Nothing of a streaming batch is committed before its record is durable, and two transactions of
-   the same task of a batch are never both committed.
-2. A failed task aborts its transaction; that of a killed one ends with its lease.
+1. When a query crashes and repeats a batch, the rows of each task are in the stream once: of two
+   transactions of one task, one at most is committed.
+   Held by ``test_a_batch_that_was_recorded_is_finished_by_its_repetition``.
+2. When some recorded transactions are committed and others have ended, only those that have ended
+   are replaced. Held by ``test_beside_committed_transactions_only_those_that_ended_are_replaced``.
+3. When a task fails, nothing of the DataFrame appears in the stream. The transaction of a killed
+   task ends with its lease. Held by ``test_a_frame_whose_task_fails_leaves_nothing``.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -34,18 +39,19 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import BinaryType, StringType, StructType
 
-from pravega_blocking.controller_client import ControllerClient
-from pravega_blocking.errors import PravegaError, RefusedError
+from pravega_blocking.controller_client import ControllerClient, Purpose
+from pravega_blocking.errors import NotFoundError, PravegaError, RefusedError
 from pravega_blocking.transaction_writer import TransactionWriter
 from pravega_spark.commit_log import BatchState, CommitLog
 from pravega_spark.errors import OptionError
 from pravega_spark.options import Options, open_controller, stream_settings
+from pravega_spark.plain_errors import told_plainly
 
 PING_SHARE = 4
-"""Part of a lease after which it is renewed."""
+"""A lease is renewed after its length divided by this number."""
 RECORDS_KEPT = 100
-"""Number of records of batches that are kept: Spark repeats the last batch only, the others are for
-people who look."""
+"""Number of records of batches that are kept. Spark repeats the last batch only; the others help to
+find the cause of a problem."""
 COMMIT_SECONDS_MAX = 300.0
 _COMMITTED = ("committing", "committed")
 _ENDED = ("aborting", "aborted")
@@ -53,7 +59,7 @@ _ENDED = ("aborting", "aborted")
 
 @dataclass
 class TaskMessage(WriterCommitMessage):
-    """A task's message to the driver: its number, its transaction, and its count of rows.
+    """A task's message to the driver: the task's number, its transaction, and its count of rows.
 
     A task without rows has no transaction: the id is empty.
     """
@@ -64,17 +70,14 @@ class TaskMessage(WriterCommitMessage):
 
 
 class EventSink:
-    """The parts that batch and streaming writers share."""
+    """The base class of the writers of batches and of streaming queries."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
         check_schema(schema)
-        with open_controller(options) as controller:
-            if options.allow_create_scope:
-                controller.ensure_scope(options.scope)
-            if options.allow_create_stream:
-                settings = stream_settings(options.stream_numbers)
-                controller.ensure_stream(options.scope, options.stream, settings)
+        # Spark creates a sink for each batch. So a sink may belong to a query that has run before.
+        with open_controller(options, is_first=not has_batches(options.checkpoint)) as controller:
+            _ensure_stream(options, controller)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write one task's rows into a transaction of its own."""
@@ -110,18 +113,47 @@ class EventSink:
                 )
 
 
-class EventBatchSink(EventSink, DataSourceArrowWriter):
-    """Writes one DataFrame. It appears when every task is done, or not at all.
+def _ensure_stream(options: Options, controller: ControllerClient) -> None:
+    """Create the stream, and its scope, if the options allow it and they do not exist.
 
-    With the option ``query_id`` it appears once, however often the same write is repeated.
+    Who may write a stream need not be allowed to create one, nor who creates streams a scope.
+    """
+    scope, stream = options.scope, options.stream
+    if not options.allow_create_stream or controller.stream_exists(scope, stream):
+        return
+    settings = stream_settings(options.stream_numbers)
+    try:
+        controller.ensure_stream(scope, stream, settings)
+    except NotFoundError:
+        if not options.allow_create_scope:
+            raise
+        controller.ensure_scope(scope)
+        controller.ensure_stream(scope, stream, settings)
+
+
+def has_batches(checkpoint: str) -> bool:
+    """Return whether a query has finished a batch; True if its checkpoint is not a local file."""
+    scheme, delimiter, _ = checkpoint.partition(":")
+    if delimiter and scheme != "file":
+        return True
+    commits = Path(checkpoint.removeprefix("file:")) / "commits"
+    return bool(checkpoint) and commits.is_dir() and any(commits.iterdir())
+
+
+class EventBatchSink(EventSink, DataSourceArrowWriter):
+    """Writes one DataFrame: all of its rows appear when every task has ended, or none.
+
+    With the option ``query_id``, a repetition of the same write adds nothing.
     """
 
+    @told_plainly
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Commit the transactions of all tasks."""
         self._commit(messages, batch=0, recorded=bool(self._options.query_id))
 
+    @told_plainly
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Abort the transactions of finished tasks; the others have done so themselves."""
+        """Abort the transactions of finished tasks; failed tasks have aborted their own."""
         self._abort(messages)
 
 
@@ -136,10 +168,12 @@ class EventStreamSink(EventSink, DataSourceStreamArrowWriter):
             )
         super().__init__(options, schema)
 
+    @told_plainly
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Commit a batch, or finish what an earlier attempt at it began."""
         self._commit(messages, batch=batchId, recorded=self._options.exactly_once)
 
+    @told_plainly
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Abort the transactions of finished tasks."""
         self._abort(messages)
@@ -153,9 +187,10 @@ class Committer:
         self._controller = controller
 
     def commit(self, transactions: Sequence[bytes]) -> None:
-        """Commit all transactions; or none, and raise ``RefusedError`` that names those that ended.
+        """Commit all transactions.
 
-        Their leases are renewed first, so that they last until the last one is committed.
+        The leases of all are renewed first, so that none ends before the last one is committed. If
+        one has ended before that, nothing is committed, and ``RefusedError`` names it.
         """
         lost = [ident for ident in transactions if not self._renew(ident)]
         if not lost:
@@ -170,7 +205,10 @@ class Committer:
         self._wait(transactions)
 
     def commit_recorded(self, log: CommitLog, batch: int, found: dict[int, bytes]) -> None:
-        """Commit a batch exactly once, whatever earlier attempts did. See the module."""
+        """Commit a batch exactly once, although earlier attempts may have recorded or committed it.
+
+        ``found`` has the transactions of this attempt by task. The module's head has the steps.
+        """
         record = log.read(batch) or log.write(batch, BatchState(found))
         if record is None:
             raise self._two_queries(batch)
@@ -194,11 +232,11 @@ class Committer:
         )
 
     def _choose(self, recorded: dict[int, bytes], found: dict[int, bytes]) -> dict[int, bytes]:
-        """Return the transactions that will be committed: the recorded ones, as long as they live.
+        """Return the transactions to commit: the recorded ones, unless a lease has ended.
 
-        If the lease of one ended before it was committed, all new ones replace all recorded ones;
-        or, if some were committed, the new one of the same task replaces it: that task wrote the
-        same rows if the batch was divided as before.
+        If a lease ended before its commit, and none of the recorded ones is committed, the new ones
+        replace all of them. If some are committed, only those that ended are replaced, each by the
+        new one of the same task. The two have the same rows if the batch was divided as before.
         """
         options = self._options
         states = {task: self._state(ident) for task, ident in recorded.items()}
@@ -249,7 +287,7 @@ class Committer:
         return state
 
     def _wait(self, transactions: Sequence[bytes]) -> None:
-        """Wait until all can be read, if the options ask for that."""
+        """Wait until readers can see all transactions, if the options request it."""
         options = self._options
         if not options.read_after_write_consistency:
             return
@@ -295,7 +333,8 @@ def _write_task(
         return TaskMessage(task, b"", 0)
     begun = controller.begin_transaction(options.scope, options.stream, lease_ms)
     locate = partial(controller.segment_address, options.scope, options.stream)
-    writer = TransactionWriter(options.scope, options.stream, begun, locate)
+    access = controller.store_access(options.scope, options.stream, Purpose.WRITE)
+    writer = TransactionWriter(options.scope, options.stream, begun, locate, access=access)
     message = TaskMessage(task, begun.identifier, 0)
     try:
         renewed = time.monotonic()
@@ -319,7 +358,7 @@ def _write_task(
 
 
 def _renew(options: Options, controller: ControllerClient, transaction: bytes) -> None:
-    """Renew the lease, so that it is as long as possible while other tasks still work."""
+    """Renew the lease of a task that ends, so that it lasts while other tasks still work."""
     answer = controller.ping_transaction(
         options.scope, options.stream, transaction, options.transaction_timeout_ms
     )

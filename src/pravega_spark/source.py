@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -30,30 +30,39 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pravega_spark.avro_payloads import AvroPayloads, is_avro
-from pravega_spark.cuts import Slice, cut_to_offset, offset_to_cut, slices_between
 from pravega_spark.errors import OptionError
-from pravega_spark.event_batches import SCHEMA_DDL, EventBatches
-from pravega_spark.options import EARLIEST, LATEST, UNBOUNDED, Options, open_controller
-from pravega_spark.payloads import JsonPayloads, payload_schema
-from pravega_spark.scan_plans import ScanPlan
-from pravega_spark.segments import Address, SegmentStores
-from pravega_spark.slices import SliceReader
+from pravega_spark.options import (
+    EARLIEST,
+    LATEST,
+    UNBOUNDED,
+    Options,
+    open_controller,
+    open_store_access,
+)
+from pravega_spark.payloads.avro_payloads import AvroPayloads, is_avro
+from pravega_spark.payloads.json_payloads import JsonPayloads, payload_schema
+from pravega_spark.plain_errors import told_plainly
+from pravega_spark.reading.cuts import Slice, cut_to_offset, offset_to_cut, slices_between
+from pravega_spark.reading.event_batches import SCHEMA_DDL, EventBatches
+from pravega_spark.reading.scan_plans import ScanPlan
+from pravega_spark.reading.segments import Address, SegmentStores
+from pravega_spark.reading.slices import SliceReader
 
 if TYPE_CHECKING:
-    # Only the driver plans, and tasks that read start faster without gRPC.
+    # Tasks do not plan, and they start faster without importing gRPC.
     from pravega_blocking.controller_client import ControllerClient
-    from pravega_spark.stream_view import StreamView
+    from pravega_spark.reading.stream_view import StreamView
 
 STREAM_INFO_DDL = "head_stream_cut string, tail_stream_cut string"
 STREAMS_DDL = "scope string, stream string"
 TASK_BYTES_MIN = 1024 * 1024
-"""Minimum bytes for a task of a streaming query: starting one takes longer than reading less."""
+"""Minimum number of bytes for a task of a streaming query. Reading fewer bytes takes less time than
+starting a task."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlicePart:
-    """A slice, and the last known store of its segment when the slice was planned."""
+    """A slice, its plan, and the address of its segment's store when the slice was planned."""
 
     piece: Slice
     address: Address
@@ -62,14 +71,15 @@ class SlicePart:
 
 @dataclass
 class SlicePartition(InputPartition):
-    """The part of one task: a slice, or several short ones."""
+    """The work of one task: a slice, or several short ones, and the token for their stores."""
 
     parts: tuple[SlicePart, ...]
+    token: str = field(default="", repr=False)
 
 
 @dataclass
 class MetadataPartition(InputPartition):
-    """Rows that the driver has already made."""
+    """Rows that the driver has read already."""
 
     rows: list[tuple[str, str]]
 
@@ -82,6 +92,7 @@ class PravegaDataSource(DataSource):
         """Return the name of the format."""
         return "pravega"
 
+    @told_plainly
     def schema(self) -> str | StructType:
         """Return the columns: those of events, or of what ``metadata`` asks for."""
         options = Options.parse(self.options)
@@ -90,11 +101,13 @@ class PravegaDataSource(DataSource):
         schemas = {"": SCHEMA_DDL, "streams": STREAMS_DDL, "streaminfo": STREAM_INFO_DDL}
         return schemas[options.metadata]
 
+    @told_plainly
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch."""
         options = Options.parse(self.options)
         return MetadataReader(options) if options.metadata else EventReader(options, schema)
 
+    @told_plainly
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of a batch, which adds to the stream."""
         from pravega_spark.sink import EventBatchSink
@@ -103,12 +116,14 @@ class PravegaDataSource(DataSource):
             raise OptionError('a stream cannot be overwritten: say .mode("append")')
         return EventBatchSink(Options.parse(self.options), schema)
 
+    @told_plainly
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Return the writer of a streaming query."""
         from pravega_spark.sink import EventStreamSink
 
         return EventStreamSink(Options.parse(self.options), schema)
 
+    @told_plainly
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a streaming query."""
         return EventStreamReader(Options.parse(self.options), schema)
@@ -121,15 +136,17 @@ class EventReader(DataSourceReader):
         self._options = options
         self._payloads = _payloads_of(options, schema)
 
+    @told_plainly
     def partitions(self) -> Sequence[InputPartition]:
         """Return a partition for each segment, or for each part of one."""
-        from pravega_spark.stream_view import StreamView
+        from pravega_spark.reading.stream_view import StreamView
 
         options = self._options
         with StreamView(options) as view:
             start, end = view.start(EARLIEST), view.end(LATEST)
             slices = view.batch_slices(start, view.tail() if end is None else end)
-            # Without any, Spark would make a partition of its own, with nothing in it for a task.
+            # For an empty list, Spark would start a task with a partition that this class cannot
+            # read.
             return plan_partitions(view, slices) or [SlicePartition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -139,7 +156,7 @@ class EventReader(DataSourceReader):
 
 
 class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads a stream batch by batch. Spark keeps one on the driver for as long as a query runs."""
+    """Reads a stream batch by batch. Spark keeps one object on the driver while a query runs."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
@@ -152,6 +169,7 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the state that tasks need: connections stay on the driver."""
         return {**self.__dict__, "_view": None, "_end": None, "_end_is_known": False}
 
+    @told_plainly
     def initialOffset(self) -> dict[str, Any]:
         """Return the position at which a new query begins."""
         return self._offset(self._open_view().start(LATEST))
@@ -164,6 +182,7 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxRows(self._options.max_rows_per_trigger)
         return ReadAllAvailable()
 
+    @told_plainly
     def prepareForTriggerAvailableNow(self) -> None:
         """Record the present end of the stream as the end of this run of the query."""
         tail = self._open_view().tail()
@@ -171,16 +190,19 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._end is None:
             self._end = tail
 
+    @told_plainly
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the end of the next batch."""
         cut = offset_to_cut(self._options.name, start)
         limited = not isinstance(limit, ReadAllAvailable)
         return self._offset(self._open_view().advance(cut, self._find_end(), limited=limited))
 
+    @told_plainly
     def reportLatestOffset(self) -> dict[str, Any]:
         """Return the end of the stream, for the query's progress."""
         return self._offset(self._open_view().last_tail())
 
+    @told_plainly
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return a partition for each segment with new events, or for several with few."""
         view, name = self._open_view(), self._options.name
@@ -203,13 +225,13 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _open_view(self) -> StreamView:
         if self._view is None:
-            from pravega_spark.stream_view import StreamView
+            from pravega_spark.reading.stream_view import StreamView
 
             self._view = StreamView(self._options)
         return self._view
 
     def _find_end(self) -> dict[int, int] | None:
-        """Return the cut at which this query ends, asking for it once."""
+        """Return the cut at which this query ends; the first call determines it."""
         if not self._end_is_known:
             self._end = self._open_view().end(UNBOUNDED)
             self._end_is_known = True
@@ -225,15 +247,16 @@ class MetadataReader(DataSourceReader):
     def __init__(self, options: Options) -> None:
         self._options = options
 
+    @told_plainly
     def partitions(self) -> Sequence[InputPartition]:
         """Return one partition, with all rows."""
-        from pravega_spark.stream_view import StreamView
+        from pravega_spark.reading.stream_view import StreamView
 
         options = self._options
         if options.metadata == "streams":
-            with open_controller(options) as controller:
+            with open_controller(options, is_first=True) as controller:
                 listed = controller.list_streams(options.scope)
-                # Names of internal streams, such as the states of reader groups, begin with it.
+                # Internal streams, such as those of reader groups, begin with this character.
                 names = sorted(name for name in listed if not name.startswith("_"))
             return [MetadataPartition([(options.scope, name) for name in names])]
         with StreamView(options) as view:
@@ -250,21 +273,22 @@ class MetadataReader(DataSourceReader):
 def plan_partitions(
     view: StreamView, slices: Sequence[Slice], *, bytes_min: int = 0
 ) -> list[SlicePartition]:
-    """Return the slices with everything that tasks need, on the driver.
+    """Return the partitions of slices, with everything that tasks need. The driver calls this.
 
-    Consecutive slices go to one task until it has ``bytes_min``.
+    Consecutive slices go to one task until it has at least ``bytes_min`` bytes.
     """
     partitions: list[SlicePartition] = []
+    token = view.token()
     parts: list[SlicePart] = []
     length = 0
     for piece, plan in zip(slices, view.plan_scans(slices), strict=True):
         parts.append(SlicePart(piece, view.address(piece.segment_id), plan))
         length += piece.end - piece.start
         if length >= bytes_min:
-            partitions.append(SlicePartition(tuple(parts)))
+            partitions.append(SlicePartition(tuple(parts), token))
             parts, length = [], 0
     if parts:
-        partitions.append(SlicePartition(tuple(parts)))
+        partitions.append(SlicePartition(tuple(parts), token))
     return partitions
 
 
@@ -284,20 +308,31 @@ def read_partition(options: Options, partition: SlicePartition) -> Iterator[pa.R
     """Yield the events of a partition's slices, in a task."""
     controllers: list[ControllerClient] = []
 
-    def locate(segment_id: int) -> Address:
-        # Most tasks never ask, because the address that the driver knew is right.
+    def controller() -> ControllerClient:
+        # Connect only when it is needed: most tasks reach the store at the address from the driver.
         if not controllers:
             controllers.append(open_controller(options))
-        return controllers[0].segment_address(options.scope, options.stream, segment_id)
+        return controllers[0]
+
+    def locate(segment_id: int) -> Address:
+        return controller().segment_address(options.scope, options.stream, segment_id)
+
+    def ask() -> str:
+        from pravega_blocking.controller_client import Purpose
+
+        return controller().delegation_token(options.scope, options.stream, Purpose.READ)
 
     known = {part.piece.segment_id: part.address for part in partition.parts}
     try:
-        with SegmentStores(options.scope, options.stream, locate, known=known) as stores:
+        access = open_store_access(options, partition.token, ask)
+        with SegmentStores(
+            options.scope, options.stream, locate, known=known, access=access
+        ) as stores:
             for part in partition.parts:
                 piece = part.piece
                 pieces = SliceReader(options, stores, piece, part.plan).read()
                 batches = EventBatches(options.scope, options.stream, piece.segment_id)
                 yield from batches.read(pieces, start=piece.start, end=piece.end)
     finally:
-        for controller in controllers:
-            controller.close()
+        for each in controllers:
+            each.close()

@@ -1,10 +1,10 @@
-"""Positions by time: the stream cut for a moment, by the times that writers sent. Pure.
+"""Finds the stream cut for a time, by the times that writers sent.
 
-Owns: the syntax of a moment, and the choice among a stream's watermarks.
+Owns: the syntax of a time, and the choice among a stream's watermarks. The functions are pure.
 
 A watermark is a stream cut with the earliest and the latest of the times that the stream's writers
-had sent when they were there. Watermarks are some seconds apart, which bounds the accuracy: a start
-is never behind a watermark that is later than the moment, an end never before one that is earlier.
+had sent at that position. Watermarks are some seconds apart, so a cut is that inaccurate. A start
+is chosen early enough, and an end late enough, that no event of the range is missing.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ def parse_time(option: str, text: str) -> int:
 
 
 def find_start(marks: Sequence[Watermark], time_ms: int) -> dict[int, int] | None:
-    """Return the last cut that no writer had reached later than ``time_ms``; None for the head."""
+    """Return the last cut whose latest writer time is ``time_ms`` or earlier; None for the head."""
     early = [mark for mark in marks if mark.upper <= time_ms]
     return cut_of(early[-1]) if early else None
 
 
 def find_end(marks: Sequence[Watermark], time_ms: int) -> dict[int, int] | None:
-    """Return the first cut that all writers reached at ``time_ms`` or later; None for the tail."""
+    """Return the first cut whose earliest writer time is ``time_ms`` or later; None: the tail."""
     for mark in marks:
         if mark.lower >= time_ms:
             return cut_of(mark)

@@ -9,7 +9,9 @@ import itertools
 import socket
 import time
 from collections import deque
-from typing import Self
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from pravega_wire.commands import (
     HELLO,
@@ -23,7 +25,16 @@ from pravega_wire.commands import (
 from pravega_wire.connection import Append, Connection, Role
 from pravega_wire.errors import ProtocolError
 
+if TYPE_CHECKING:
+    # Clients without TLS start faster without this import.
+    import ssl
+
+WAIT_SECONDS = 1.0
 _RECEIVE_BYTES = 256 * 1024
+_TLS_SEND_BYTES = 64 * 1024
+"""Maximum number of bytes of one call that sends by TLS, which accepts all of them or none."""
+
+T = TypeVar("T")
 
 
 class ConnectionLostError(ProtocolError, ConnectionError):
@@ -31,29 +42,47 @@ class ConnectionLostError(ProtocolError, ConnectionError):
 
 
 class ReplyTimeoutError(ProtocolError, TimeoutError):
-    """No reply came in time. Close the connection, because a late reply would look like another."""
+    """No reply came in time.
+
+    Close the connection: a late reply could be taken for the reply to a later request.
+    """
 
 
 class SegmentConnection:
     """A connection to a segment store. Use it in one thread, within a ``with`` block.
 
-    ``timeout`` is in seconds, for connecting and for each reply; None waits for ever. ``receive``
-    never returns replies to KeepAlive.
+    ``timeout`` is the maximum time, in seconds, to connect and to wait for one reply; None waits
+    for ever. ``receive`` never returns replies to KeepAlive. ``on_wait`` is called after each
+    ``WAIT_SECONDS`` in which the server neither accepted nor sent bytes; an error that it raises
+    ends the call. With ``tls`` the connection is secured, and the server's certificate must be for
+    ``host``; a ``ConnectionLostError`` has the error of the handshake as its cause.
     """
 
-    def __init__(self, host: str, port: int, *, timeout: float | None = 30.0) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        timeout: float | None = 30.0,
+        on_wait: Callable[[], None] | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self.address = (host, port)
         self.timeout = timeout
+        self._on_wait = on_wait
         self.server_hello: Hello | None = None
         self._connection = Connection(Role.CLIENT)
         self._replies: deque[Reply] = deque()
         self._request_ids = itertools.count(1)
         try:
-            self._socket = socket.create_connection(self.address, timeout=timeout)
+            self._socket: socket.socket = socket.create_connection(self.address, timeout=timeout)
         except OSError as error:
             raise ConnectionLostError(f"cannot connect to {host}:{port}: {error}") from error
+        self._secured: ssl.SSLSocket | None = None
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if tls is not None:
+                self._secure(tls)
             self._say_hello()
         except BaseException:
             self._socket.close()
@@ -83,13 +112,11 @@ class SegmentConnection:
 
     def send_bytes(self, data: bytes) -> None:
         """Send bytes as they are, such as those of ``append_block``."""
-        self._socket.settimeout(self.timeout)
-        try:
-            self._socket.sendall(data)
-        except TimeoutError as error:
-            raise ReplyTimeoutError(f"{self._peer} takes no data for {self.timeout} s") from error
-        except OSError as error:
-            raise ConnectionLostError(f"{self._peer} is gone: {error}") from error
+        left = memoryview(data)
+        while left:
+            too_late = f"{self._peer} takes no data for {self.timeout} s"
+            part = left if self._secured is None else left[:_TLS_SEND_BYTES]
+            left = left[self._wait(partial(self._socket.send, part), self.timeout, too_late) :]
 
     def receive(self, *, timeout: float | None = None) -> Reply:
         """Return the next reply, to any request; ``timeout`` replaces the connection's."""
@@ -99,13 +126,17 @@ class SegmentConnection:
             self._receive_more(seconds, deadline)
         return self._replies.popleft()
 
-    def receive_some(self) -> list[Reply]:
-        """Return every reply that has arrived, or those of one read, which may be none.
+    def receive_some(self, *, waits: bool = True) -> list[Reply]:
+        """Return the replies that have arrived. If there is none, read once from the socket first.
 
-        It waits only for that read, so it returns at once if ``fileno`` is readable.
+        That read may complete no reply: then the list is empty. It waits for bytes, unless
+        ``waits`` is false: then the caller knows that the socket is readable.
         """
-        if not self._replies:
+        if not self._replies and (waits or self._secured is None):
             self._receive_more(self.timeout)
+        elif not self._replies and self._secured is not None:
+            # What has arrived may be a part of a TLS record, or a message of TLS itself.
+            self._receive_arrived(self._secured)
         replies = list(self._replies)
         self._replies.clear()
         return replies
@@ -119,9 +150,9 @@ class SegmentConnection:
         return self.receive_reply(request_id)
 
     def receive_reply(self, request_id: int) -> Reply:
-        """Return the reply that carries a request id, errors included.
+        """Return the reply with this request id, which may be one that reports an error.
 
-        Other replies that come meanwhile stay queued for ``receive``.
+        Other replies that arrive meanwhile stay queued for ``receive``.
         """
         deadline = None if self.timeout is None else time.monotonic() + self.timeout
         others: deque[Reply] = deque()
@@ -142,6 +173,14 @@ class SegmentConnection:
     def _peer(self) -> str:
         return f"{self.address[0]}:{self.address[1]}"
 
+    def _secure(self, tls: ssl.SSLContext) -> None:
+        try:
+            self._secured = tls.wrap_socket(self._socket, server_hostname=self.address[0])
+        except OSError as error:
+            text = f"no TLS connection with {self._peer}: {error}"
+            raise ConnectionLostError(text) from error
+        self._socket = self._secured
+
     def _say_hello(self) -> None:
         self.send(HELLO)
         hello = self.receive()
@@ -152,20 +191,37 @@ class SegmentConnection:
         self.server_hello = hello
 
     def _receive_more(self, seconds: float | None, deadline: float | None = None) -> None:
-        """Wait for bytes and queue the replies that they complete.
+        """Wait for bytes, at most until ``deadline``, and queue the replies that they complete.
 
-        Without a deadline the seconds begin now.
+        Without a deadline, wait for ``seconds`` from now on.
         """
         left = seconds if deadline is None else deadline - time.monotonic()
         if left is not None and left <= 0:
             raise ReplyTimeoutError(f"no reply of {self._peer} within {seconds} s")
-        self._socket.settimeout(left)
+        too_late = f"no reply of {self._peer} within {seconds} s"
+        data = self._wait(partial(self._socket.recv, _RECEIVE_BYTES), left, too_late)
+        # Bytes inside the TLS object would not make the socket readable.
+        while self._secured is not None and self._secured.pending():
+            data += self._secured.recv(_RECEIVE_BYTES)
+        self._queue(data)
+
+    def _receive_arrived(self, secured: ssl.SSLSocket) -> None:
+        """Queue the replies that the arrived bytes of a secured connection complete."""
+        import ssl
+
+        secured.settimeout(0.0)
         try:
-            data = self._socket.recv(_RECEIVE_BYTES)
-        except TimeoutError as error:
-            raise ReplyTimeoutError(f"no reply of {self._peer} within {seconds} s") from error
+            data = secured.recv(_RECEIVE_BYTES)
+            while secured.pending():
+                data += secured.recv(_RECEIVE_BYTES)
+        except ssl.SSLWantReadError:
+            return
         except OSError as error:
             raise ConnectionLostError(f"{self._peer} is gone: {error}") from error
+        self._queue(data)
+
+    def _queue(self, data: bytes) -> None:
+        """Queue the replies that bytes complete; none means that the server has closed."""
         if not data:
             raise ConnectionLostError(f"{self._peer} closed the connection")
         for reply in self._connection.receive_data(data):
@@ -173,3 +229,34 @@ class SegmentConnection:
             assert not isinstance(reply, Append)
             if not isinstance(reply, KeepAlive):
                 self._replies.append(reply)
+
+    def _wait(self, use_socket: Callable[[], T], seconds: float | None, too_late: str) -> T:
+        """Call ``use_socket``, which sends or receives, and return its result.
+
+        Raises ``ReplyTimeoutError`` with the text ``too_late`` after ``seconds``.
+        """
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while True:
+            left = None if deadline is None else max(deadline - time.monotonic(), 0.001)
+            pauses = self._on_wait is not None and (left is None or left > WAIT_SECONDS)
+            self._socket.settimeout(WAIT_SECONDS if pauses else left)
+            try:
+                return use_socket()
+            except TimeoutError as error:
+                if not pauses:
+                    raise ReplyTimeoutError(too_late) from error
+            except OSError as error:
+                raise ConnectionLostError(f"{self._peer} is gone: {error}") from error
+            assert self._on_wait is not None
+            self._on_wait()
+
+
+def is_segment_store(
+    host: str, port: int, *, seconds_max: float, tls: ssl.SSLContext | None = None
+) -> bool:
+    """Return whether a segment store listens there, which answers Hello within the seconds."""
+    try:
+        with SegmentConnection(host, port, timeout=seconds_max, tls=tls):
+            return True
+    except ProtocolError:
+        return False

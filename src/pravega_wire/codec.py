@@ -1,17 +1,32 @@
 """Encodes and decodes commands, by functions generated from the command table.
 
-Owns: the bytes of each type of field. Two single commands are known here: the empty table keys, and
-the deprecated prefix filter.
+Owns: the bytes of each type of field. Three types have functions written by hand, because their
+bytes do not follow from their fields: table keys, table entries, and a table iterator's arguments.
+
+The other functions are generated as source text, each when it is first needed. One ``struct`` call
+reads or writes a row of neighbouring numbers: fields of fixed size, the lengths of strings, and the
+header of an encoded frame. A command with two strings, for example, is 25 bytes from two calls:
+
+    >>> encode(SealSegment(request_id=7, segment="a/b/0", delegation_token="")).hex(" ")
+    '00 00 00 1c 00 00 00 11 00 00 00 00 00 00 00 07 00 05 61 2f 62 2f 30 00 00'
+
+    0000001c 00000011   code 28, 17 bytes of payload   |
+    0000000000000007    request id                     | one call packs these 18 bytes
+    0005                length of the segment's name   |
+    61 2f 62 2f 30      the name "a/b/0"
+    0000                length of the token: a second call
 
 Invariants:
-1. ``decode`` turns any bytes into a command or raises ``RemoteProtocolError``.
-2. No length or count from a peer is trusted before the bytes for it have arrived.
-3. Bytes behind the last field are ignored; fields missing at the end take their defaults, when the
-   table gives them any. ``encode`` always writes every field.
-
-The function for a command is generated as source text, when it is first needed. Neighbouring fields
-of fixed size, the lengths of strings and, when encoding, the frame's header share one ``struct``
-call.
+1. When a peer sends any bytes as a payload, ``decode`` returns a command or raises
+   ``RemoteProtocolError``, and no other error.
+   Held by ``test_mutilated_commands_are_a_command_or_a_remote_protocol_error``.
+2. When a length or a count in a payload exceeds the bytes that follow it, the payload is refused
+   before memory is allocated for the announced length.
+   Held by ``test_a_length_or_count_beyond_the_frame_is_refused``.
+3. When a newer peer sends more fields than the table has, the bytes of the further fields are
+   ignored. Held by ``test_bytes_behind_the_last_field_are_ignored``.
+4. When an older peer leaves out fields at the end, the command has their defaults.
+   Held by ``test_fields_left_out_at_the_end_take_their_defaults``.
 """
 
 from __future__ import annotations
@@ -47,7 +62,10 @@ _INT64 = struct.Struct(">q")
 
 
 def encode(command: Command) -> bytes:
-    """Return the whole frame of a command; raise ``LocalProtocolError`` if it cannot be sent."""
+    """Return the frame of a command: its header and its payload.
+
+    Raises ``LocalProtocolError`` if a value does not fit its field.
+    """
     try:
         return _ENCODERS[type(command)](command)
     except (struct.error, TypeError, AttributeError) as error:
@@ -87,8 +105,8 @@ def decode_count(
 ) -> tuple[int, int]:
     """Decode a list's int32 count; return it and the position after it.
 
-    Raises ``RemoteProtocolError`` for a count above ``count_max``, or one that the rest cannot
-    hold.
+    Raises ``RemoteProtocolError`` for a count above ``count_max``, and for one whose items, of at
+    least ``item_bytes_min`` bytes each, need more bytes than the payload has left.
     """
     if position + 4 > end:
         raise truncated("a list")
@@ -104,7 +122,7 @@ def decode_count(
 def encode_table_key(key: TableKey) -> bytes:
     length = len(key.key)
     head = _INT32_PAIR.pack(4 + length + 8, length)
-    # The announced 8 bytes of an empty key's version are never written: the peers agree on that.
+    # The official codec counts 8 bytes of a version for an empty key, but does not write them.
     return head + key.key + _INT64.pack(key.version) if length else head
 
 
@@ -178,7 +196,7 @@ _HAND_WRITTEN: dict[type, _HandWritten] = {
 
 @dataclass(frozen=True, slots=True)
 class _Slot:
-    """One field of a class of the table: its name, its encoding, and whether it may be missing."""
+    """A field of a command, or of a part of one: its name, encoding, and whether it is optional."""
 
     name: str
     kind: Any
@@ -186,7 +204,10 @@ class _Slot:
 
 
 def _kind(hint: Any) -> Any:
-    """Return the encoding of a type hint: an annotation of ``fields``, a class or a list."""
+    """Return the encoding that a field's type hint stands for.
+
+    It is an annotation of ``fields``, a class, or a list of one encoding: that of a tuple's items.
+    """
     if get_origin(hint) is Annotated:
         return get_args(hint)[1]
     if get_origin(hint) is tuple:
@@ -197,7 +218,7 @@ def _kind(hint: Any) -> Any:
 
 
 def slots_of(cls: type[msgspec.Struct]) -> list[_Slot]:
-    """Return the fields of a class of the table in wire order."""
+    """Return the fields of a command, or of a part of one, in wire order."""
     hints = get_type_hints(cls, vars(commands), include_extras=True)
     names: tuple[str, ...] = cls.__struct_fields__
     required = len(names) - len(cls.__struct_defaults__)
@@ -208,7 +229,7 @@ def slots_of(cls: type[msgspec.Struct]) -> list[_Slot]:
 
 
 def bytes_min(kind: Any) -> int:
-    """Return the minimum length, in bytes, of a value of this kind."""
+    """Return the minimum length, in bytes, of an encoded value of this kind."""
     match kind:
         case Fixed(format):
             return struct.calcsize(">" + format)
@@ -226,7 +247,7 @@ def bytes_min(kind: Any) -> int:
 
 
 class _Source:
-    """Source text of one generated function, and the names that it uses."""
+    """The source text of one generated function, and the values of the names that it uses."""
 
     def __init__(self, name: str, head: str) -> None:
         self.name = name
@@ -249,7 +270,7 @@ class _Source:
 
 
 class _Run:
-    """Neighbouring values that one ``struct`` call reads or writes."""
+    """Neighbouring numbers that one ``struct`` call reads or writes: formats and expressions."""
 
     def __init__(self) -> None:
         self.formats = ""
@@ -266,7 +287,10 @@ class _Run:
 
 
 def _generate_encoder(cls: type) -> Callable[..., bytes]:
-    """Generate ``encode(value) -> bytes``: a whole frame for a command, the fields for a part."""
+    """Generate ``encode(value) -> bytes``: it returns a frame for a command.
+
+    For a part of a command, such as an attribute update, it returns the bytes of the fields alone.
+    """
     name = cls.__name__
     source = _Source("encode_fields", "def encode_fields(c):")
     run, parts, blobs = _Run(), list[str](), list[str]()
@@ -341,7 +365,10 @@ def _encode_counted_text(text: str) -> bytes:
 
 
 def _generate_decoder(cls: type) -> Callable[..., Any]:
-    """Generate ``decode(buffer, p, end)``, which returns the command, or a part and its end."""
+    """Generate ``decode(buffer, p, end)``, which reads the fields from position ``p`` on.
+
+    It returns the command; for a part of a command, it returns the part and the position after it.
+    """
     name, framed = cls.__name__, issubclass(cls, Command)
     source = _Source("decode_fields", "def decode_fields(buffer, p, end):")
     source.names["cls"] = cls
@@ -376,7 +403,10 @@ def _generate_decoder(cls: type) -> Callable[..., Any]:
 
 
 def _decode_slot(source: _Source, name: str, slot: _Slot, value: str, run: _Run) -> Iterator[str]:
-    """Return the lines that read one field; an empty line reads the fields gathered in ``run``."""
+    """Yield the source lines that read one field.
+
+    An empty line stands for the call that reads the numbers gathered in ``run``.
+    """
     match slot.kind:
         case Fixed(format):
             run.add(format, value)
@@ -440,7 +470,7 @@ def _decode_counted_text(buffer: bytes | memoryview, position: int, end: int) ->
 
 
 class _Encoders(dict[type[Command], Callable[[Any], bytes]]):
-    """Encoders by class, generated at first use, because all of them would slow every start."""
+    """Encoders by class, generated at first use: generating all of them would slow every start."""
 
     def __missing__(self, cls: type[Command]) -> Callable[[Any], bytes]:
         encoder = self[cls] = _generate_encoder(cls)
@@ -448,7 +478,7 @@ class _Encoders(dict[type[Command], Callable[[Any], bytes]]):
 
 
 class _Decoders(dict[int, Callable[[bytes | memoryview, int, int], Command]]):
-    """Decoders by code, generated at first use, too."""
+    """Decoders by type code, generated at first use like encoders."""
 
     def __missing__(self, code: int) -> Callable[[bytes | memoryview, int, int], Command]:
         cls = COMMANDS.get(code)

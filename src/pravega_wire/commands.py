@@ -2,10 +2,16 @@
 
 Owns: the classes of the commands, their codes and their fields in wire order.
 
+Fields are declared in wire order. The codec is generated from these classes alone. A field with a
+default is one that older peers leave out; we always send all fields.
+
 Invariants:
-1. Fields stand in wire order; a default marks the tail that older peers omit. We write all.
-2. ``COMMANDS`` maps each code to its one class; the codec is generated from these classes alone.
-3. Commands are values: frozen, comparable, without behaviour.
+1. When the fields at the end of a command are missing, they take their defaults. Held by
+   ``test_fields_left_out_at_the_end_take_their_defaults``.
+2. ``COMMANDS`` maps each code to one class, and a second class with the same code is refused. Held
+   by ``test_a_code_is_declared_once``.
+3. Commands are immutable and compare by their values. Held by
+   ``test_commands_cannot_be_changed_and_compare_by_value``.
 """
 
 from __future__ import annotations
@@ -36,6 +42,11 @@ NO_VERSION = INT64_MIN
 
 NOT_EXISTS = -1
 """Version of a table key that matches only when the key is absent."""
+
+UNSPECIFIED = -1
+"""Code of an ``ErrorMessage`` about something that may pass."""
+ILLEGAL_ARGUMENT = 0
+"""Code of an ``ErrorMessage`` about a request that will never succeed."""
 
 
 @dataclass_transform(frozen_default=True)
@@ -257,6 +268,37 @@ class ChunksHeld(Reply):
     request_id: I64
     segment: Text
     lease_ms: I32
+
+
+@command(-68)
+class AskDelays(Request):
+    """Ask a store why requests wait, or are refused, now. -> ``DelaysTold``"""
+
+    request_id: I64
+
+
+@command(-69)
+class DelaysTold(Reply):
+    """A sentence about each reason, such as a full disk; none when nothing is known to delay."""
+
+    request_id: I64
+    reasons: tuple[Text, ...]
+
+
+@command(-70)
+class AskMetrics(Request):
+    """Ask a store what it measures of itself. -> ``MetricsTold``"""
+
+    request_id: I64
+    delegation_token: Text
+
+
+@command(-71)
+class MetricsTold(Reply):
+    """The readings of the store's metrics, as ``pravega_metrics`` encodes them."""
+
+    request_id: I64
+    readings: Raw
 
 
 # ---- Appending -----------------------------------------------------------------------------------
@@ -658,7 +700,7 @@ class AuthTokenCheckFailed(Reply):
 
 @command(61)
 class ErrorMessage(Reply):
-    """``error_code``: -1 unspecified, 0 illegal argument."""
+    """``error_code`` is ``UNSPECIFIED`` or ``ILLEGAL_ARGUMENT``."""
 
     request_id: I64
     segment: Text

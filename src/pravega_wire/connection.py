@@ -3,12 +3,19 @@
 Owns: the receive buffer, framing, and the commands that each side may send.
 
 Invariants:
-1. The commands do not depend on how the bytes were divided into ``receive_data`` calls.
-2. A frame is refused by its header: unknown type, negative or excessive length. No byte of such a
-   payload is kept.
-3. After an error the connection stays dead: every later call raises.
-4. A server gets appends only whole: as ``Append``, never as the commands that carried them.
-5. A payload is copied once, out of the receive buffer; no result refers to the buffer.
+1. When the same bytes arrive in other pieces, ``receive_data`` returns the same commands.
+   Held by ``test_commands_come_out_alike_however_their_bytes_arrive``.
+2. When a header has an unknown type, or a negative or too long length, the frame is refused before
+   its payload arrives, and no byte of it is kept.
+   Held by ``test_a_servers_frame_over_16_mebibytes_is_refused_by_its_header``.
+3. When a call has raised an error, every later call raises, too.
+   Held by ``test_a_dead_connection_stays_dead``.
+4. When a client sends an append as several commands, a server gets one ``Append`` with its data.
+   Held by ``test_every_way_to_cut_events_up_brings_the_same_append``.
+5. When an append is received, its data are copied once, out of the receive buffer.
+   Held by ``test_an_appends_data_is_copied_once_out_of_the_receive_buffer``.
+6. When the caller overwrites the bytes that it passed, the returned commands keep their content.
+   Held by ``test_what_came_out_does_not_change_with_the_buffer``.
 """
 
 from __future__ import annotations
@@ -60,18 +67,19 @@ _SENT: dict[Role, tuple[type[Command], ...]] = {
     Role.SERVER: (Reply,),
     Role.CLIENT: (Request, Padding),
 }
-# Servers count the header into the limit, clients do not: each refuses only what its peer may.
+# Official servers count the header into the limit, official clients do not. Each side here accepts
+# all that its peer may send.
 _PAYLOAD_MAX = {
     Role.SERVER: COMMAND_BYTES_MAX - HEADER_BYTES,
     Role.CLIENT: COMMAND_BYTES_MAX,
 }
 
 WRITERS_MAX = 0x1_0000
-"""Maximum number of writers on one connection; clients open a new connection long before."""
+"""Maximum number of writers on one connection. Clients use another connection long before that."""
 
 
 class Connection:
-    """One side of a connection."""
+    """One side of a connection: it turns received bytes into commands, and commands into bytes."""
 
     def __init__(self, role: Role) -> None:
         self._sent = _SENT[role]
@@ -83,13 +91,13 @@ class Connection:
         self._pending = bytearray()
         self._error: str | None = None
         self.needed_bytes = 0
-        """Bytes of memory of the open append block, and of the incomplete command once it is
-        complete, as far as its header tells. 0 without either."""
+        """Number of bytes of memory that the open append block needs, together with the incomplete
+        command at the length that its header announces. 0 if there is neither."""
         self._frame_bytes = 0
 
     @property
     def pending_bytes(self) -> int:
-        """Return how many received bytes wait for the rest of their command."""
+        """Return the number of received bytes whose command is not complete yet."""
         return len(self._pending)
 
     def close(self) -> None:
@@ -102,20 +110,28 @@ class Connection:
     def receive_data(self, data: Buffer) -> list[Command | Append]:
         """Add bytes from the peer, and return every command that is now complete, in order.
 
-        Raises ``RemoteProtocolError`` when the peer broke the protocol; earlier commands of the
-        same call are lost with the connection.
+        Raises ``RemoteProtocolError`` when the peer broke the protocol. Then the caller gets none
+        of the commands that were complete in the same call.
         """
         if self._error is not None:
             raise RemoteProtocolError(f"the connection is dead: {self._error}")
         try:
             if not self._pending and isinstance(data, bytes):
-                return self._decode_all(data)
+                commands, position = self._decode(data)
+                if position < len(data):
+                    self._pending += data[position:] if position else data
+                    self._update_needed_bytes()
+                elif self._appends is not None and (self._appends.open_bytes or self.needed_bytes):
+                    self._update_needed_bytes()
+                return commands
             self._pending += data
             if len(self._pending) < self._frame_bytes:
                 return []
             return self._decode_pending()
         except FrameError as error:
             self._error = str(error)
+            if _is_tls(self._pending or data):
+                self._error += "; this looks like TLS"
             raise RemoteProtocolError(self._error) from error
         except RemoteProtocolError as error:
             self._error = str(error)
@@ -126,15 +142,6 @@ class Connection:
         if not isinstance(command, self._sent):
             raise LocalProtocolError(f"not ours to send: {type(command).__name__}")
         return encode(command)
-
-    def _decode_all(self, data: bytes) -> list[Command | Append]:
-        commands, position = self._decode(data)
-        if position < len(data):
-            self._pending += data[position:] if position else data
-            self._update_needed_bytes()
-        elif self._appends is not None and (self._appends.open_bytes or self.needed_bytes):
-            self._update_needed_bytes()
-        return commands
 
     def _decode_pending(self) -> list[Command | Append]:
         with memoryview(self._pending) as view:
@@ -165,6 +172,12 @@ class Connection:
             return command
 
         return appends.decode(source, decode_other)
+
+
+def _is_tls(data: Buffer) -> bool:
+    """Return whether bytes look like the first of a TLS connection: a handshake or an alert, and
+    the version."""
+    return bytes(data[:2]) in (b"\x16\x03", b"\x15\x03")
 
 
 def append_block(

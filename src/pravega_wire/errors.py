@@ -1,6 +1,10 @@
-"""The errors of the protocol layer, by the side that caused them."""
+"""The errors of the protocol layer: violations by this side, and by the peer."""
 
 from __future__ import annotations
+
+REASON_METADATA = "segstore-reason-bin"
+"""The metadata key of a call to the controller whose value, a sentence in UTF-8, says why the
+status in the reply is a failure."""
 
 
 class ProtocolError(Exception):

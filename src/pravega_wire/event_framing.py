@@ -1,6 +1,6 @@
 """Events inside segment data: each is an int32 zero, an int32 length, and the bytes.
 
-Owns: that framing. Clients write and read it; servers never look at it.
+Owns: that framing. Clients write and read it. Servers store the bytes without looking at them.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ _EVENT_CODE = 0
 
 
 def frame_event(data: Buffer) -> bytes:
-    """Return one event in the form that it has in a segment."""
+    """Return one event with its header, as it is stored in a segment."""
     return HEADER.pack(_EVENT_CODE, len(data)) + bytes(data)
 
 
 def frame_events(events: Iterable[Buffer]) -> bytes:
-    """Return many events, one after the other, in the form that they have in a segment."""
+    """Return many events, each with its header, one after the other."""
     return b"".join([frame_event(event) for event in events])
 
 
 def iterate_event_spans(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, int]]:
-    """Yield the start and the end of the bytes of each event, without an incomplete last one.
+    """Yield the start and the end of each event's bytes, which follow its header.
 
-    The next event's frame begins where the last one's bytes end. Raises ``RemoteProtocolError`` for
-    bytes that are no event.
+    An incomplete last event is left out. Raises ``RemoteProtocolError`` for bytes that are no
+    event.
     """
     while len(buffer) - position >= HEADER_BYTES:
         code, length = HEADER.unpack_from(buffer, position)

@@ -2,11 +2,14 @@
 
 Owns: the types that ``commands`` uses, and the modified UTF-8 of its strings.
 
+An alias such as ``I64`` is a plain Python type, ``int``, with an annotation. Only the codec reads
+the annotation, which tells the encoding. Every integer is big endian.
+
 Invariants:
-1. An alias such as ``I64`` is a plain Python type for all code but the codec, which reads the
-   encoding from its annotation.
-2. Every integer is big endian. ``Fixed`` is one ``struct`` format; its size never varies.
-3. ``Text`` values can always be encoded as UTF-8: unpaired surrogates are refused both ways.
+1. When a peer sends a string with an unpaired surrogate, it is refused, so every received string
+   can be encoded as UTF-8. Held by ``test_unpaired_surrogates_and_overlong_forms_are_refused``.
+2. When a caller sends such a string, encoding it raises ``LocalProtocolError``.
+   Held by ``test_an_unpaired_surrogate_cannot_be_sent``.
 """
 
 from __future__ import annotations
@@ -29,7 +32,10 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True)
 class Prefixed:
-    """A string of bytes behind its length; ``format`` is the length's ``struct`` format."""
+    """A number of bytes after their length. ``format`` is the ``struct`` format of the length.
+
+    If ``text`` is set, the bytes are a string in modified UTF-8.
+    """
 
     format: str
     text: bool
@@ -58,7 +64,7 @@ Bytes: TypeAlias = Annotated[bytes, Prefixed("i", text=False)]
 Raw: TypeAlias = Annotated[bytes, Rest()]
 FramedEvent: TypeAlias = Annotated[bytes, Framed()]
 
-# Plain UTF-8 and modified UTF-8 differ in U+0000 and in everything beyond the basic plane.
+# Modified UTF-8 differs from UTF-8 for these characters only: U+0000, and those above U+FFFF.
 _DIFFERS = re.compile("[\0\U00010000-\U0010ffff]")
 
 
@@ -101,7 +107,7 @@ def _to_surrogates(match: re.Match[str]) -> str:
 
 
 def _decode_modified(encoded: bytes) -> str:
-    """Decode text with a NUL in two bytes, or with pairs of three-byte surrogates."""
+    """Decode text in which U+0000 has two bytes, and a character above U+FFFF has twice three."""
     try:
         units = encoded.replace(b"\xc0\x80", b"\0").decode("utf-8", "surrogatepass")
         return units.encode("utf-16-be", "surrogatepass").decode("utf-16-be")

@@ -1,6 +1,6 @@
-"""The hashes of names and keys that every peer computes alike.
+"""The hashes of names and keys. Clients and servers must compute the same values.
 
-Owns: the seed and the part of a 128-bit Murmur3 hash for each use.
+Owns: for each use, the seed of the 128-bit Murmur3 hash, and the bits of the hash that count.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from functools import lru_cache
 from _fast.hashing import consistent_hash, murmur3_128
 
 __all__ = [
+    "REVISION_MARK",
     "attribute_id_of_name",
     "consistent_hash",
     "container_hash",
@@ -21,7 +22,7 @@ __all__ = [
 
 
 def seed_of(name: str) -> int:
-    """Return the seed for a purpose: the 32-bit signed polynomial hash of its name."""
+    """Return the hash seed of official clients for a purpose: Java's ``hashCode`` of its name."""
     value = 0
     for character in name:
         value = (31 * value + ord(character)) & 0xFFFF_FFFF
@@ -46,7 +47,11 @@ def table_key_hash(primary_key: bytes) -> float:
 
 @lru_cache(maxsize=1024)
 def container_hash(primary_segment_name: str, container_count: int) -> int:
-    """Return the container of a segment, given the part of its name that chooses the container."""
+    """Return the number of a segment's container.
+
+    ``primary_segment_name`` is the part of the segment's name that ``names.primary_segment_name``
+    returns: segments with an equal part are in one container.
+    """
     digest = _text_hash(primary_segment_name, _SEGMENT_TO_CONTAINER)
     return consistent_hash(int.from_bytes(digest[:8], "little", signed=True), container_count)
 
@@ -60,6 +65,11 @@ def _text_hash(text: str, seed: int) -> bytes:
     return murmur3_128(text.encode("utf-16-le", "surrogatepass"), seed)
 
 
+REVISION_MARK = attribute_id_of_name("RevisionStreamClientMark")
+"""Id of the attribute of a segment of revisions whose value is the offset at which clients begin to
+read."""
+
+
 def _fraction(digest: bytes) -> float:
-    """Return the upper 52 bits of the first half, as a fraction of one."""
+    """Return the upper 52 bits of the hash's first 8 bytes, as a number in [0, 1)."""
     return (int.from_bytes(digest[:8], "little") >> 12) / 2**52

@@ -1,4 +1,4 @@
-"""Names of scopes, streams and segments, and the values that they contain.
+"""Names of scopes, streams and segments, and the numbers in the names of segments.
 
 Owns: the grammar of segment names, segment ids, name rules, and the container of a segment.
 
@@ -18,11 +18,24 @@ from pravega_wire.hashing import container_hash
 
 INTERNAL_SCOPE = "_system"
 SYSTEM_PREFIX = f"{INTERNAL_SCOPE}/"
-"""Prefix of the qualified names of segments that the cluster itself needs."""
+"""Prefix of the names of segments that the cluster needs for itself."""
 NAME_LENGTH_MAX = 255
 USER_NAME_LENGTH_MAX = 250
-"""Maximum length of a user's name, in characters: a name of ``NAME_LENGTH_MAX`` has room for an
-internal prefix or suffix."""
+"""Maximum length, in characters, of the name of a reader group or a key-value table. It is less
+than ``NAME_LENGTH_MAX``, because a prefix or suffix makes an internal stream's name from it."""
+
+
+def _rule(length_max: int) -> str:
+    return (
+        f"a name has 1 to {length_max} characters: letters from A to Z and a to z, digits, dots "
+        'and hyphens; "." and ".." are no names'
+    )
+
+
+NAME_RULE = _rule(NAME_LENGTH_MAX)
+"""The rule for scopes and streams, as a sentence for users."""
+USER_NAME_RULE = _rule(USER_NAME_LENGTH_MAX)
+"""The rule for reader groups and key-value tables, as a sentence for users."""
 
 EPOCH_DELIMITER = ".#epoch."
 TRANSACTION_DELIMITER = "#transaction."
@@ -36,8 +49,9 @@ STORAGE_METADATA_PREFIX = "_system/containers/storage_metadata_"
 
 _ID_DIGITS = 32
 _INT32_MAX = 2**31 - 1
-_USER_NAME = re.compile(r"[A-Za-z0-9.\-]+")
-_INTERNAL_NAME = re.compile(r"_?[A-Za-z0-9.\-]+")
+_NAME = re.compile(r"(?!\.\.?\Z)(_?)[A-Za-z0-9.\-]+")
+_SHOWN_MAX = 60
+"""Maximum number of characters of a refused name that the error's sentence repeats."""
 _SEGMENT = re.compile(
     r"(?:([^/#]+)/)?([^/#]+)/([0-9]{1,10})(?:\.#epoch\.([0-9]{1,10}))?"
     r"(?:#transaction\.([0-9a-f]{32})|#transient\.([0-9a-f]{32})\.([0-9a-f]{32}))?"
@@ -99,7 +113,7 @@ def segment_name(scope: str, stream: str, identifier: int) -> str:
 
 
 def key_value_table_stream(table: str) -> str:
-    """Return what replaces the stream in the segment names of a key-value table."""
+    """Return the part of a key-value table's segment names that stands in place of a stream's."""
     return table + KEY_VALUE_TABLE_SUFFIX
 
 
@@ -139,7 +153,10 @@ def is_transient_segment(name: str) -> bool:
 
 
 def parent_segment_name(name: str) -> str | None:
-    """Return the target of a transaction's or transient segment's merge; None for others."""
+    """Return the segment into which a transaction's or transient segment is merged.
+
+    Returns None for the name of any other segment.
+    """
     for delimiter in (TRANSACTION_DELIMITER, TRANSIENT_DELIMITER):
         position = _delimiter_position(name, delimiter)
         if position >= 0:
@@ -148,7 +165,10 @@ def parent_segment_name(name: str) -> str | None:
 
 
 def primary_segment_name(name: str) -> str:
-    """Return the part of a segment's name that chooses its container: no transaction, no epoch."""
+    """Return the part of a segment's name that determines its container.
+
+    That is the name without the suffixes of a transaction and of an epoch.
+    """
     while (parent := parent_segment_name(name)) is not None:
         name = parent
     head, delimiter, _ = name.rpartition(EPOCH_DELIMITER)
@@ -174,9 +194,10 @@ def parse_segment_name(name: str) -> SegmentName:
 
 
 def container_of(name: str, container_count: int) -> int:
-    """Return the container that a segment belongs to.
+    """Return the number of the container that a segment belongs to.
 
-    A container's metadata segments belong to the container whose number ends their name.
+    The name of a container's metadata segment ends with the number of that container. The hash of
+    the name determines the container of any other segment.
     """
     for prefix in (CONTAINER_METADATA_PREFIX, STORAGE_METADATA_PREFIX):
         suffix = name.removeprefix(prefix)
@@ -186,36 +207,30 @@ def container_of(name: str, container_count: int) -> int:
 
 
 def validate_user_name(name: str) -> str:
-    """Return the name if a user may give it to a stream, reader group, table, reader or writer.
+    """Return the name if a user may give it to a reader group or a key-value table.
 
-    Raises ``InvalidNameError`` otherwise.
+    Raises ``InvalidNameError``, with the rule as a sentence, otherwise.
     """
-    return _validate(name, _USER_NAME, USER_NAME_LENGTH_MAX)
+    return _validate(name, USER_NAME_LENGTH_MAX, USER_NAME_RULE, is_internal=False)
 
 
-def validate_scope_name(name: str) -> str:
-    """Return the name if a scope may have it, maybe an internal one with an underscore first.
+def validate_name(name: str) -> str:
+    """Return the name if a scope or stream may have it; internal names begin with an underscore.
 
-    Raises ``InvalidNameError`` otherwise.
+    Raises ``InvalidNameError``, with the rule as a sentence, otherwise.
     """
-    return _validate(name, _INTERNAL_NAME, NAME_LENGTH_MAX)
+    return _validate(name, NAME_LENGTH_MAX, NAME_RULE, is_internal=True)
 
 
-def validate_stream_name(name: str) -> str:
-    """Return the name if a stream may have it, maybe an internal one with an underscore first.
+def _validate(name: str, length_max: int, rule: str, *, is_internal: bool) -> str:
+    """Return the name if every tier 2 can store segments whose names have it as a component.
 
-    Raises ``InvalidNameError`` otherwise.
+    So ``.`` and ``..`` are refused: they have a meaning of their own as names of directories.
     """
-    return _validate(name, _INTERNAL_NAME, NAME_LENGTH_MAX)
-
-
-def _validate(name: str, pattern: re.Pattern[str], length_max: int) -> str:
-    if len(name) > length_max:
-        raise InvalidNameError(
-            f"a name of {len(name)} characters, at most {length_max} are allowed"
-        )
-    if pattern.fullmatch(name) is None:
-        raise InvalidNameError(f"{name!r} may only hold letters, digits, dots and hyphens")
+    match = _NAME.fullmatch(name)
+    if match is None or len(name) > length_max or (match[1] and not is_internal):
+        shown = name if len(name) <= _SHOWN_MAX else name[:_SHOWN_MAX] + "..."
+        raise InvalidNameError(f"{shown!r} cannot be a name: {rule}")
     return name
 
 

@@ -44,7 +44,7 @@ class ScaleDirection(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class AutoScaleEvent:
-    """A segment is too busy for its stream's scaling policy, or not busy enough."""
+    """A report that a segment's load is above or below the rate of its stream's scaling policy."""
 
     scope: str
     stream: str
@@ -55,7 +55,7 @@ class AutoScaleEvent:
     splits: int = 0
     """Number of segments that the load needs; meaningless for ``DOWN``."""
     silent: bool = False
-    """True if the segment is silent: nobody wrote for so long that no more events will come."""
+    """True if nobody has written for so long that the store sends no further event about it."""
     request_id: int = 0
 
     @property
@@ -76,7 +76,7 @@ def encode_auto_scale(event: AutoScaleEvent) -> bytes:
         + _INT64.pack(event.request_id)
     )
     record = write_versioned([data])
-    # The number of the event stands where other records have their version.
+    # The second byte, the version of other records, is the number of the kind of event here.
     return bytes([FORMAT, EVENT_TYPE]) + record[1:]
 
 

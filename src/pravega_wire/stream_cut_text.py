@@ -19,8 +19,8 @@ from pravega_wire.names import segment_epoch, segment_id, segment_number
 
 VERSION = "0"
 TEXT_BYTES_MAX = 16 * 1024 * 1024
-"""Maximum length of a text after decompression, in bytes: enough for hundreds of thousands of
-segments. A short text must not become gigabytes."""
+"""Maximum length, in bytes, of a text after decompression: enough for hundreds of thousands of
+segments. The limit exists because gzip can turn a short text into gigabytes."""
 
 
 class StreamCutTextError(ValueError):

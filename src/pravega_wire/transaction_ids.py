@@ -12,11 +12,11 @@ _UINT64 = 2**64 - 1
 
 
 def id_of_halves(high: int, low: int) -> bytes:
-    """Return the id of the two signed halves that messages carry."""
+    """Return the 16 bytes of the id that messages carry as two signed 64-bit numbers."""
     return (high & _UINT64).to_bytes(8, "big") + (low & _UINT64).to_bytes(8, "big")
 
 
 def halves_of_id(identifier: bytes) -> tuple[int, int]:
-    """Return the two signed halves of an id, as messages carry them."""
+    """Return the two signed 64-bit numbers by which messages carry an id."""
     high = int.from_bytes(identifier[:8], "big", signed=True)
     return high, int.from_bytes(identifier[8:], "big", signed=True)

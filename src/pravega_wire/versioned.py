@@ -26,18 +26,18 @@ COMPACT_INT_MAX = 0x3FFF_FFFE
 COMPACT_LONG_MAX = 0x3FFF_FFFF_FFFF_FFFE
 """Maximum number that ``write_compact_long`` encodes."""
 _COMPACT_LONG_BYTES = (1, 2, 4, 8)
-"""Lengths of a number, in bytes, by its first two bits."""
+"""Length of an encoded number, in bytes, by the value of its first two bits."""
 
 
 def write_versioned(revisions: Iterable[bytes]) -> bytes:
-    """Return the record whose revisions, from 0 on, hold these data."""
+    """Return a record: the given data are those of revisions 0, 1 and so on."""
     parts = list(revisions)
     body = b"".join(_REVISION.pack(n, len(data)) + data for n, data in enumerate(parts))
     return _HEAD.pack(FORMAT, VERSION, len(parts)) + body
 
 
 def write_text(text: str) -> bytes:
-    """Return a text of at most 65,535 bytes, after its length."""
+    """Return two bytes with the length of a text, then its bytes: at most 65,535."""
     data = encode_text(text)
     return struct.pack(">H", len(data)) + data
 
@@ -64,14 +64,14 @@ def write_compact_long(value: int) -> bytes:
 
 
 class VersionedReader:
-    """Reads values one after the other from bytes. Raises ``RemoteProtocolError``."""
+    """Reads values one after the other. Raises ``RemoteProtocolError`` if the bytes end early."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
         self.position = 0
 
     def read_revision(self) -> VersionedReader:
-        """Return a reader of revision 0 of the record that begins here; advance past the record."""
+        """Return a reader of revision 0 of the record at this position; advance past the record."""
         found_format, found_version, count = self._unpack(_HEAD)
         if found_format != FORMAT or found_version != VERSION or count < 1:
             raise RemoteProtocolError(

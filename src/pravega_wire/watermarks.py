@@ -1,6 +1,6 @@
-"""Watermarks: times up to which everything before a stream cut was written.
+"""Watermarks: stream cuts with the times that writers had sent at that position.
 
-Owns: ``Watermark`` and its bytes, which are the original's: readers find it in the mark stream.
+Owns: ``Watermark`` and its bytes. Official readers read them from the stream's mark stream.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class SegmentWithRange:
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """Bounds of the writers' times at a stream cut."""
+    """A stream cut, with the earliest and the latest of the times that writers had sent there."""
 
     lower: int
     upper: int

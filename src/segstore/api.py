@@ -1,15 +1,22 @@
 """The interface of a segment container for the request handlers and the table layer.
 
-Owns: the ``SegmentContainer`` protocol, the values that pass through it, and how a task awaits what
-completes by a call: ``Waiter`` for operations, ``read_and_wait`` for reads.
+Owns: the ``SegmentContainer`` protocol, its arguments and results, and two helpers with which a
+task waits for a completion by a call: ``Waiter`` for operations, ``read_and_wait`` for reads.
 
 Invariants:
-1. A completion (``on_complete``) or a returned ``await`` means durable: fsync'ed in tier 1.
-2. Operations on one segment take effect in the order of the calls; validation happens in that
-   order too, against the effect of all operations before it, durable or in flight. Those on other
-   segments of the container do so too, unless one has to wait for attributes from tier 2.
-3. Completions of operations on one segment come in call order.
-4. A cancelled waiter abandons the answer, never the operation; a cancelled read is forgotten.
+1. When ``on_complete`` is called without an error, or an ``await`` returns, the operation is
+   durable: tier 1 has synced it. Held by
+   ``test_nothing_shows_or_is_answered_before_its_frame_is_durable``.
+2. Operations on one segment take effect, and complete, in the order of the calls. Held by
+   ``test_appends_take_effect_and_complete_in_call_order``.
+3. Conditions of an operation are checked against all earlier operations on its segment, durable or
+   not. Held by ``test_conditions_see_the_operations_in_flight``.
+4. When a caller that waits for an operation is cancelled, the operation still takes effect. Held by
+   ``test_a_cancelled_append_still_takes_effect``.
+5. A cancelled read does not complete. Held by ``test_a_cancelled_read_is_never_answered``.
+
+Operations on different segments may complete in another order, because one that needs attributes
+from tier 2 is held together with later ones on its segment.
 """
 
 from __future__ import annotations
@@ -26,17 +33,19 @@ from segstore.model.attributes import AttributeId, AttributeUpdate
 from segstore.tiers.api import Buffer
 
 OnAppended = Callable[[SegmentStoreError | None, int], None]
-"""Called with the error and the segment's length right after the append (-1 on an error)."""
+"""Called when an append is durable or refused, with the error or None, and the segment's length
+right after the append (-1 with an error)."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentInfo:
-    """A segment's committed state. Offsets and lengths in bytes, times in Unix milliseconds."""
+    """The committed state of a segment. Offsets and lengths are in bytes, times in milliseconds
+    since the Unix epoch."""
 
     name: str
     segment_id: int
-    """Number of the segment, which no other segment of the container ever gets, whatever its name.
-    """
+    """Number of the segment. No other segment of the container ever gets it, not even one with the
+    same name."""
     segment_type: int
     start_offset: int
     length: int
@@ -47,17 +56,18 @@ class SegmentInfo:
 
 @dataclass(frozen=True, slots=True)
 class ReadResult:
-    """Bytes of a segment. Empty data with ``end_of_segment`` means that there is no more, ever;
-    empty data with ``at_tail`` means that the container stopped and the reader shall ask again."""
+    """The result of a read. Empty data with ``end_of_segment`` mean that the sealed segment ends
+    here. Empty data with ``at_tail`` mean that the reader has to ask again: the container stopped,
+    or the reader had no room."""
 
     offset: int
     data: Buffer
-    """Data that were read; for history a view of memory, which stays lent as long as the view
-    exists."""
+    """The bytes that were read. For history they may be a view of tier 2's memory, which is not
+    used again as long as the view exists."""
     at_tail: bool
     end_of_segment: bool
     is_last: bool = field(default=False, compare=False)
-    """True if the segment had nothing more behind these bytes when they were read."""
+    """True if the segment had nothing more after these bytes when they were read."""
 
 
 def ask_again(offset: int) -> ReadResult:
@@ -66,7 +76,8 @@ def ask_again(offset: int) -> ReadResult:
 
 
 class SegmentSample(NamedTuple):
-    """Counts of all that was ever written to a segment, and the scaling policy of its stream."""
+    """The numbers of bytes and events that were ever written to a segment, and the scaling policy
+    of its stream."""
 
     name: str
     segment_id: int
@@ -86,11 +97,24 @@ HasRoom = Callable[[], bool]
 
 
 class ReadHandle(Protocol):
-    """A read that waits for the tail or for storage."""
+    """A read that is not completed yet."""
 
     def cancel(self) -> None:
-        """Forget the read; its completion will not be called. Idempotent."""
+        """Cancel the read: ``on_complete`` is not called. A second call does nothing."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerMeasures:
+    """The measures of a container at one moment. Delays are in seconds by their reason;
+    infinite while nothing is accepted."""
+
+    active_segment_count: int
+    unflushed_bytes: int
+    log_held_bytes: int
+    delays: Mapping[str, float]
+    cache: Mapping[str, int]
+    """Bytes of the cache, which all containers of the process share, by their kind."""
 
 
 class SegmentContainer(Protocol):
@@ -99,14 +123,32 @@ class SegmentContainer(Protocol):
     @property
     def container_id(self) -> int: ...
 
+    def delay_reasons(self) -> list[str]:
+        """Return the reasons why requests wait now, such as a full disk, as sentences."""
+        ...
+
+    async def confirm_answer(self) -> None:
+        """Return as soon as an answer that is known now may be sent: when it is certain that no
+        other owner has the container.
+
+        Raises ``ContainerOfflineError`` when another owner has it.
+        """
+        return
+
+    @property
+    def may_answer(self) -> bool:
+        """Return whether ``confirm_answer`` would return at once."""
+        return True
+
     async def create_segment(
         self, name: str, *, attributes: Mapping[AttributeId, int] | None = None
     ) -> None:
-        """Create an empty segment with these attributes, else ``SegmentExistsError``."""
+        """Create an empty segment with these attributes. Raises ``SegmentExistsError``."""
         ...
 
     async def delete_segment(self, name: str) -> None:
-        """Delete a segment, else ``NoSuchSegmentError``; parked reads on it get that error too."""
+        """Delete a segment. Raises ``NoSuchSegmentError``; waiting reads of the segment complete
+        with that error, too."""
         ...
 
     def append_nowait(
@@ -118,12 +160,12 @@ class SegmentContainer(Protocol):
         expected_offset: int | None = None,
         on_complete: OnAppended,
     ) -> None:
-        """Queue an append of ``data`` (may be empty), atomic with its attribute updates.
+        """Queue an append of ``data``, which may be empty, together with its attribute updates.
 
-        Never raises: errors arrive by ``on_complete``: ``NoSuchSegmentError``,
-        ``SegmentSealedError``, ``BadAttributeUpdateError``, ``BadOffsetError``,
-        ``ContainerOfflineError``; ``StorageError`` when a condition needs an attribute that is only
-        in tier 2, and that fails. ``data`` is copied or kept: the caller may not change it.
+        Nothing is raised. ``on_complete`` gets the error: ``NoSuchSegmentError``,
+        ``SegmentSealedError``, ``BadAttributeUpdateError``, ``BadOffsetError`` or
+        ``ContainerOfflineError``, or ``StorageError`` when a condition needs an attribute that only
+        tier 2 has, and tier 2 fails. The caller may not change ``data`` afterwards.
         """
         ...
 
@@ -147,17 +189,20 @@ class SegmentContainer(Protocol):
         return await waiter.wait()
 
     async def update_attributes(self, name: str, updates: Sequence[AttributeUpdate]) -> None:
-        """Change attributes atomically, else ``BadAttributeUpdateError``."""
+        """Make all of these changes of attributes, or none. Raises ``BadAttributeUpdateError`` when
+        a condition fails."""
         ...
 
     async def seal_segment(self, name: str) -> int:
-        """Seal and return the final length, else ``SegmentSealedError`` if it is sealed already."""
+        """Seal a segment; return its final length. Raises ``SegmentSealedError`` if it is sealed
+        already."""
         ...
 
     async def truncate_segment(self, name: str, *, offset: int) -> None:
-        """Move the start offset up to ``offset``; allowed on sealed segments.
+        """Set the start offset of a segment, sealed or not, to ``offset``.
 
-        ``SegmentTruncatedError`` when offset is not within [start offset, length].
+        Raises ``SegmentTruncatedError`` when ``offset`` is below the start offset or above the
+        length.
         """
         ...
 
@@ -169,21 +214,22 @@ class SegmentContainer(Protocol):
         attribute_updates: Sequence[AttributeUpdate] = (),
         on_complete: OnAppended,
     ) -> None:
-        """Queue a merge; see ``merge_segment``. Several go to tier 1 together, in this order.
+        """Queue a merge; see ``merge_segment``. Several queued merges are written to tier 1
+        together.
 
-        Never raises: errors arrive by ``on_complete``, as those of ``append_nowait``.
+        Nothing is raised. ``on_complete`` gets the errors, as with ``append_nowait``.
         """
         ...
 
     async def merge_segment(
         self, target: str, source: str, *, attribute_updates: Sequence[AttributeUpdate] = ()
     ) -> int:
-        """Seal ``source``, append all its bytes to ``target`` atomically, and make it vanish.
+        """Append all bytes of ``source`` to ``target`` in one step, add its event count to that of
+        the target, and remove ``source``. Return the target's length right after it.
 
-        Returns the target's length right after it. Adds the source's event count to the target's.
-        Errors name the segment at fault: ``NoSuchSegmentError`` (also for a source that was merged
-        before), ``SegmentSealedError`` (target), ``SegmentTruncatedError`` (source),
-        ``BadAttributeUpdateError``.
+        Raises errors with the name of the segment that caused them: ``NoSuchSegmentError``, also
+        for a source that was merged before, ``SegmentSealedError`` for the target,
+        ``SegmentTruncatedError`` for the source, and ``BadAttributeUpdateError``.
         """
         waiter = Waiter()
         self.merge_nowait(
@@ -192,9 +238,10 @@ class SegmentContainer(Protocol):
         return await waiter.wait()
 
     async def activate(self, name: str) -> None:
-        """Bring a segment into memory, if it exists, so that it can be used without waiting.
+        """Load a segment into memory, if it exists, so that the next operations need not wait.
 
-        It stays there for a while. Raises ``StorageError`` and ``ContainerOfflineError``.
+        The segment stays in memory for a while. Raises ``StorageError`` and
+        ``ContainerOfflineError``.
         """
         ...
 
@@ -204,7 +251,7 @@ class SegmentContainer(Protocol):
         ...
 
     async def find_info(self, name: str) -> SegmentInfo:
-        """Return the committed state of a segment; one that is not in memory stays so.
+        """Return the committed state of a segment. An inactive segment stays inactive.
 
         Raises ``NoSuchSegmentError``, ``StorageError`` and ``ContainerOfflineError``.
         """
@@ -215,30 +262,30 @@ class SegmentContainer(Protocol):
     ) -> dict[AttributeId, int]:
         """Return the committed values of the given attributes, without those that are absent.
 
-        Raises ``StorageError`` when one of them is only in tier 2, and that fails.
+        Raises ``StorageError`` when only tier 2 has one of them, and tier 2 fails.
         """
         ...
 
     def attribute_now(self, name: str, attribute_id: AttributeId) -> int | None:
-        """Return the committed value of an attribute, or None if it is not in memory.
-
-        ``NULL_ATTRIBUTE_VALUE`` is the value of an absent one.
-        """
+        """Return the committed value of an attribute, ``NULL_ATTRIBUTE_VALUE`` if it is absent, and
+        None if memory cannot tell."""
         ...
 
     def bytes_now(self, name: str, *, offset: int, length_max: int) -> Buffer:
-        """Return the committed bytes from ``offset`` on that are in memory; none if there are
-        none."""
+        """Return up to ``length_max`` committed bytes from ``offset`` on, if they are in memory;
+        else no bytes."""
         ...
 
     def attribute_iterator(
         self, name: str, *, first: AttributeId, last: AttributeId
     ) -> AsyncIterator[list[tuple[AttributeId, int]]]:
-        """Yield the committed extended attributes from ``first`` to ``last``, both included, by id.
+        """Yield the committed extended attributes from ``first`` to ``last``, both included, in the
+        order of ids, as pages. A page may be empty; its values are those of the moment when it is
+        yielded.
 
-        They come in pages, which may be empty; each is right at the moment when it is given. Raises
-        ``NoSuchSegmentError``, now or later, when the segment goes away; ``InvalidRequestError``
-        when the two have not the length of the segment's ids; and ``StorageError``.
+        Raises ``NoSuchSegmentError``, also between pages when the segment is deleted,
+        ``InvalidRequestError`` when ``first`` or ``last`` has another length than the ids of the
+        segment, and ``StorageError``.
         """
         ...
 
@@ -249,10 +296,24 @@ class SegmentContainer(Protocol):
         """
         ...
 
+    def measures(self) -> ContainerMeasures:
+        """Return what the container measures of itself; takes a microsecond for each segment."""
+        ...
+
+    @property
+    def next_segment_id(self) -> int:
+        """Return the id of the next segment; those that were created before have lower ones."""
+        ...
+
+    def lengths(self) -> Iterator[tuple[str, int, int, int]]:
+        """Return name, id, length and number of events of each segment that is in memory now. The
+        caller may pause between two of them."""
+        ...
+
     def unpersisted_attribute_count(self, name: str) -> int:
-        """Return how many attributes of a segment are in memory because tier 2 does not have their
-        last change. Raises ``NoSuchSegmentError``. A caller that changes very many waits until it
-        is less."""
+        """Return how many attributes of a segment have changes that tier 2 lacks; they are kept in
+        memory. A caller that changes very many waits until the number is small. Raises
+        ``NoSuchSegmentError``."""
         ...
 
     async def wait_in_flight(self, name: str) -> None:
@@ -262,20 +323,19 @@ class SegmentContainer(Protocol):
     async def plan_scan(
         self, name: str, *, start: int, end: int, lease_id: bytes, lease_seconds: float
     ) -> ScanPlan | None:
-        """Return where in tier 2 the bytes of a range are, as far as they are there.
+        """Return the places in tier 2 of the bytes from ``start`` to ``end``, as far as tier 2 has
+        them; see ``SegmentStorage.plan_scan``.
 
-        See ``SegmentStorage.plan_scan``. ``NoSuchSegmentError``; ``SegmentTruncatedError`` when the
-        segment begins behind ``start``.
+        Raises ``NoSuchSegmentError``, and ``SegmentTruncatedError`` when the segment begins after
+        ``start``.
         """
         ...
 
     async def hold_chunks(
         self, name: str, *, lease_id: bytes, chunks: Sequence[str], lease_seconds: float
     ) -> bool:
-        """Extend a lease, or end it; see ``SegmentStorage.hold_chunks``.
-
-        The segment may have been deleted meanwhile.
-        """
+        """Extend or end a lease of chunks; see ``SegmentStorage.hold_chunks``. The segment may have
+        been deleted since the lease began."""
         ...
 
     def read_nowait(
@@ -287,21 +347,23 @@ class SegmentContainer(Protocol):
         on_complete: OnRead,
         has_room: HasRoom | None = None,
     ) -> ReadHandle | None:
-        """Read committed data. Completes at once (then returns None) when it can.
+        """Read committed data. If the bytes are in memory, the read completes within the call,
+        which then returns None.
 
-        At or beyond the tail of an unsealed segment the read is parked without limit: it completes
-        when data arrives, with ``SegmentSealedError`` when the segment is sealed without more data,
-        with ``NoSuchSegmentError`` when it is deleted, or with an empty ``at_tail`` result when the
-        container stops. At the end of a sealed segment: an empty ``end_of_segment`` result; beyond
-        it ``InvalidRequestError``. Before the start offset: ``SegmentTruncatedError``.
+        Before the start offset, it completes with ``SegmentTruncatedError``. At the end of a sealed
+        segment, it completes with an empty ``end_of_segment`` result, beyond that with
+        ``InvalidRequestError``. At or beyond the end of a segment that is not sealed, the read
+        waits, without a time limit, until data arrive, the segment is sealed
+        (``SegmentSealedError``) or deleted (``NoSuchSegmentError``), or the container stops (an
+        empty ``at_tail`` result).
 
-        A read that had to wait asks ``has_room`` before its data are copied; when there is no room
-        it completes with an empty ``at_tail`` result, and the reader asks again when it has room.
+        A read that had to wait calls ``has_room`` before its data are copied. If that returns
+        False, the read completes with an empty ``at_tail`` result, and the reader asks again later.
         """
         ...
 
     async def read(self, name: str, *, offset: int, length_max: int) -> ReadResult:
-        """Read like ``read_nowait``, and wait for the result."""
+        """Read as ``read_nowait`` does, and wait for the result."""
         return await read_and_wait(
             lambda complete: self.read_nowait(
                 name, offset=offset, length_max=length_max, on_complete=complete
@@ -310,7 +372,7 @@ class SegmentContainer(Protocol):
 
 
 class Waiter:
-    """Turns an operation's completion into an await."""
+    """Lets a task wait for the completion of one operation."""
 
     __slots__ = ("_event", "error", "number")
 
@@ -326,7 +388,7 @@ class Waiter:
         self._event.set()
 
     async def wait(self) -> int:
-        """Wait for the operation and return its number. Raises its error."""
+        """Wait for the operation; return the number that it completes with. Raises its error."""
         await self._event.wait()
         if self.error is not None:
             raise self.error
@@ -334,7 +396,8 @@ class Waiter:
 
 
 async def read_and_wait(start: Callable[[OnRead], ReadHandle | None]) -> ReadResult:
-    """Return the result of the read that ``start`` (a ``read_nowait``) begins. Raises its error."""
+    """Return the result of the read that ``start`` begins by ``read_nowait``. Raises the error of
+    the read."""
     done = trio.Event()
     outcome: list[SegmentStoreError | ReadResult] = []
 

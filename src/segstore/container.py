@@ -1,11 +1,14 @@
-"""One segment container: its parts put together, its life from recovery to stop, its interface.
+"""One segment container: its parts, its life from recovery to stop, and its interface.
 
-Owns: assembly and lifetime. What an operation means is decided by the parts.
+Owns: how the parts are put together, and when they start and stop. The parts carry out operations.
 
 Invariants:
-1. The container serves only after its log is replayed; it stops serving before its parts stop.
-2. The tasks of a container outlive a cancellation of its owner for as long as the drain takes.
-3. A failed log ends the container with the error; the owner opens it again, which recovers.
+1. While a container recovers, requests to it are refused. Held by
+   ``test_a_container_that_recovers_sends_clients_to_look_for_it_and_disturbs_no_others``.
+2. When the owner is cancelled, the container's tasks run on for at most ``drain_seconds``, so that
+   it can write its bytes to tier 2. Held by ``test_a_cancelled_owner_waits_for_the_drain``.
+3. When the log fails, the container ends with the error, and its owner opens and recovers it again.
+   Held by ``test_a_failing_journal_takes_its_containers_offline_and_no_others``.
 """
 
 from __future__ import annotations
@@ -20,7 +23,9 @@ from collections.abc import (
 )
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
+from operator import attrgetter
 from typing import Any, Final
 
 import structlog
@@ -28,6 +33,7 @@ import trio
 
 from _fast.btree.tree import PageCache
 from segstore.api import (
+    ContainerMeasures,
     FindSample,
     HasRoom,
     OnAppended,
@@ -54,6 +60,7 @@ from segstore.errors import (
     NoSuchSegmentError,
     SegmentTruncatedError,
     StorageError,
+    StorageFullError,
 )
 from segstore.inactive.activation import Activation
 from segstore.inactive.compaction import RecordCompaction
@@ -82,6 +89,7 @@ from segstore.model.operations import (
     UpdateAttributesOperation,
 )
 from segstore.model.segment_attributes import AttributeCache
+from segstore.ownership.token import OwnerToken
 from segstore.read_index.logged_bytes import LoggedBytes
 from segstore.read_index.read_index import ReadIndex
 from segstore.runtime.clock import wall_clock_ms
@@ -97,15 +105,15 @@ from segstore.writer.storage_writer import StorageWriter
 
 DRAIN_SECONDS: Final = 5.0
 ATTRIBUTE_PAGES_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Maximum memory, in bytes, for pages of attribute indexes when the container does not share a
-cache of them."""
+"""Maximum memory, in bytes, for pages of attribute indexes of a container that has a page cache of
+its own."""
 
 logger = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerParts:
-    """Everything that one container is made of. ``_assemble`` makes it."""
+    """The parts of one container, which ``_assemble`` creates."""
 
     metadata: ContainerMetadata
     log: DurableDataLog
@@ -128,9 +136,11 @@ class ContainerParts:
 class Container(SegmentContainer):
     """A ``SegmentContainer`` that keeps its operations in a durable data log."""
 
-    def __init__(self, parts: ContainerParts) -> None:
+    def __init__(self, parts: ContainerParts, token: OwnerToken) -> None:
         self.parts = parts
         """The parts of the container, for diagnostics and tests."""
+        self.token = token
+        """The token of the owner."""
         self._metadata = parts.metadata
         self._storage = parts.storage
         self._read_index = parts.read_index
@@ -183,7 +193,8 @@ class Container(SegmentContainer):
             self.close("the container has stopped")
 
     def _delete_transient_segments(self) -> None:
-        """Delete transient segments: they end with their connections, which a start has ended."""
+        """Delete the transient segments: each belongs to a connection, and a restart has ended
+        these."""
         for segment in list(self._metadata.by_name.values()):
             if segment.is_transient:
                 self._processor.enqueue(DeleteOperation(segment.name))
@@ -191,7 +202,7 @@ class Container(SegmentContainer):
     async def flush(self) -> None:
         """Write everything that was committed before the call to tier 2.
 
-        Raises ``StorageError`` when tier 2 refuses a part of it.
+        Raises ``StorageError`` when tier 2 does not accept all of it.
         """
         await self.parts.writer.flush()
 
@@ -201,7 +212,8 @@ class Container(SegmentContainer):
         await self.wait_for(BarrierOperation(""))
 
     async def drain(self) -> None:
-        """Write everything to tier 2 and leave a short log, so that the next start is quick."""
+        """Write everything to tier 2 and truncate the log, so that the next start is quick. Errors
+        are logged."""
         parts = self.parts
         try:
             await self.wait_for(BarrierOperation(""))
@@ -215,34 +227,58 @@ class Container(SegmentContainer):
             await parts.writer.copy_metadata()
             await parts.storage.settle()
         except (ContainerOfflineError, DataLogError, StorageError) as error:
-            # The rest stays in the log and is recovered at the next start, or by the next owner
-            # where the log is another's by now.
+            # Unflushed bytes stay in the log. The next start, or another owner that took the log
+            # over, recovers them.
             logger.warning("drain ended early", container=self.container_id, error=str(error))
 
     async def leave(self) -> None:
-        """Close both tiers: nothing is written any more, and tier 2 records the last operation."""
+        """Close both tiers. Tier 2 records the last operation, and nothing is written
+        afterwards."""
         await self.parts.log.aclose()
         await self._storage.close(last_operation=self._metadata.sequence_number)
 
     def close(self, reason: str) -> None:
-        """Refuse all waiting operations and reads, and later ones. Idempotent."""
+        """Complete all waiting operations and reads, and later ones, because the container stops. A
+        second call does nothing."""
         try:
             self._processor.close(reason)
         finally:
             self._late_reads.close()
             self._read_index.close()
 
+    @property
+    def may_answer(self) -> bool:
+        return self.token.may_answer
+
+    async def confirm_answer(self) -> None:
+        try:
+            await self.token.confirm(self.checkpoint)
+        except ContainerOfflineError:
+            # A log that has failed ends the container at its next entry.
+            self._processor.request_checkpoint()
+            raise
+
     def throttle_snapshot(self) -> ThrottleSnapshot:
-        """Return what slows writers down now, and how much."""
+        """Return the values that slow writers down now, and their delays."""
         return self.parts.throttle.snapshot()
+
+    def delay_reasons(self) -> list[str]:
+        reasons = [reason] if (reason := self.parts.log.delay_reason) is not None else []
+        failure = self.parts.writer.failure
+        if isinstance(failure, StorageFullError):
+            reasons.append(failure.reason)
+        elif failure is not None and self.throttle_snapshot().seconds:
+            reasons.append(str(failure))
+        return reasons
 
     def record_attributes(
         self, segment: SegmentMetadata, values: AttributeValues
     ) -> Callable[[], Awaitable[int]]:
-        """Queue core attributes of a segment, sealed or not; the returned function waits for them.
+        """Queue a change of core attributes of a segment, sealed or not. The returned function
+        waits until it is durable.
 
-        The operation passes the ones that wait for room in the cache: the storage writer, which
-        calls this, makes room.
+        The operation overtakes those that wait for room in the cache, because the storage writer,
+        which makes room, waits for it.
         """
         replace = AttributeUpdateType.REPLACE
         updates = [AttributeUpdate(each, replace, value) for each, value in values.items()]
@@ -253,7 +289,8 @@ class Container(SegmentContainer):
         return waiter.wait
 
     async def wait_for(self, operation: Operation) -> int:
-        """Queue an operation and wait until it is durable; returns its offset, where it has one."""
+        """Queue an operation and wait until it is durable. Return the number that it completes
+        with."""
         waiter = Waiter()
         operation.on_complete = waiter.complete
         self._processor.enqueue(operation)
@@ -387,6 +424,31 @@ class Container(SegmentContainer):
                 segment.last_modified_ms,
             )
 
+    def measures(self) -> ContainerMeasures:
+        parts, segments = self.parts, self._metadata.by_name.values()
+        manager = parts.cache_manager
+        return ContainerMeasures(
+            active_segment_count=len(segments),
+            unflushed_bytes=sum(each.length - each.storage_length for each in segments),
+            log_held_bytes=parts.log.held_bytes,
+            delays={gauge.name: gauge.seconds for gauge in self.throttle_snapshot().gauges},
+            cache={
+                "data": manager.cache.stored_bytes,
+                "entries": manager.cache.used_bytes,
+                "unevictable": manager.held_bytes,
+                "capacity": manager.cache.capacity_bytes,
+            },
+        )
+
+    @property
+    def next_segment_id(self) -> int:
+        return self._metadata.next_segment_id
+
+    def lengths(self) -> Iterator[tuple[str, int, int, int]]:
+        for each in list(self._metadata.by_name.values()):
+            count = max(0, each.attributes.get(EVENT_COUNT, 0))
+            yield each.name, each.segment_id, each.length, count
+
     def unpersisted_attribute_count(self, name: str) -> int:
         return len(self._segment(name).attribute_memory.dirty)
 
@@ -400,7 +462,7 @@ class Container(SegmentContainer):
         segment = self._segment(name)
         if start < segment.start_offset:
             raise SegmentTruncatedError(name, start_offset=segment.start_offset)
-        # Tier 2 may have more bytes, but they may not be the segment's.
+        # Bytes after ``storage_length`` in tier 2 may be left over from a failed write.
         end = max(start, min(end, segment.storage_length))
         return await self._storage.plan_scan(
             segment.storage_name,
@@ -461,47 +523,53 @@ def _describe(segment: SegmentMetadata) -> SegmentInfo:
 
 
 class _Links:
-    """Calls between parts that need each other. ``container`` is set when it has all its parts."""
+    """Calls between parts of which each needs the other, so that none can get the other as an
+    argument when it is created."""
 
-    container: Container
+    def __init__(self, find_container: Callable[[], Container]) -> None:
+        self._find_container = find_container
 
     def enqueue_first(self, operation: Operation) -> None:
-        self.container.parts.processor.enqueue_first(operation)
+        self._find_container().parts.processor.enqueue_first(operation)
+
+    def requeue(self, operations: list[Operation]) -> None:
+        self._find_container().parts.processor.requeue(operations)
 
     def request_checkpoint(self) -> None:
-        self.container.parts.processor.request_checkpoint()
+        self._find_container().parts.processor.request_checkpoint()
 
     def request_flush(self) -> None:
-        """Flush what holds writers back: bytes, and attributes if these are it."""
-        parts = self.container.parts
+        """Flush all bytes, and also attributes if the number of changed ones slows writers down."""
+        parts = self._find_container().parts
         parts.writer.request_flush(attributes=parts.throttle.dirty_attributes_delay)
 
     def record_attributes(
         self, segment: SegmentMetadata, values: AttributeValues
     ) -> Callable[[], Awaitable[int]]:
-        return self.container.record_attributes(segment, values)
+        return self._find_container().record_attributes(segment, values)
 
     async def evict(self, candidates: list[int]) -> None:
-        await self.container.parts.eviction.evict(candidates)
+        await self._find_container().parts.eviction.evict(candidates)
 
     async def wait_for(self, operation: Operation) -> int:
-        return await self.container.wait_for(operation)
+        return await self._find_container().wait_for(operation)
 
     async def checkpoint(self) -> None:
-        await self.container.checkpoint()
+        await self._find_container().checkpoint()
 
     def read_nowait(self, name: str, **how: Any) -> ReadHandle | None:
-        return self.container.read_nowait(name, **how)
+        return self._find_container().read_nowait(name, **how)
 
 
 @dataclass(frozen=True, slots=True)
 class _Policies:
-    """The bounds of one container, and the functions of others that it calls."""
+    """The settings of one container, and the functions of its owner that it calls."""
 
     now_ms: Callable[[], int]
     flushes: FlushPolicy
     throttling: ThrottlePolicy
     log_bytes: Callable[[], int]
+    reserve_percent: Callable[[], int]
     eviction: EvictionPolicy
     confirm_owner: Callable[[], Awaitable[None]] | None
 
@@ -521,9 +589,10 @@ def _assemble(
     manager: CacheManager,
     indexes: AttributeIndexes,
     policies: _Policies,
+    token: OwnerToken,
 ) -> Container:
-    """Build the parts of one container. ``recover`` comes next."""
-    links, now_ms, memory_log = _Links(), policies.now_ms, MemoryLog()
+    """Create a container and its parts. The caller then calls ``recover``."""
+    links, now_ms, memory_log = _Links(lambda: container), policies.now_ms, MemoryLog()
     read_index = ReadIndex(manager, storage, trio.current_time, LoggedBytes(log))
     state = CommittedState(metadata, read_index, memory_log, now_ms, on_evicted=indexes.close)
     records = SegmentRecords(metadata, indexes, read_index)
@@ -539,20 +608,15 @@ def _assemble(
         links.record_attributes,
         policy=policies.flushes,
         held_share=lambda: manager.held_bytes / manager.throttle_bytes,
+        log_is_scarce=lambda: policies.reserve_percent() > 0,
         confirm_owner=policies.confirm_owner,
     )
     throttle = _make_throttle(metadata, manager, writer, policies)
     pending = PendingState(metadata, now_ms, records.offset_now)
-    prefetcher = AttributePrefetcher(metadata, pending, indexes, activation)
+    prefetcher = AttributePrefetcher(metadata, pending, indexes, activation, links.requeue)
+    on_checkpoint = writer.add_checkpoint
     processor = OperationProcessor(
-        log,
-        state,
-        pending,
-        manager,
-        throttle,
-        links.request_flush,
-        prefetcher,
-        writer.add_checkpoint,
+        log, state, pending, manager, throttle, links.request_flush, prefetcher, on_checkpoint
     )
     eviction = Eviction(
         metadata,
@@ -582,8 +646,8 @@ def _assemble(
         late_reads=LateReads(activation, links.read_nowait),
         eviction=eviction,
     )
-    links.container = Container(parts)
-    return links.container
+    container = Container(parts, token)
+    return container
 
 
 def _make_throttle(
@@ -592,11 +656,14 @@ def _make_throttle(
     return Throttle(
         policies.throttling,
         cache=CacheReading(
-            lambda: manager.held_bytes, manager.throttle_bytes, manager.writer_limit_bytes
+            partial(attrgetter("held_bytes"), manager),
+            manager.throttle_bytes,
+            manager.writer_limit_bytes,
         ),
         log_bytes=policies.log_bytes,
-        operation_count=lambda: writer.operation_count,
-        dirty_count=lambda: metadata.dirty_count,
+        reserve_percent=policies.reserve_percent,
+        operation_count=partial(attrgetter("operation_count"), writer),
+        dirty_count=partial(attrgetter("dirty_count"), metadata),
     )
 
 
@@ -614,20 +681,22 @@ async def open_container(
     attribute_cache: AttributeCache | None = None,
     throttling: ThrottlePolicy | None = None,
     log_bytes: Callable[[], int] | None = None,
+    reserve_percent: Callable[[], int] = lambda: 0,
     eviction: EvictionPolicy = ALL_STAY,
     confirm_owner: Callable[[], Awaitable[None]] | None = None,
+    token: OwnerToken | None = None,
 ) -> AsyncIterator[Container]:
     """Recover a container, serve it inside the block, and drain it at the end.
 
-    Leaving the block by cancellation drains for at most ``drain_seconds``; what is not in tier 2
-    by then stays in the log. ``attribute_pages`` may be shared with other containers, which
-    ``attribute_cache`` may not. ``log_bytes`` tells how much all containers hold of the tier 1
-    that they share; without it the log's own is taken. Without ``eviction`` all segments stay
-    active. ``confirm_owner`` is asked before the log is truncated. Raises ``DataLogError`` when
-    tier 1 fails or is damaged, ``PermanentError`` when both tiers are not what the last owner left.
+    After a cancellation the drain takes at most ``drain_seconds``; unflushed bytes stay in the log.
+    Containers may share ``attribute_pages``, but not ``attribute_cache``. ``log_bytes`` returns the
+    size of the shared tier 1, ``reserve_percent`` the used part of its reserve. The storage has the
+    same ``token``. Raises ``DataLogError`` when tier 1 fails, ``PermanentError`` when a tier is not
+    as its owner left it.
     """
+    token = OwnerToken() if token is None else token
     began = trio.current_time()
-    log = await log_factory.open_log(container_id)
+    log = await _open_log(log_factory, container_id, token)
     opened = trio.current_time()
     log_bytes_replayed = log.bytes_since_truncation
     cache = attribute_cache or AttributeCache()
@@ -642,41 +711,69 @@ async def open_container(
             flush_policy,
             throttling or ThrottlePolicy(),
             log_bytes or (lambda: log.held_bytes),
+            reserve_percent,
             eviction,
             confirm_owner,
         ),
+        token,
     )
     try:
         operation_count = await container.recover()
         replayed = trio.current_time()
+        await token.wait_alone()
         async with trio.open_nursery() as nursery:
             lifetime = trio.CancelScope()
             await nursery.start(container.run, lifetime)
             _log_recovery(
                 container_id, operation_count, log_bytes_replayed, [began, opened, replayed]
             )
-            # When the owner is cancelled, the tasks run until the drain is over. The shield comes
-            # after their start: before, a cancelled owner could neither leave nor drain.
-            lifetime.shield = True
-            try:
+            async with _drained_at_end(container, lifetime, drain_seconds):
                 yield container
-            finally:
-                try:
-                    with trio.move_on_after(drain_seconds, shield=True):
-                        await container.drain()
-                finally:
-                    # However the drain ended: nothing else can end the tasks behind the shield.
-                    lifetime.cancel()
     finally:
         container.close("the container is stopping")
         with trio.move_on_after(drain_seconds, shield=True):
             await container.leave()
+        token.end()
+
+
+@asynccontextmanager
+async def _drained_at_end(
+    container: Container, lifetime: trio.CancelScope, drain_seconds: float
+) -> AsyncIterator[None]:
+    """Keep the tasks of a container until the drain is over, also when the owner is cancelled."""
+    # The shield comes after their start: before, a cancelled owner could neither leave nor drain.
+    lifetime.shield = True
+    try:
+        yield
+    finally:
+        container.token.leave()
+        try:
+            with trio.move_on_after(drain_seconds, shield=True):
+                await container.drain()
+        finally:
+            # However the drain ended: nothing else can end the tasks that the shield protects.
+            lifetime.cancel()
+
+
+async def _open_log(
+    factory: DurableDataLogFactory, container_id: int, token: OwnerToken
+) -> DurableDataLog:
+    """Open the log, and record with the token under which epoch."""
+    token.assign()
+    try:
+        log = await factory.open_log(container_id)
+    except BaseException:
+        token.end()
+        raise
+    token.open(log.epoch, log.owner_proof)
+    return log
 
 
 def _log_recovery(
     container_id: int, operation_count: int, log_bytes: int, times: Sequence[float]
 ) -> None:
-    """Log how long the stages took that began at these times."""
+    """Log the number of operations and bytes of a recovery, and the durations of its stages, which
+    began at ``times``."""
     seconds = [end - begin for begin, end in pairwise([*times, trio.current_time()])]
     logger.info(
         "container recovered",

@@ -1,13 +1,12 @@
-"""The error tree of the segment store.
+"""The errors of the segment store.
 
-Owns: every error that crosses a module border inside ``segstore``.
+Owns: each error that one module of ``segstore`` raises for another.
 
-Invariants:
-1. The tree is shallow: an error is a ``SegmentError`` (a request about one segment cannot be
-   served), a ``ContainerError`` (a container cannot serve now), a ``DataLogError`` (tier 1), a
-   ``StorageError`` (tier 2), or one of those with which the process must not start. Those of them
-   that are also ``PermanentError`` mean that another attempt cannot help.
-2. Errors carry facts, not replies: one table in the request handlers turns each into its reply.
+An error is a ``SegmentError`` (a request about one segment cannot be served), a ``ContainerError``
+(a container cannot serve now), a ``DataLogError`` (tier 1), a ``StorageError`` (tier 2), or an
+error with which the process does not start. An error that is also a ``PermanentError`` means that
+another attempt fails, too, unless an operator or tier 2 changes something. Errors have facts as
+attributes; one table in the request handlers makes the reply of the wire protocol from each.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from enum import StrEnum
 
 
 class SegmentStoreError(Exception):
-    """Anything the segment store can refuse or fail at."""
+    """The base of all errors of the segment store."""
 
 
 class SegmentError(SegmentStoreError):
-    """A request about one segment cannot be served; names that segment."""
+    """A request about one segment cannot be served. ``segment`` is its name."""
 
     def __init__(self, segment: str, message: str = "") -> None:
         super().__init__(message or f"{type(self).__name__}: {segment}")
@@ -29,19 +28,20 @@ class SegmentError(SegmentStoreError):
 
 
 class NoSuchSegmentError(SegmentError):
-    """The segment does not exist, or was deleted or merged away."""
+    """The segment does not exist, or was deleted or merged into another one."""
 
 
 class SegmentExistsError(SegmentError):
-    """A segment of that name exists already."""
+    """A segment with the name exists already."""
 
 
 class SegmentSealedError(SegmentError):
-    """The segment takes no more data."""
+    """The segment is sealed and takes no more data."""
 
 
 class SegmentTruncatedError(SegmentError):
-    """The offset lies before the segment's start, or outside what a truncation may name."""
+    """The offset lies before the segment's start offset, or is none at which the segment can be
+    truncated."""
 
     def __init__(self, segment: str, *, start_offset: int) -> None:
         super().__init__(segment, f"{segment} is truncated at offset {start_offset}")
@@ -49,7 +49,7 @@ class SegmentTruncatedError(SegmentError):
 
 
 class BadOffsetError(SegmentError):
-    """A conditional operation expected another length of the segment."""
+    """The segment has another length than a conditional operation expects."""
 
     def __init__(self, segment: str, *, expected: int, actual: int) -> None:
         super().__init__(segment, f"{segment}: expected length {expected}, it is {actual}")
@@ -58,7 +58,7 @@ class BadOffsetError(SegmentError):
 
 
 class BadAttributeUpdateError(SegmentError):
-    """An attribute update's condition does not hold."""
+    """The condition of an attribute update fails."""
 
     def __init__(self, segment: str, attribute_id: bytes, *, previous_value_missing: bool) -> None:
         super().__init__(segment, f"{segment}: attribute {attribute_id.hex()} did not match")
@@ -71,7 +71,7 @@ class WrongHostError(SegmentError):
 
 
 class InvalidRequestError(SegmentError):
-    """The request's arguments make no sense for the segment (the peer's illegal argument)."""
+    """The arguments of the request are invalid for the segment."""
 
 
 class UnsupportedRequestError(SegmentError):
@@ -79,15 +79,15 @@ class UnsupportedRequestError(SegmentError):
 
 
 class TableNotEmptyError(SegmentError):
-    """A table segment that had to be empty holds entries."""
+    """A table that a request requires to be empty has entries."""
 
 
 class TableKeyMissingError(SegmentError):
-    """A conditional table update named a version of a key that does not exist."""
+    """A conditional update of a table expects a version of a key that the table does not have."""
 
 
 class TableKeyVersionError(SegmentError):
-    """A conditional table update named another version than the key has."""
+    """A conditional update of a table expects another version than the key has."""
 
 
 class ContainerError(SegmentStoreError):
@@ -95,55 +95,78 @@ class ContainerError(SegmentStoreError):
 
 
 class ContainerOfflineError(ContainerError):
-    """The container is stopped, recovering or failed; the client shall reconnect and try again."""
+    """The container has stopped or failed, or is recovering. The client has to reconnect and try
+    again."""
 
 
 class PermanentError(SegmentStoreError):
-    """A container cannot be opened, and another attempt cannot help: an operator has to decide."""
+    """A container cannot be opened, and another attempt will fail, too, until an operator changes
+    something."""
 
 
 class NoContainerLeftError(PermanentError):
-    """Every container of the process met a ``PermanentError``: there is nothing left to serve."""
+    """Each container of the process failed with a ``PermanentError``, so the process has nothing to
+    serve."""
 
 
 class DataLogError(SegmentStoreError):
-    """Tier 1 failed: what was in flight may or may not be durable, so the container stops."""
+    """Tier 1 failed. It is unknown whether operations in flight are durable, so the container stops
+    and has to recover."""
 
 
 class JournalDamagedError(DataLogError):
-    """A container's journal is damaged, and is tried again for as long as others can be served."""
+    """The journal of a container is damaged. It is opened again from time to time while other
+    journals of the process are good."""
 
 
 class LogBehindError(PermanentError, DataLogError):
-    """Tier 2 has what the log never had: the log is an older copy, or was lost."""
+    """Tier 2 has operations that the log never had: the log is an older copy, or was lost."""
 
 
 class DataLogCorruptError(PermanentError, DataLogError):
-    """Tier 1 holds bytes that no crash explains; names the file and the offset."""
+    """Tier 1 has damaged bytes, which a crash alone does not leave. The message has the file and
+    the offset."""
 
 
 class StorageError(SegmentStoreError):
-    """Tier 2 failed; the storage writer tries again."""
+    """Tier 2 failed. The storage writer tries again."""
+
+
+class StorageFullError(StorageError):
+    """Tier 2 has no space left, or a quota is used up. There may be space again at any time.
+
+    ``reason`` is a sentence that is the same for all errors because of one full disk or quota.
+    """
+
+    def __init__(self, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason or message
 
 
 class StorageConfigurationError(StorageError):
-    """Tier 2 cannot be used as configured, and trying again cannot help; nothing was changed."""
+    """Tier 2 cannot be used as it is configured. Nothing was changed."""
 
 
 class StorageUnreachableError(StorageError):
     """Tier 2 could not be reached when the process started."""
 
 
+class StorageAbsentError(StorageError):
+    """Tier 2 lacks objects that it had: it was emptied, replaced or unmounted, or shows an earlier
+    state. They may come back, so callers try again."""
+
+
 class StorageDamagedError(PermanentError, StorageError):
-    """Tier 2 lacks bytes that it had, or its metadata are damaged; names the chunk."""
+    """Tier 2 lacks bytes that it had, or its metadata are damaged. The message has the chunk."""
 
 
 class FencedOutError(PermanentError, StorageError):
-    """A later owner of the container has claimed its chunks; this one changes nothing more."""
+    """A later owner of the container has claimed its chunks, so this one may not change them any
+    more."""
 
 
 class EpochUsedError(PermanentError, StorageError):
-    """Tier 2 has chunks of this epoch already: the log has lost that it was opened under it."""
+    """Tier 2 has chunks of this epoch already, so the log has lost its record of that epoch."""
 
 
 class ChunkNotFoundError(StorageError):
@@ -151,21 +174,22 @@ class ChunkNotFoundError(StorageError):
 
 
 class InvalidChunkOffsetError(StorageError):
-    """A chunk was written or read at an offset that it does not have."""
+    """A chunk was to be written or read at an offset outside of it."""
 
 
 class DamageKind(StrEnum):
-    """Damage of a chunk."""
+    """The kind of damage of a chunk."""
 
     CHECKSUM = "checksum"
     SHORT = "short"
     MISSING = "missing"
     UNREADABLE = "unreadable"
     FOREIGN = "foreign"
+    LOST = "lost"
 
 
 class ChunkDamagedError(StorageError):
-    """A chunk has not the bytes that were written to it: in the block at ``offset``."""
+    """A chunk does not have the bytes that were written to it, in the block at ``offset``."""
 
     def __init__(self, message: str, *, kind: DamageKind, offset: int) -> None:
         super().__init__(message)
@@ -173,20 +197,38 @@ class ChunkDamagedError(StorageError):
         self.offset = offset
 
 
+class BytesLostError(ChunkDamagedError):
+    """The bytes of a segment up to ``lost_end`` are lost; ``segstore recover`` recorded that."""
+
+    def __init__(self, segment: str, start: int, lost_end: int) -> None:
+        super().__init__(
+            f"the bytes from {start} to {lost_end} of {segment.partition('.S-')[0]} were lost:"
+            f" truncate it at {lost_end}, or begin to read there",
+            kind=DamageKind.LOST,
+            offset=0,
+        )
+        self.lost_start, self.lost_end = start, lost_end
+
+    def moved_to(self, target: str, offset: int) -> BytesLostError:
+        """Return the error for the segment into which the lost bytes were merged at ``offset``."""
+        return BytesLostError(target, self.lost_start + offset, self.lost_end + offset)
+
+
 class TooFewDescriptorsError(SegmentStoreError):
-    """The process may not open as many files as a segment store needs."""
+    """The limit of open files of the process is lower than a segment store needs."""
 
 
 class DataDirectoryError(SegmentStoreError):
-    """The data directory cannot be used (other version, in use, read-only); it was not changed."""
+    """The data directory cannot be used: it is of another version, in use, or read-only. It was not
+    changed."""
 
 
 class DataDirectoryInUseError(DataDirectoryError):
-    """Another process plays the role in the data directory that this one wants to play."""
+    """Another process holds the lock in the data directory that this one needs."""
 
 
 def leaf_errors(error: BaseException) -> Iterator[BaseException]:
-    """Yield the errors in nested exception groups, or the error itself if it is no group."""
+    """Yield the errors in nested exception groups, or the error itself if it is not a group."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
             yield from leaf_errors(inner)
@@ -195,14 +237,16 @@ def leaf_errors(error: BaseException) -> Iterator[BaseException]:
 
 
 class IdentityProblem(StrEnum):
-    """Problem with a tier that a store was started on."""
+    """The reason why a tier does not belong to the data directory with which a store was
+    started."""
 
     MISSING = "missing"
-    """Nothing is there, or what is there has no identity."""
+    """The tier is missing, or has no identity."""
     FOREIGN = "foreign"
     """The tier belongs to another store."""
     OLDER = "older"
-    """The tier is an earlier state of the right one: what other tiers rely on is not in it."""
+    """The tier is an earlier state of the right one, and lacks records that other tiers refer
+    to."""
     CLAIMED = "claimed"
     """Another copy of the data directory has used tier 2, or may still use it."""
     CHANGED = "changed"
@@ -210,7 +254,7 @@ class IdentityProblem(StrEnum):
 
 
 class IdentityError(DataDirectoryError):
-    """A tier is not the one that belongs to the data directory. Nothing was changed.
+    """A tier does not belong to the data directory. Nothing was changed.
 
     ``tier`` is ``"tier 2"`` or ``"journal <n>"``.
     """

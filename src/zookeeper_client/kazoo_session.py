@@ -1,20 +1,20 @@
-"""A session with a real ZooKeeper, by kazoo.
+"""A session with a real ZooKeeper, on the client library kazoo.
 
 Owns: ``open_zookeeper``, the calls from kazoo's threads into the event loop, and the session's
-timer.
+timer. kazoo calls back in threads of its own; these calls only wake the event loop.
 
-kazoo has threads of its own, which call back. These calls only wake the event loop.
-
-Kazoo reports the loss of a session when it has reached a server again that tells so: a machine that
-is cut off never learns it. So a timer runs here from the moment at which the connection is gone:
-after a whole session time-out the session counts as lost. The server counts from the last message
-that it received, which was earlier: this timer may only decide when to give up.
+kazoo reports the loss of a session when a server tells it. A machine that is cut off from all
+servers never learns it. So a timer runs from the moment at which the connection is lost; after a
+whole session time-out the session counts as lost. The server's time-out began earlier, with the
+last message that it received. So the timer may only decide when to give up: the server may have
+ended the session before.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import kazoo.exceptions
@@ -35,6 +35,7 @@ from zookeeper_client.api import (
     SessionLostError,
     ZooKeeperError,
 )
+from zookeeper_client.tls_settings import ZooKeeperTlsSettings
 
 _ERRORS: dict[type[Exception], type[ZooKeeperError]] = {
     kazoo.exceptions.NoNodeError: NoNodeError,
@@ -55,26 +56,63 @@ async def open_zookeeper(
     *,
     session_seconds: float = 10.0,
     connect_seconds_max: float = 15.0,
+    tls: ZooKeeperTlsSettings | None = None,
 ) -> AsyncIterator[KazooSession]:
-    """Open a session with the servers of a connect string: ``host:port,host:port/chroot``.
+    """Open a session with the servers of a connect string like ``host:port,host:port/chroot``.
 
-    Raises ``ConnectionLostError`` when none of them answers in time. The session ends with the
-    block, and its ephemeral nodes with it. The timer runs in the nursery.
+    With ``tls``, all connections are TLS. Raises ``ConnectionLostError`` if no server answers in
+    time, or if a file of ``tls`` cannot be read. The session and its ephemeral nodes end with the
+    block. The timer runs in the nursery.
     """
-    client = KazooClient(hosts=hosts, timeout=session_seconds)
+    options = {} if tls is None else _tls_options(tls)
+    client = KazooClient(hosts=hosts, timeout=session_seconds, **options)
     session = KazooSession(client, session_seconds, nursery)
     client.add_listener(session.on_state_in_thread)
     try:
         try:
             await trio.to_thread.run_sync(client.start, connect_seconds_max, abandon_on_cancel=True)
         except KazooTimeoutError as error:
-            message = f"ZooKeeper at {hosts} does not answer in {connect_seconds_max:g} s"
+            over = "" if tls is None else " over TLS"
+            message = f"ZooKeeper at {hosts} does not answer{over} in {connect_seconds_max:g} s"
             raise ConnectionLostError(message) from error
         yield session
     finally:
         session.end()
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(_close, client)
+
+
+def _tls_options(tls: ZooKeeperTlsSettings) -> dict[str, Any]:
+    """Return kazoo's options for TLS. Raises ``ConnectionLostError``, which names the file, if one
+    cannot be read: kazoo would only be silent. It may be there at the next attempt."""
+    # Imported here, because a client without TLS needs none of it.
+    import ssl
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        if tls.ca is not None:
+            context.load_verify_locations(tls.ca)
+    except (OSError, ValueError) as error:
+        raise ConnectionLostError(f"{tls.ca} cannot be read as certificates: {error}") from error
+    try:
+        if tls.certificate is not None:
+            context.load_cert_chain(tls.certificate, tls.key, password="")
+    except (OSError, ValueError) as error:
+        raise ConnectionLostError(
+            f"{tls.certificate} and {tls.key} cannot be read as a certificate and its key: {error}"
+        ) from error
+
+    def text(path: Path | None) -> str | None:
+        return None if path is None else str(path)
+
+    return {
+        "use_ssl": True,
+        "verify_certs": True,
+        "check_hostname": tls.checks_host,
+        "ca": text(tls.ca),
+        "certfile": text(tls.certificate),
+        "keyfile": text(tls.key),
+    }
 
 
 def _close(client: KazooClient) -> None:
@@ -96,7 +134,7 @@ class KazooSession:
     # ---- The session -----------------------------------------------------------------------------
 
     def on_state_in_thread(self, state: str) -> None:
-        """Wake the event loop after a change of the connection; kazoo's thread calls this."""
+        """Tell the event loop of a change of the connection. kazoo's thread calls this."""
         self._wake(lambda: self._on_state(state))
 
     def end(self) -> None:
@@ -171,10 +209,11 @@ class KazooSession:
         return sorted(names)
 
     def _watch(self, on_change: OnChange | None) -> Callable[[Any], None] | None:
-        """Return the function that kazoo's thread calls for a change, or when it drops the watch.
+        """Return the function that kazoo's thread calls for a change, and when it forgets the
+        watch.
 
-        Kazoo drops watches when the connection is gone, even if the session continues: changes
-        until the next connection would never be reported.
+        kazoo forgets watches when the connection is lost, even if the session continues, and would
+        not report changes before the next connection.
         """
         if on_change is None:
             return None
@@ -185,7 +224,7 @@ class KazooSession:
         return watch
 
     async def _call(self, begin: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """Begin a call, and wait for its answer as long as the session may last."""
+        """Begin a call, and wait for its answer, at most as long as a session time-out."""
         if self.lost.is_set():
             await trio.lowlevel.checkpoint()
             raise SessionLostError("the session with ZooKeeper has ended")

@@ -1,13 +1,16 @@
-"""A ``ZooKeeper`` that outlives sessions, for users whose nodes do not belong to one session.
+"""A ``ZooKeeper`` that uses one session after the other, for callers whose nodes do not belong to
+one session.
 
-Owns: ``SteadyZooKeeper``. The task that opens sessions gives it the present one.
+Owns: ``SteadyZooKeeper``. The task that opens sessions passes the present one to ``using``.
+Ephemeral nodes belong to the session that was present when they were made.
 
 Invariants:
-1. A call goes to one session, at most once. Without a session it waits for one, for a bounded time.
-2. For a call, the end of a session is doubt like a lost connection: the call may have taken effect.
-   A caller that changes something conditionally reads it again and compares.
-3. A watch is called at the latest when its session ends: then the callback reads again.
-4. Ephemeral nodes belong to the session of the call that made them.
+1. When there is no session, a call waits for one, at most ``wait_seconds_max``, and then raises
+   ``ConnectionLostError``. Held by ``test_calls_wait_for_a_session_but_not_for_ever``.
+2. When the session ends during a call, the call raises ``ConnectionLostError`` and is not repeated.
+   Held by ``test_calls_go_to_the_session_of_now``.
+3. When the session of a watch ends, the watch is called. Held by
+   ``test_a_watch_is_called_once_for_a_change_or_at_the_end_of_its_session``.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ WAIT_SECONDS_MAX = 10.0
 
 
 class SteadyZooKeeper:
-    """See ``ZooKeeper``; ``lost`` is never set."""
+    """See ``ZooKeeper``; its ``lost`` is never set."""
 
     def __init__(self, *, wait_seconds_max: float = WAIT_SECONDS_MAX) -> None:
         self.lost = trio.Event()
@@ -45,7 +48,8 @@ class SteadyZooKeeper:
 
     @contextmanager
     def using(self, session: ZooKeeper) -> Iterator[None]:
-        """Send calls to a session inside the block, which lasts as long as the session."""
+        """Send all calls to this session during the block, which the caller leaves when the session
+        ends."""
         assert self._session is None, "one session after the other"
         self._session = session
         self._came.set()
@@ -120,7 +124,7 @@ class _Watch:
         self._on_change = on_change
 
     def tell(self) -> None:
-        """Call ``on_change``, unless it was called before."""
+        """Call ``on_change`` if it was not called before."""
         if self in self._watches:
             self._watches.discard(self)
             self._on_change()

@@ -1,18 +1,14 @@
-"""Benchmarks are not installed: their package is found at the repository's root.
+"""Tests of the benchmarks.
 
 Where several processes share the tests, one of them runs all of these: they build the same Java
 programs, and measure.
 """
 
-import sys
 from pathlib import Path
 
 import pytest
 
 HERE = Path(__file__).parent
-ROOT = str(HERE.parents[1])
-if ROOT not in sys.path:
-    sys.path.append(ROOT)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

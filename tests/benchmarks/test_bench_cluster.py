@@ -13,12 +13,13 @@ from benchmarks.cluster.run import run
 from benchmarks.cluster.servers import PEERS, make_cluster
 from benchmarks.cluster.sizes import SMALL, Size
 from benchmarks.comparison import Outcome
+from benchmarks.finished_parts import FinishedParts
 from benchmarks.load import Load, parse_result
 from benchmarks.machine import this_machine
 from benchmarks.measured import OURS, Measured
-from benchmarks.peers.api import PeerFailedError
 from benchmarks.record import add_run
 from benchmarks.streams.rows import DURABLE
+from foreign_servers.peer import PeerFailedError
 
 from benchmarks import bench_cluster
 from pravega_wire.names import container_of
@@ -30,7 +31,8 @@ IN_A_MINUTE = ("L1", "T1", "open")
 @pytest.mark.compat
 @pytest.mark.timeout(900)
 def test_the_small_size_gives_its_rows(tmp_path: Path) -> None:
-    measured = run(IN_A_MINUTE, SMALL, keys=[OURS], directory=tmp_path)
+    finished = FinishedParts(None)
+    measured = run(IN_A_MINUTE, SMALL, keys=[OURS], directory=tmp_path, finished=finished)
     assert not measured.ours_failed, measured.remarks()
     found = {
         (row.row, row.metric.name): row.ours for row in measured.compared() if row.ours is not None
@@ -48,7 +50,13 @@ def test_the_small_size_gives_its_rows(tmp_path: Path) -> None:
 def test_the_original_opens_a_small_log(tmp_path: Path) -> None:
     # A store of the original that starts on a busy machine may not serve its container for minutes.
     for _ in range(2):
-        measured = run(("open",), SMALL, keys=[DURABLE], directory=tmp_path)
+        measured = run(
+            ("open",),
+            SMALL,
+            keys=[DURABLE],
+            directory=tmp_path,
+            finished=FinishedParts(None),
+        )
         (outcome,) = measured.of("open", DURABLE)
         if outcome.failure is None:
             break

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from benchmarks.bench_scale import ROW_NAMES, SMALL, measure
 from benchmarks.comparison import Metric, Outcome
+from benchmarks.finished_parts import FinishedParts
 from benchmarks.many_streams import beside_lesser
 from benchmarks.streams.rows import DURABLE, OURS, PUBLISHED
 from benchmarks.streams.run import Measured
@@ -13,7 +14,7 @@ from benchmarks.streams.servers import servers
 
 @pytest.mark.timeout(300)  # a server for each row
 def test_the_small_size_gives_every_row() -> None:
-    rows = measure(ROW_NAMES, SMALL)
+    rows = measure(ROW_NAMES, SMALL, FinishedParts(None))
     assert [row.row.partition(":")[0] for row in rows] == [
         *("S1", "S1", "S1", "S1", "S2", "S2", "S3", "S3", "S3", "S4", "S4", "S5", "S5")
     ]

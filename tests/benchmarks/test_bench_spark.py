@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks.bench_spark import ROWS, SMALL, readme_table, run
+from benchmarks.finished_parts import FinishedParts
 
 pytestmark = [
     pytest.mark.compat,
@@ -16,7 +17,7 @@ pytestmark = [
 
 
 def test_every_row_is_measured(tmp_path: Path) -> None:
-    found = run(SMALL, ROWS, tmp_path)
+    found = run(SMALL, ROWS, tmp_path, FinishedParts(None))
     assert {each.row.split(",")[0].removesuffix(" direct") for each in found} == set(ROWS)
     for each in found:
         assert each.ours is not None, each

@@ -6,18 +6,19 @@ from pathlib import Path
 
 import pytest
 from benchmarks.comparison import Metric, Outcome, write_json
+from benchmarks.finished_parts import FinishedParts
 from benchmarks.machine import busy_seconds, this_machine
 from benchmarks.peers import segstore_standalone
-from benchmarks.peers.api import Peer
-from benchmarks.peers.kafka_broker import KafkaBroker
-from benchmarks.peers.original_durable import OriginalDurable
-from benchmarks.peers.original_standalone import OriginalStandalone
 from benchmarks.peers.segstore_standalone import UNSTORED, AssembledStore, SegstoreStandalone
 from benchmarks.record import add_run, read_record, write_record
 from benchmarks.streams import report, rows
 from benchmarks.streams.drains import DRAINED
 from benchmarks.streams.rows import BY_NAME, CRASH, OURS, PEERS, ROWS, SMALL, START, Plan
 from benchmarks.streams.run import LOGS, Measured, run
+from foreign_servers.kafka_broker import KafkaBroker
+from foreign_servers.original_durable import OriginalDurable
+from foreign_servers.original_standalone import OriginalStandalone
+from foreign_servers.peer import Peer
 
 from benchmarks import bench_streams
 
@@ -34,11 +35,11 @@ def number(of: Outcome, name: str) -> float:
     return found
 
 
-def one_load(peer: Peer, directory: Path) -> Outcome:
+def one_load(peer: Peer, directory: Path, row: str = "L2") -> Outcome:
     """Run one second of a small load on this server."""
-    plan = replace(SMALL, rows=("L2",), peers=(), seconds=1.0)
-    measured = run(plan, servers={OURS: peer}, directory=directory)
-    (found,) = measured.of("L2", OURS)
+    plan = replace(SMALL, rows=(row,), peers=(), seconds=1.0)
+    measured = run(plan, servers={OURS: peer}, directory=directory, finished=FinishedParts(None))
+    (found,) = measured.of(row, OURS)
     assert found.failure is None
     assert list(directory.iterdir()) == []
     assert 0 < number(found, "publish p50") <= number(found, "publish p99")
@@ -50,7 +51,12 @@ def one_load(peer: Peer, directory: Path) -> Outcome:
 @pytest.mark.compat
 @pytest.mark.timeout(900)
 def test_ours_takes_a_small_load_a_start_and_a_crash(tmp_path: Path) -> None:
-    measured = run(SMALL, servers={OURS: SegstoreStandalone()}, directory=tmp_path)
+    measured = run(
+        SMALL,
+        servers={OURS: SegstoreStandalone()},
+        directory=tmp_path,
+        finished=FinishedParts(None),
+    )
     assert not measured.ours_failed, measured.remarks()
     (load,), (start,) = measured.of("L2", OURS), measured.of(START, OURS)
     (crash,) = measured.of(CRASH, OURS)
@@ -75,6 +81,13 @@ def test_ours_takes_a_small_load_a_start_and_a_crash(tmp_path: Path) -> None:
 
 @pytest.mark.compat
 @pytest.mark.timeout(900)
+def test_ours_takes_a_small_load_over_tls_with_a_user(tmp_path: Path) -> None:
+    one_load(SegstoreStandalone(), tmp_path, "L1s")
+    assert "tls://" in (LOGS / "1-L1s-ours" / "server.log").read_text()
+
+
+@pytest.mark.compat
+@pytest.mark.timeout(300)
 def test_a_store_that_stores_nothing_takes_a_small_load(tmp_path: Path) -> None:
     found = one_load(AssembledStore(UNSTORED), tmp_path)
     assert number(found, rows.WRITTEN) == 0
@@ -110,7 +123,12 @@ def test_kafka_takes_a_small_load(tmp_path: Path) -> None:
 
 def test_a_server_that_does_not_start_is_a_failed_outcome(tmp_path: Path) -> None:
     peer = SegstoreStandalone(options=("--no-such-option",))
-    measured = run(replace(SMALL, rows=("L1",)), servers={OURS: peer}, directory=tmp_path)
+    measured = run(
+        replace(SMALL, rows=("L1",)),
+        servers={OURS: peer},
+        directory=tmp_path,
+        finished=FinishedParts(None),
+    )
     (found,) = measured.of("L1", OURS)
     assert found.failure is not None
     assert found.failure.startswith("exited with ")
@@ -123,7 +141,12 @@ def test_a_peer_that_cannot_be_prepared_is_a_failed_outcome(
 ) -> None:
     peer = SegstoreStandalone()
     monkeypatch.setattr(segstore_standalone, "COMMAND", tmp_path / "nothing")
-    measured = run(replace(SMALL, rows=("L1",)), servers={OURS: peer}, directory=tmp_path)
+    measured = run(
+        replace(SMALL, rows=("L1",)),
+        servers={OURS: peer},
+        directory=tmp_path,
+        finished=FinishedParts(None),
+    )
     (found,) = measured.of("L1", OURS)
     assert found.failure == f"{tmp_path / 'nothing'} is not installed"
 
@@ -170,7 +193,7 @@ def test_rows_have_no_more_rounds_than_they_want() -> None:
 def test_a_further_round_is_left_out_when_time_is_up(tmp_path: Path) -> None:
     peer = SegstoreStandalone(options=("--no-such-option",))
     plan = replace(SMALL, rows=("L1",), rounds=2, minutes_max=0.5)
-    measured = run(plan, servers={OURS: peer}, directory=tmp_path)
+    measured = run(plan, servers={OURS: peer}, directory=tmp_path, finished=FinishedParts(None))
     assert len(measured.of("L1", OURS)) == 1
     assert "L1, ours, round 2: left out for want of time" in measured.remarks()
 

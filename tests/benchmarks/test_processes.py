@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from benchmarks.peers.api import PeerFailedError
-from benchmarks.peers.process_tree import Meter
-from benchmarks.peers.processes import ServerProcess
+from foreign_servers.peer import PeerFailedError
+from foreign_servers.process_tree import Meter
+from foreign_servers.processes import ServerProcess
 
 from segstore.testing.ports import free_ports
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 import pytest
 import trio
 
-from bookkeeper_client.entry_format import DigestType, EntryFormat
+from bookkeeper_client.connections.transports import OpenTransport
 from bookkeeper_client.metadata import LedgerMetadata, Segment, State
 from bookkeeper_client.quorums import Quorums
-from bookkeeper_client.transports import OpenTransport
+from bookkeeper_client.wire.entry_format import DigestType, EntryFormat
 from segstore.runtime.reactor import current_reactor
 from segstore.tiers.bookkeeper.transports import make_opener
 

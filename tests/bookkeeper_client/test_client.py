@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from random import Random
 
 import pytest
 import trio
 
 from bookkeeper_client.client import BookKeeper, BookKeeperSettings, open_bookkeeper
-from bookkeeper_client.connections import ConnectionLimits
-from bookkeeper_client.entry_format import DigestType
+from bookkeeper_client.connections.connections import ConnectionLimits
+from bookkeeper_client.connections.transports import OpenTransport, open_tcp_transport
 from bookkeeper_client.errors import (
     BookKeeperError,
     ClosedError,
@@ -20,17 +21,19 @@ from bookkeeper_client.errors import (
     UnauthorizedError,
     UnreadableEntryError,
 )
-from bookkeeper_client.metadata import State
+from bookkeeper_client.metadata import State, encode_metadata, ledger_path
 from bookkeeper_client.quorums import Quorums
-from bookkeeper_client.racks import Racks
-from bookkeeper_client.testing.memory_bookies import (
+from bookkeeper_client.state_machines.racks import Racks
+from bookkeeper_client.wire.entry_format import DigestType
+from support.models.memory_bookies import (
     LEDGERS_ROOT,
     MemoryBookies,
     open_memory_bookies,
 )
-from bookkeeper_client.transports import OpenTransport, open_tcp_transport
-from zookeeper_client.api import ZooKeeperError
-from zookeeper_client.testing.memory_server import Loss
+from support.models.memory_server import Loss
+from zookeeper_client.api import ZooKeeperError, ensure_path
+
+from .conftest import OPEN
 
 SECONDS_MAX = 60.0
 QUICK = BookKeeperSettings(
@@ -295,6 +298,19 @@ async def test_lost_answers_of_zookeeper_do_no_harm(
         finally:
             bookies.zookeeper.lose_answer = lambda path: Loss.NONE
         assert await read_all(bookkeeper, ledger.ledger_id) == DATA[:number]
+
+
+async def test_a_ledger_that_another_client_has_made_is_left_alone(
+    bookies: MemoryBookies, bookkeeper: BookKeeper
+) -> None:
+    session = bookies.zookeeper.open_session()
+    theirs = encode_metadata(replace(OPEN, creation_token=1))
+    path = f"{LEDGERS_ROOT}/{ledger_path(0)}"
+    await ensure_path(session, path.rpartition("/")[0])
+    await session.create(path, theirs)
+    ledger = await bookkeeper.create_ledger(ALL, password=b"")
+    assert ledger.ledger_id == 1
+    assert (await session.get(path)).data == theirs
 
 
 async def test_what_is_not_there_is_told(

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookkeeper_client.data_formats_pb2 import LedgerMetadataFormat
-from bookkeeper_client.entry_format import DigestType
 from bookkeeper_client.errors import MetadataError
 from bookkeeper_client.metadata import (
     LedgerMetadata,
@@ -20,6 +19,7 @@ from bookkeeper_client.metadata import (
     ledger_path,
 )
 from bookkeeper_client.quorums import Quorums
+from bookkeeper_client.wire.entry_format import DigestType
 
 OPEN = LedgerMetadata(
     quorums=Quorums(3, 3, 2),

@@ -9,12 +9,12 @@ import pytest
 import trio
 
 from bookkeeper_client.client import BookKeeper, BookKeeperSettings, open_bookkeeper
-from bookkeeper_client.connections import BookieConnection
-from bookkeeper_client.entry_format import DigestType, EntryFormat
+from bookkeeper_client.connections.connections import BookieConnection
 from bookkeeper_client.errors import UnreadableEntryError
 from bookkeeper_client.quorums import Quorums
 from bookkeeper_client.readable_ledger import AHEAD_MAX, AHEAD_MIN, ReadableLedger
-from bookkeeper_client.testing.memory_bookies import (
+from bookkeeper_client.wire.entry_format import DigestType, EntryFormat
+from support.models.memory_bookies import (
     LEDGERS_ROOT,
     MemoryBookies,
     open_memory_bookies,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,11 +13,13 @@ from typing import Any
 
 import msgspec
 import pytest
+import trustme
 import yaml
 from typer.testing import CliRunner
 
-from pravega_admin import serve_commands
-from pravega_admin.serve import decode_path
+from pravega_admin.commands import servers
+from pravega_admin.serving.serve import decode_path
+from pravega_admin.serving.standalone import check_exposure
 from pravega_admin.supervisor.child_protocol import SEGMENT_STORE
 from pravega_admin.verbs import app
 from pravega_controller.config import ControllerConfig
@@ -26,6 +29,8 @@ ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
 DOCKERFILE = DEPLOY / "Dockerfile"
 COMPOSE = DEPLOY / "compose.yaml"
+SECURE = DEPLOY / "compose.secure.yaml"
+SECURITY = "/etc/segstore/security"
 RUN_JAVA = DEPLOY / "image" / "run-java"
 STORES = ("store-0", "store-1", "store-2")
 CONTROLLERS = ("controller-0", "controller-1")
@@ -45,10 +50,27 @@ def expand(value: Any, variables: dict[str, str]) -> Any:
     return value
 
 
+def merge(base: Any, over: Any) -> Any:
+    """Put one file over another, as compose does."""
+    if isinstance(base, dict) and isinstance(over, dict):
+        merged = {key: merge(each, over[key]) for key, each in base.items() if key in over}
+        # A command, and that of a check, is replaced as a whole.
+        return {**base, **over, **merged}
+    return over
+
+
 @pytest.fixture
 def services() -> dict[str, Any]:
     found: dict[str, Any] = expand(yaml.safe_load(COMPOSE.read_text()), {})["services"]
     return found
+
+
+@pytest.fixture
+def secure() -> dict[str, Any]:
+    """The whole of both files, with TLS, users and tokens."""
+    files = [yaml.safe_load(path.read_text()) for path in (COMPOSE, SECURE)]
+    merged: dict[str, Any] = expand(merge(*files), {})
+    return merged
 
 
 def run_tool(*command: str) -> subprocess.CompletedProcess[str]:
@@ -68,7 +90,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         config_type: Any = SegmentStoreConfig if kind == SEGMENT_STORE else ControllerConfig
         found.append(msgspec.convert(settings, config_type, dec_hook=decode_path))
 
-    monkeypatch.setattr(serve_commands, "_serve", serve)
+    monkeypatch.setattr(servers, "_serve", serve)
     return found
 
 
@@ -86,8 +108,9 @@ def test_the_dockerfile_has_no_faults_that_a_linter_knows() -> None:
 
 
 @pytest.mark.processes
-def test_the_compose_file_is_one_by_its_specification() -> None:
-    done = run_tool("check-jsonschema", "--builtin-schema", "vendor.compose-spec", str(COMPOSE))
+@pytest.mark.parametrize("path", [COMPOSE, SECURE], ids=lambda path: path.name)
+def test_the_compose_file_is_one_by_its_specification(path: Path) -> None:
+    done = run_tool("check-jsonschema", "--builtin-schema", "vendor.compose-spec", str(path))
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -139,11 +162,11 @@ def test_a_health_check_asks_the_server_of_its_container(
 ) -> None:
     asked: list[tuple[str, int]] = []
 
-    def ask(host: str, port: int, *, seconds_max: float) -> None:
+    def ask(host: str, port: int, **_: Any) -> None:
         asked.append((host, port))
 
     for kind in ("segment_store", "controller"):
-        monkeypatch.setattr(f"pravega_admin.server_checks.ask_{kind}", ask)
+        monkeypatch.setattr(f"pravega_admin.inspection.server_checks.ask_{kind}", ask)
     for names, kind in ((STORES, "segment-store"), (CONTROLLERS, "controller")):
         for name in names:
             test = services[name]["healthcheck"]["test"]
@@ -180,6 +203,87 @@ def test_variables_are_those_that_the_programs_read(services: dict[str, Any]) ->
     for name, service in services.items():
         known = read_by_us | read_by_boto if name in (*STORES, *CONTROLLERS) else read_by_java
         assert service.get("environment", {}).keys() <= known, name
+
+
+# ---- With TLS, users and tokens ------------------------------------------------------------------
+
+
+def test_secure_servers_start_with_what_is_mounted_and_let_nobody_in_without(
+    secure: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[dict[str, Any]] = []
+
+    def serve(kind: str, settings: dict[str, Any], *, allow_insecure: bool, **_: Any) -> None:
+        assert not allow_insecure
+        check_exposure(
+            settings["host"], allow_insecure=allow_insecure, kind=kind, settings=settings
+        )
+        started.append(settings)
+
+    monkeypatch.setattr(servers, "_serve", serve)
+    for name in (*STORES, *CONTROLLERS):
+        service = secure["services"][name]
+        (config,) = service["configs"]
+        assert service["environment"]["SEGSTORE_CONFIG"] == config["target"]
+        file = DEPLOY / secure["configs"][config["source"]]["file"]
+        environment = {**service["environment"], "SEGSTORE_CONFIG": str(file)}
+        start({**service, "environment": environment})
+        text = file.read_text().partition("[controller]")[2 if name in CONTROLLERS else 0]
+        named = set(re.findall(rf'"({SECURITY}/[^"]+)"', text))
+        mounted = {each["target"] for each in service["secrets"]}
+        assert named == mounted
+        assert service["environment"]["SEGSTORE_CA"] in mounted
+        for each in service["secrets"]:
+            assert each["target"] == f"{SECURITY}/{each['source']}"
+            assert secure["secrets"][each["source"]]["file"].endswith(f"/{each['source']}")
+        for volume in service.get("volumes", ()):
+            assert volume.partition(":")[0] in secure["volumes"]
+    assert started[-1]["audit_log"].startswith(service["volumes"][0].partition(":")[2])
+
+
+def test_secure_health_checks_ask_by_tls(
+    secure: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, int, bool]] = []
+
+    def ask(host: str, port: int, **others: Any) -> None:
+        tls = others["access"].tls if "access" in others else others["tls"]
+        asked.append((host, port, tls is not None))
+
+    for kind in ("segment_store", "controller"):
+        monkeypatch.setattr(f"pravega_admin.inspection.server_checks.ask_{kind}", ask)
+    ca = trustme.CA()
+    ca.cert_pem.write_to_path(tmp_path / "ca.pem")
+    for name in (*STORES, *CONTROLLERS):
+        service = secure["services"][name]
+        words = service["healthcheck"]["test"][2:]
+        environment = {"SEGSTORE_CA": str(tmp_path / "ca.pem")}
+        assert CliRunner().invoke(app, words, env=environment).exit_code == 0
+        (port,) = service["ports"]
+        assert asked[-1] == ("localhost", int(port.partition(":")[0]), True)
+
+
+def test_secure_containers_have_few_rights(secure: dict[str, Any]) -> None:
+    for name, service in secure["services"].items():
+        assert service["user"] == "10001:10001"
+        assert service["read_only"]
+        assert service["cap_drop"] == ["ALL"]
+        assert service["security_opt"] == ["no-new-privileges:true"]
+        assert service["tmpfs"] == ["/tmp"]
+        is_ours = name in (*STORES, *CONTROLLERS)
+        assert service["networks"] == (["default", "storage"] if is_ours else ["storage"])
+    assert secure["networks"]["storage"]["internal"]
+
+
+def test_the_certificate_of_the_guide_has_the_names_of_the_containers(
+    secure: dict[str, Any],
+) -> None:
+    guide = (ROOT / "docs" / "guides" / "secure.md").read_text()
+    part = guide.partition("### In containers")[2].partition("\n### ")[0]
+    (command,) = re.findall(r"segstore certificate create .*", part)
+    named = set(re.findall(r"--name (\S+)", command))
+    assert named == {"localhost", *STORES, *CONTROLLERS}
+    assert named < {"localhost", *secure["services"]}
 
 
 # ---- ZooKeeper and bookies -----------------------------------------------------------------------
@@ -235,3 +339,17 @@ def test_one_zookeeper_of_several_knows_its_number(tmp_path: Path) -> None:
     assert (tmp_path / "zookeeper" / "myid").read_text() == "2\n"
     _, settings = run_java(tmp_path, "zookeeper")
     assert "server." not in settings
+
+
+@pytest.mark.processes
+def test_the_check_of_a_zookeeper_that_accepts_and_never_answers_fails_in_time() -> None:
+    """It did wait for ever: a ZooKeeper that was just starting had accepted the connection."""
+    timeout = yaml.safe_load(COMPOSE.read_text())["services"]["zookeeper"]["healthcheck"]["timeout"]
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        done = subprocess.run(
+            [RUN_JAVA, "check", "zookeeper"],
+            env={"PATH": os.environ["PATH"], "PORT": str(silent.getsockname()[1])},
+            timeout=float(timeout.removesuffix("s")),
+            check=False,
+        )
+    assert done.returncode == 1

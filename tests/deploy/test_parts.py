@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,11 +30,29 @@ from deploy.one_machine.parts import (  # noqa: E402
 )
 
 from pravega_admin.errors import EXIT_CONFIGURATION, ConfigurationError  # noqa: E402
-from pravega_admin.run_directory import RunDirectory  # noqa: E402
 from pravega_admin.supervisor.child_process import ChildSpec  # noqa: E402
+from pravega_admin.supervisor.run_directory import RunDirectory  # noqa: E402
 from pravega_admin.supervisor.supervisor import Supervisor  # noqa: E402
 
 SECONDS_MAX = 60.0
+
+
+def test_help_explains_each_option_and_tells_its_default(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse_arguments(["--help"])
+    assert ended.value.code == 0
+    told = capsys.readouterr().out.partition("options:")[2]
+    entries = [" ".join(entry.split()) for entry in told.split("\n  -")]
+    for entry in entries[2:]:
+        # A name, a value in capitals, a text in words.
+        assert re.match(r"-[a-z-]+ ([A-Z=]+ )?[a-z]\w+", entry), entry
+    usual = ClusterSettings(Path())
+    defaults = [usual.stores, usual.controllers, usual.bookies, usual.containers, usual.name]
+    defaults += [usual.zookeeper_port, usual.bookie_port, usual.store_port, usual.controller_port]
+    for default in defaults:
+        assert f"(default: {default})" in " ".join(told.split())
 
 
 @pytest.fixture
@@ -53,6 +73,7 @@ def test_the_usual_cluster(tmp_path: Path) -> None:
     assert settings.controller_uri == "tcp://127.0.0.1:9090,127.0.0.1:9091"
     assert [part.name for part in list_parts(settings, "jars")] == [
         "zookeeper",
+        "format",
         *(f"bookie-{number}" for number in range(3)),
         *(f"segment-store-{number}" for number in range(3)),
         *(f"controller-{number}" for number in range(2)),
@@ -74,7 +95,7 @@ def test_all_parts_mean_the_same_zookeeper_and_ledgers(settings: ClusterSettings
         text = (settings.data_dir / f"bookie-{number}.properties").read_text()
         assert f"zk+hierarchical://127.0.0.1:2181{settings.ledgers_path}\n" in text
         assert f"bookiePort={3181 + number}\n" in text
-    for part in list_parts(settings, "jars")[4:]:
+    for part in list_parts(settings, "jars")[5:]:
         assert "--zookeeper=127.0.0.1:2181" in part.command
         assert "--container-count=8" in part.command
 
@@ -138,6 +159,59 @@ def test_a_part_logs_and_tells_when_its_port_is_open(
     finally:
         supervisor.stop()
         thread.join(SECONDS_MAX)
+
+
+@pytest.mark.processes
+def test_a_part_that_is_killed_before_it_listens_is_started_again(
+    tmp_path: Path, directory: RunDirectory
+) -> None:
+    """Earlier who waited for its port held the pipe, and the supervisor waited for that end."""
+    [port] = free_ports(1)
+    log = tmp_path / "part.log"
+    spec = ChildSpec("part", (str(LAUNCH), str(log), str(port), "sleep", "600"))
+    sentences: list[str] = []
+    supervisor = Supervisor([spec], directory=directory, report=sentences.append, lasts=True)
+    # A daemon: one that stands still fails the test, and does not hang it.
+    thread = threading.Thread(target=supervisor.run, kwargs={"on_ready": print}, daemon=True)
+    thread.start()
+    seen: set[int] = set()
+    deadline = time.monotonic() + SECONDS_MAX
+    try:
+        while len(seen) < 4:
+            assert time.monotonic() < deadline
+            pid = _pid_of_command(tmp_path, b"sleep")
+            if pid not in {None, *seen}:
+                assert pid is not None
+                seen.add(pid)
+                os.kill(pid, signal.SIGKILL)
+            time.sleep(0.01)
+    finally:
+        supervisor.stop()
+        thread.join(SECONDS_MAX)
+    assert not thread.is_alive()
+    assert sentences[0] == "part was killed by SIGKILL; starting it again"
+
+
+@pytest.mark.processes
+def test_a_part_whose_supervisor_died_before_the_part_began_does_not_run(tmp_path: Path) -> None:
+    """Earlier it ran for ever: the kernel tells nobody of a parent that has ended already."""
+    log = tmp_path / "run" / "part.log"
+    log.parent.mkdir()
+    command = [str(LAUNCH), str(log), "-", "sleep", "600"]
+    supervisor = subprocess.Popen(["true"])
+    supervisor.wait()
+    environment = os.environ | {"SEGSTORE_SUPERVISOR": str(supervisor.pid)}
+    assert subprocess.run(command, env=environment, timeout=SECONDS_MAX, check=False).returncode
+
+
+def _pid_of_command(data_dir: Path, program: bytes) -> int | None:
+    """Return the process of a part that has become its command; None while there is none."""
+    try:
+        pid = int((data_dir / "run" / "part.pid").read_text())
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (OSError, ValueError):
+        return None
+    return pid if command.startswith(program + b"\0") else None
 
 
 def test_a_port_that_is_taken_is_told_before_anything_is_started(

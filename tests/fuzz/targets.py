@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import hmac
 import struct
 from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -11,6 +14,7 @@ import msgspec
 import pytest
 from exact import exact
 from fuzzing import Target
+from security_targets import security_targets
 
 from _fast.btree.page import FOOTER_BYTES, PAGE_HEADER_BYTES
 from _fast.btree.tree import Batch, CorruptPageError, Footer, PageCache, Tree
@@ -20,10 +24,18 @@ from _fast.log.replay import AppendBatch, EntryNeededError
 from _fast.wire.appends import AppendDecoder
 from _fast.wire.events import EventError, compact_events, scan_events
 from _fast.wire.frames import FrameError, scan_frames
-from pravega_controller import records
 from pravega_controller.errors import CorruptMetadataError
-from pravega_controller.history import Epoch
-from pravega_controller.streams import Segment, fixed_configuration
+from pravega_controller.metadata import records
+from pravega_controller.rules.history import Epoch
+from pravega_controller.rules.streams import Segment, fixed_configuration
+from pravega_security.delegation_tokens import TokenError, TokenMinter, TokenVerifier
+from pravega_security.signing_keys import (
+    KeyFile,
+    SigningKey,
+    SigningKeysError,
+    decode_key_file,
+    encode_key_file,
+)
 from pravega_wire import names
 from pravega_wire.codec import decode, encode, slots_of
 from pravega_wire.commands import (
@@ -75,7 +87,6 @@ from segstore.model.operations import (
     decode_operation,
 )
 from segstore.tables.entries import TableDataError, encode_entry, parse_entries
-from segstore.testing.stored_tree import parts_of
 from segstore.tiers.api import DigestedEntry, LogAddress
 from segstore.tiers.journal.files import JournalFile, parse_name
 from segstore.tiers.journal.format import (
@@ -90,6 +101,7 @@ from segstore.tiers.journal.format import (
     encode_file_header,
 )
 from segstore.tiers.journal.scan import find_later_batch, scan_file
+from support.models.stored_tree import parts_of
 
 WRITER, OTHER_WRITER = bytes(range(16)), bytes(range(16, 32))
 ANY_TYPE = bytes([1]) * 256
@@ -209,6 +221,63 @@ def parse_connection(role: Role) -> Callable[[bytes, Random], object]:
     return parse
 
 
+TOKEN_KEY = b"k" * 86
+TOKEN_BODIES = (
+    b'{"sub":"segmentstoreresource","aud":"segmentstore","iat":1700000000,'
+    b'"prn::/scope:s/stream:t":"READ_UPDATE","exp":1700000600}',
+    b'{"sub":"segmentstoreresource","aud":"segmentstore","*":"READ_UPDATE"}',
+)
+
+
+class TokenKeys:
+    """One key."""
+
+    current = TOKEN_KEY
+    all_valid = (TOKEN_KEY,)
+
+    def look(self) -> None:
+        """Notice no other key."""
+
+
+def token_bodies() -> list[bytes]:
+    return [b'{"alg":"HS512"}\n' + body for body in TOKEN_BODIES]
+
+
+def parse_token_body(data: bytes, random: Random) -> object:
+    """Verify a token with this header and body that is signed, so that they are looked at."""
+    header, _, body = data.partition(b"\n")
+    parts = [base64.urlsafe_b64encode(part).rstrip(b"=") for part in (header, body)]
+    digest = hmac.digest(TOKEN_KEY, b".".join(parts), "sha512")
+    parts.append(base64.urlsafe_b64encode(digest).rstrip(b"="))
+    return parse_token(b".".join(parts), random)
+
+
+def parse_token(data: bytes, random: Random) -> object:
+    claims = TokenVerifier(TokenKeys(), lambda: 1_700_000_000).verify(data.decode("latin-1"))
+    level = claims.level_for_segment("s/t/0.#epoch.0")
+    assert level >= claims.level_for_segment("")
+    return level
+
+
+def tokens() -> list[bytes]:
+    minter = TokenMinter(TokenKeys(), 600, lambda: 1_700_000_000)
+    return [minter.mint_master().encode()]
+
+
+def key_files() -> list[bytes]:
+    key = SigningKey("0123abcd", 1_700_000_000, TOKEN_KEY)
+    return [
+        encode_key_file(KeyFile(key)).encode(),
+        encode_key_file(KeyFile(key, key, key)).encode(),
+    ]
+
+
+def parse_key_file(data: bytes, random: Random) -> object:
+    file = decode_key_file(data.decode("latin-1"), Path("keys"))
+    assert decode_key_file(encode_key_file(file), Path("keys")) == file
+    return file
+
+
 def parse_command(data: bytes, random: Random) -> object:
     codes = sorted(COMMANDS)
     command = decode(codes[data[0] % len(codes)] if data else codes[0], data[1:])
@@ -309,7 +378,7 @@ def parse_any_name(data: bytes, random: Random) -> object:
     assert 0 <= names.container_of(text, 4) < 2**31
     names.parent_segment_name(text)
     assert names.primary_segment_name(text) in text
-    for validate in (names.validate_user_name, names.validate_scope_name):
+    for validate in (names.validate_user_name, names.validate_name):
         try:
             validate(text)
         except names.InvalidNameError:
@@ -788,6 +857,9 @@ def all_targets() -> list[Target]:
         Target("client connection", client_streams, parse_connection(Role.CLIENT), remote),
         Target("command", command_inputs, parse_command, remote),
         Target("frames", client_streams, parse_frames, (FrameError,)),
+        Target("token", tokens, parse_token, (TokenError,)),
+        Target("token body", token_bodies, parse_token_body, (TokenError,)),
+        Target("key file", key_files, parse_key_file, (SigningKeysError,)),
         Target("append decoder", append_streams, parse_appends, (FrameError,)),
         Target("text", texts, parse_text, remote),
         Target(
@@ -828,6 +900,7 @@ def all_targets() -> list[Target]:
         Target("tree footer", footers, parse_footer, (CorruptPageError,), repair_footer),
         Target("tree page", tree_pages, parse_page, (CorruptPageError,), repair_page),
         Target("controller record", record_inputs, parse_record, (CorruptMetadataError,)),
+        *security_targets(),
     ]
 
 

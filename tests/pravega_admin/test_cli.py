@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from pravega_admin import cli
+from pravega_admin.errors import EXIT_INTERRUPTED
 from pravega_admin.verbs import app
 
 NOBODY = "tcp://127.0.0.1:9"
@@ -40,11 +42,15 @@ def leaf_commands() -> list[list[str]]:
 def test_every_verb_is_there() -> None:
     assert [" ".join(path) for path in leaf_commands()] == [
         "bench self",
+        "certificate create",
+        "certificate show",
         "check controller",
         "check segment-store",
         "cluster status",
         "cluster wait",
         "controller",
+        "generate grafana-dashboard",
+        "generate prometheus-alerts",
         "group delete",
         "group describe",
         "group list",
@@ -73,10 +79,19 @@ def test_every_verb_is_there() -> None:
         "table delete",
         "table describe",
         "table list",
+        "token create",
+        "token rotate",
+        "token show",
         "transaction abort",
         "transaction commit",
         "transaction describe",
         "transaction list",
+        "user add",
+        "user grant",
+        "user list",
+        "user passwd",
+        "user remove",
+        "user revoke",
         "version",
         "write",
     ]
@@ -87,6 +102,19 @@ def test_every_verb_explains_itself(path: list[str]) -> None:
     result = invoke(*path, "--help")
     assert result.exit_code == 0, result.output
     assert f"segstore {' '.join(path)}" in result.output.replace("root", "segstore")
+
+
+def test_an_interrupt_while_modules_are_imported_is_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "run_with_checked_streams", interrupt)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == EXIT_INTERRUPTED
+    assert capsys.readouterr() == ("", "")
 
 
 def test_help_names_the_exit_codes() -> None:
@@ -164,8 +192,15 @@ def test_an_absent_controller_is_one_sentence_and_exit_code_5(arguments: list[st
         (["write", "a/b", "--key", "k", "--key-field", "1"], "either --key or --key-field"),
         (["write", "a/b", "--key-field", "1", "--delimiter", ""], "must not be empty"),
         (["scope", "list", "--controller", "http://x:1"], "not a controller address"),
-        (["scope", "list", "--controller", "tcp://x"], "not a controller address"),
-        (["scope", "list", "--controller", "tls://x:9090"], "does not speak TLS yet"),
+        (["scope", "list", "--controller", "tcp://x:y"], "not a controller address"),
+        (
+            ["scope", "list", "--user", "a:b", "--password-file", "-"],
+            "cannot be the name of a user",
+        ),
+        (["scope", "list", "--user", "a"], "user a has no password"),
+        (["scope", "list", "--token-file", "/nowhere"], "token file /nowhere cannot be read"),
+        (["scope", "list", "--ca", "/nowhere"], "CA file /nowhere cannot be read"),
+        (["scope", "list", "--profile", "x"], "there is no profile x"),
         (["controller", "--segment-store", "nowhere"], "not HOST:PORT"),
         (["controller", "--zookeeper", "a:1,b"], "not HOST:PORT"),
         (["controller", "--cluster", "c"], "--cluster needs --zookeeper"),
@@ -235,15 +270,52 @@ def test_a_port_in_use_is_one_sentence_and_exit_code_78(tmp_path: Path) -> None:
             (line,) = result.stderr.splitlines()
             assert f"port {port} on 127.0.0.1 is in use" in line
             assert option in line
+        result = invoke("server", "--port", port, "--data-dir", str(tmp_path / "data"))
+        assert result.exit_code == 78
+        assert f"port {port} on 127.0.0.1 is in use" in result.stderr
+    assert not (tmp_path / "data").exists()
 
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("[segment_store]\nport = 1\n", "sets port, which is an option"),
-        ("[other]\n", "'other'; only tables segment_store and controller"),
-        ("segment_store = 1\n", "only tables"),
+        ("[segment_store]\nport = 1\n", "settings.toml, line 2: it sets port, which is an option"),
+        ("[other]\n", "line 1: 'other': only tables segment_store and controller"),
+        ("\n[segment_stor]\n", "line 2: 'segment_stor': only tables"),
+        ("segment_store = 1\n", "line 1: 'segment_store': only tables"),
         ("not toml", "is not TOML"),
+        (
+            "[controller]\n\nretention_perod_seconds = 3\n",
+            "line 3: [controller] has no setting retention_perod_seconds;"
+            " did you mean retention_period_seconds?",
+        ),
+        (
+            "[segment_store]\ncache_bytes_max = 1_000_000_000\n[segment_store.scrub]\n"
+            "# A comment.\nbyte_per_second = 3\n",
+            "line 5: [segment_store.scrub] has no setting byte_per_second;"
+            " did you mean bytes_per_second?",
+        ),
+        (
+            "[segment_store]\nbytes_per_second = 3\n",
+            "line 2: [segment_store] has no setting bytes_per_second; [segment_store.scrub] has it",
+        ),
+        (
+            "[segment_store]\nscrub.bytes_per_second = '3'\n",
+            "line 2: scrub.bytes_per_second: Expected `int`, got `str`",
+        ),
+        (
+            "[segment_store]\nscrub = {bytes_per_second = -3}\n",
+            "line 2: scrub: scrub needs bytes_per_second from 0",
+        ),
+        ("[segment_store]\ncache_bytes_max = 1\n", "cache_bytes_max has to be at least"),
+        *(
+            (
+                f"[segment_store]\n[segment_store.cluster.{table}]\n{half} = 'own.pem'\n",
+                f"line 2: cluster.{table}: a certificate and its key are set together",
+            )
+            for table in ("bookie_tls", "zookeeper_tls")
+            for half in ("certificate", "key")
+        ),
     ],
 )
 def test_a_settings_file_that_makes_no_sense_is_refused(
@@ -255,9 +327,10 @@ def test_a_settings_file_that_makes_no_sense_is_refused(
     assert result.exit_code == 78
     (line,) = result.stderr.splitlines()
     assert sentence in line
+    assert not (tmp_path / "data").exists()
 
 
 def test_process_start_is_in_the_recent_past() -> None:
-    from pravega_admin.store_settings import process_began
+    from pravega_admin.serving.store_settings import process_began
 
     assert 0 < time.monotonic() - process_began() < 24 * 3600

@@ -2,7 +2,14 @@
 
 import itertools
 import json
+import os
+import re
+import signal
+import socket
+import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,12 +20,15 @@ from typer.testing import CliRunner, Result
 
 from pravega_admin.verbs import app
 from pravega_wire import controller_pb2 as pb
+from pravega_wire.names import NAME_RULE, USER_NAME_RULE
 from pravega_wire.transaction_ids import id_of_halves
 
 if TYPE_CHECKING:
     from .conftest import Standalone
 
 Invoke = Callable[..., Result]
+Interrupted = tuple["subprocess.Popen[bytes]", "subprocess.Popen[str]"]
+"""The source and the writer of a pipe."""
 
 NUMBERS = itertools.count()
 
@@ -128,10 +138,16 @@ def test_what_does_not_exist_is_one_sentence_and_exit_code_3(
     assert "does not exist" in result.stderr.splitlines()[-1]
 
 
-def test_names_that_cannot_be_are_exit_code_2(invoke: Invoke, scope: str) -> None:
-    assert "cannot be the name of a scope" in invoke("scope", "create", "no good", code=2).stderr
-    result = invoke("stream", "create", f"{scope}/no good", code=2)
-    assert "cannot be the name of a stream" in result.stderr
+@pytest.mark.parametrize("name", ["no good", "\u00fcn\u00ef", ".", "..", "a_b", "x" * 256])
+def test_names_that_cannot_be_are_exit_code_2_with_the_rule(
+    invoke: Invoke, scope: str, name: str
+) -> None:
+    refused = invoke("scope", "create", name, code=2)
+    assert refused.stderr.endswith(f"cannot be the name of a scope: {NAME_RULE}\n")
+    refused = invoke("stream", "create", f"{scope}/{name}", code=2)
+    assert refused.stderr.endswith(f"cannot be the name of a stream: {NAME_RULE}\n")
+    refused = invoke("table", "create", f"{scope}/{name}", code=2)
+    assert refused.stderr.endswith(f"cannot be the name of a key-value table: {USER_NAME_RULE}\n")
 
 
 # ---- Streams -------------------------------------------------------------------------------------
@@ -273,6 +289,20 @@ def test_truncation_at_a_cut(invoke: Invoke, scope: str) -> None:
     assert invoke("read", name).stdout == "two\nthree\n"
 
 
+def test_a_cut_that_is_none_is_refused_with_the_reason(invoke: Invoke, scope: str) -> None:
+    """It was: could not truncate."""
+    name = f"{scope}/refused"
+    invoke("stream", "create", name)
+    for cut, reason in (
+        ("5:7", "segment 5 does not belong to this stream"),
+        ("0:7", "offset 7 lies beyond the 0 bytes of segment 0"),
+        ("0:-1", "offset -1 is the end of a sealed segment, and segment 0 is not sealed"),
+    ):
+        result = invoke("stream", "truncate", name, "--cut", cut, code=1)
+        sentence = f"segstore: the controller could not truncate {name}: {reason}\n"
+        assert result.stderr == sentence
+
+
 # ---- Events --------------------------------------------------------------------------------------
 
 
@@ -330,8 +360,6 @@ def test_reading_ends_with_count_or_timeout(invoke: Invoke, stream: str) -> None
 def test_a_follower_gets_events_as_they_come(
     store: "Standalone", invoke: Invoke, stream: str
 ) -> None:
-    import subprocess
-
     command = [
         *(sys.executable, "-m", "pravega_admin", "read", stream, "--from", "tail"),
         *("--count", "3", "--controller", store.controller),
@@ -358,8 +386,6 @@ def test_a_follower_gets_events_as_they_come(
 def test_whoever_closes_our_output_ends_the_reading(
     store: "Standalone", invoke: Invoke, stream: str
 ) -> None:
-    import subprocess
-
     invoke("write", stream, input=b"z" * 100 + b"\n" + keyed_lines(0, 20_000))
     command = (
         f"{sys.executable} -m pravega_admin read {stream} --controller {store.controller}"
@@ -451,12 +477,14 @@ def test_tables_are_made_listed_described_and_deleted(invoke: Invoke, stream: st
 
 
 def test_reader_groups_are_listed_described_and_deleted(
-    invoke: Invoke, store: "Standalone", stream: str
+    invoke: Invoke, store: "Standalone", scope: str
 ) -> None:
     from pravega_blocking.controller_client import ControllerClient
 
-    scope, _, name = stream.partition("/")
-    cut = pb.StreamCut(streamInfo=pb.StreamInfo(scope=scope, stream=name), cut={0: 12})
+    stream = f"{scope}/read"
+    invoke("stream", "create", stream)
+    invoke("write", stream, input=b"four\nfour\n")
+    cut = pb.StreamCut(streamInfo=pb.StreamInfo(scope=scope, stream="read"), cut={0: 12})
     request = pb.ReaderGroupConfiguration(
         scope=scope,
         readerGroupName="readers",
@@ -475,3 +503,85 @@ def test_reader_groups_are_listed_described_and_deleted(
     assert (found["from"], found["to"]) == ([f"{stream} at 0:12"], [f"{stream} unbounded"])
     assert "deleted" in invoke("group", "delete", f"{scope}/readers").stderr
     assert "does not exist" in invoke("group", "describe", f"{scope}/readers", code=3).stderr
+
+
+def test_a_port_of_the_other_kind_is_named(store: "Standalone", invoke: Invoke) -> None:
+    controller = f"127.0.0.1:{store.controller_port}"
+    segment_store = f"127.0.0.1:{store.segment_store_port}"
+    told = invoke("check", "segment-store", controller, code=5).stderr
+    assert told == f"segstore: {controller} is a controller's port, not a segment store's\n"
+    told = invoke("check", "controller", segment_store, code=5).stderr
+    assert told == f"segstore: {segment_store} is a segment store's port, not a controller's\n"
+    told = invoke("scope", "list", "--controller", segment_store, code=5).stderr
+    wrong = f"no controller answers at {segment_store}: {segment_store} is a segment store's port"
+    assert told == f"segstore: {wrong}\n"
+
+
+def test_a_port_of_another_protocol_is_no_segment_stores(invoke: Invoke) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+
+        def answer() -> None:
+            for _ in range(2):
+                peer, _ = listener.accept()
+                with peer:
+                    peer.recv(1)
+                    peer.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        server = threading.Thread(target=answer, daemon=True)
+        server.start()
+        told = invoke("check", "segment-store", address, code=5).stderr
+    assert told.startswith(f"segstore: {address} is not a segment store's port: ")
+
+
+@pytest.fixture
+def interrupted(store: "Standalone", invoke: Invoke, stream: str) -> Iterator[Interrupted]:
+    """A ``segstore write`` of an endless source, after its first events were stored."""
+    source = subprocess.Popen(["yes", "a line of some length"], stdout=subprocess.PIPE)
+    command = [sys.executable, "-m", "pravega_admin", "write", stream, "-c", store.controller]
+    writer = subprocess.Popen(command, stdin=source.stdout, stderr=subprocess.PIPE, text=True)
+    assert source.stdout is not None
+    source.stdout.close()
+    try:
+        invoke("read", stream, "--count", "1", "--timeout", "60")
+        yield source, writer
+    finally:
+        for process in (source, writer):
+            process.kill()
+            process.wait()
+        assert writer.stderr is not None
+        writer.stderr.close()
+
+
+def test_ctrl_c_stores_what_was_read_and_tells_the_exact_number(
+    interrupted: Interrupted, invoke: Invoke, stream: str
+) -> None:
+    # A terminal sends it to all processes of a pipe.
+    for process in interrupted:
+        process.send_signal(signal.SIGINT)
+    _, told = interrupted[1].communicate(timeout=60)
+    assert interrupted[1].returncode == 130
+    events = invoke("read", stream).stdout.splitlines()
+    assert set(events) == {"a line of some length"}
+    assert told.splitlines()[-1] == f"{len(events)} events were stored"
+
+
+def test_a_second_ctrl_c_tells_how_many_events_there_can_be(
+    store: "Standalone", interrupted: Interrupted, invoke: Invoke, stream: str
+) -> None:
+    os.kill(store.pid_of("segment-store-0"), signal.SIGSTOP)
+    try:
+        interrupted[1].send_signal(signal.SIGINT)
+        assert interrupted[1].stderr is not None
+        interrupted[0].kill()
+        deadline = time.monotonic() + 60
+        while interrupted[1].poll() is None:
+            assert time.monotonic() < deadline, "Ctrl-C does not end it"
+            interrupted[1].send_signal(signal.SIGINT)
+            time.sleep(0.05)
+        *_, told = interrupted[1].stderr.read().splitlines()
+    finally:
+        os.kill(store.pid_of("segment-store-0"), signal.SIGCONT)
+    bounds = re.fullmatch(r"at least (\d+), at most (\d+) events were stored", told)
+    assert bounds is not None, told
+    assert int(bounds[1]) <= len(invoke("read", stream).stdout.splitlines()) <= int(bounds[2])

@@ -54,12 +54,12 @@ def test_a_module_that_is_missing_is_missed() -> None:
 def test_server_processes_do_not_import_what_they_never_use(kind: str) -> None:
     source = f"""
         import sys
-        from pravega_admin.supervisor.child import NEVER_USED
+        from pravega_admin.serving.child import NEVER_USED
         from pravega_admin.lazy_imports import import_lazily
         sys.modules["rich"] = None
         import_lazily(NEVER_USED)
-        from pravega_admin.logs import configure_logs
-        from pravega_admin.serve import SERVERS
+        from pravega_admin.output.logs import configure_logs
+        from pravega_admin.serving.serve import SERVERS
         SERVERS[{kind!r}].load()
         print(*sys.modules)
     """

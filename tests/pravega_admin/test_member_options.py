@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from pravega_admin.commands.recover import recover
 from pravega_admin.errors import ConfigurationError
-from pravega_admin.recover_command import recover
-from pravega_admin.serve import decode_path
-from pravega_admin.store_settings import member_settings, start_standalone, tier_2_settings
+from pravega_admin.serving.serve import decode_path
+from pravega_admin.serving.store_settings import member_settings, start_standalone, tier_2_settings
 from pravega_blocking.errors import UsageError
 from segstore.process.config import SegmentStoreConfig
 
@@ -89,6 +89,6 @@ def test_recover_says_that_it_is_not_for_members_of_a_cluster(tmp_path: Path) ->
     settings = tmp_path / "settings.toml"
     settings.write_text('[segment_store.cluster]\nzookeeper = "a:2181"\n')
     with pytest.raises(ConfigurationError, match="logs are on bookies"):
-        recover(data_dir=tmp_path, config=settings)
+        recover(data_dir=tmp_path, container_count=4, config=settings)
     with pytest.raises(ConfigurationError, match="a member of a cluster has none"):
-        recover(data_dir=tmp_path / "missing")
+        recover(data_dir=tmp_path / "missing", container_count=4)

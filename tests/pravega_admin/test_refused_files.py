@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pravega_admin.verbs import app
-from segstore.process.data_directory import DataDirectory
+from segstore.ownership.data_directory import DataDirectory
 from segstore.testing.ports import free_ports
 
 pytestmark = pytest.mark.processes

@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
+from foreign_servers.s3 import CREDENTIALS, moto_server
 
 from pravega_admin.errors import EXIT_CONFIGURATION, EXIT_FAILED, EXIT_USAGE
 from segstore.testing.ports import free_ports
-from segstore.testing.s3_servers import CREDENTIALS, moto_server
 
 pytestmark = pytest.mark.processes
 

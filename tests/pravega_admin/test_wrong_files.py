@@ -13,7 +13,7 @@ import pytest
 
 from segstore.testing.ports import free_ports
 
-from .test_standalone import create_stream, events_of, write_numbers
+from .serving.test_standalone import create_stream, events_of, write_numbers
 
 if TYPE_CHECKING:
     from .conftest import Standalone
@@ -168,7 +168,7 @@ def test_a_damaged_last_frame_of_chunk_metadata_is_named_after_a_gentle_stop(
     ) as server:
         assert server.stderr is not None
         try:
-            line = next(line for line in server.stderr if "container stays offline" in line)
+            line = next(line for line in server.stderr if "container failed" in line)
         finally:
             server.kill()
     assert re.search(r"_system/chunks-\d\$journal-\d{10}-\d{10} is damaged at offset \d", line)

@@ -8,13 +8,13 @@ import time
 from pathlib import Path
 
 import pytest
+from foreign_servers.s3 import CREDENTIALS, make_bucket, moto_server
 
 from pravega_admin.errors import EXIT_CONFIGURATION
 from segstore.testing.ports import free_ports
-from segstore.testing.s3_servers import CREDENTIALS, make_bucket, moto_server
 
 from .conftest import Standalone
-from .test_standalone import (
+from .serving.test_standalone import (
     assert_exactly_once_and_in_order,
     create_stream,
     events_of,

@@ -11,14 +11,17 @@ from random import Random
 import pytest
 
 from pravega_blocking.backoff import Patience
+from pravega_blocking.controller_client import BegunTransaction, SegmentRange
 from pravega_blocking.errors import RefusedError, UnavailableError, UsageError
 from pravega_blocking.segment_writer import (
     BATCH_EVENTS_MAX,
+    BLOCKS_MAX,
     EVENT_BYTES_MAX,
     Address,
     SegmentEndedError,
     SegmentWriter,
 )
+from pravega_blocking.transaction_writer import TransactionWriter
 from pravega_wire.commands import (
     HELLO,
     AppendSetup,
@@ -123,6 +126,30 @@ def test_every_event_is_stored_once_in_order_however_connections_break(seed: int
         writer.disconnect()
     assert store.stored == events
     assert store.connections > 1
+
+
+def test_a_writer_waits_for_replies_when_too_many_blocks_have_none() -> None:
+    with BreakingStore(0, breaks=0).running() as store:
+        writer = SegmentWriter("s/a/0", lambda: store.address)
+        unacknowledged = []
+        for event in events_of(BLOCKS_MAX + 20):
+            writer.add((0.0, event))
+            writer.drive(Patience(30.0), drain=False)
+            unacknowledged.append(writer.sent_events - writer.acknowledged_events)
+        writer.disconnect()
+    assert max(unacknowledged) == BLOCKS_MAX
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_flush_of_a_transaction_returns_when_all_its_events_are_stored(seed: int) -> None:
+    with BreakingStore(seed, breaks=3).running() as store:
+        begun = BegunTransaction(bytes(16), (SegmentRange(0, 0.0, 1.0),))
+        writer = TransactionWriter("s", "a", begun, lambda _: store.address)
+        events = events_of(BATCH_EVENTS_MAX + 7)
+        writer.write(events, ["one key"] * len(events))
+        writer.flush()
+        assert store.stored == events
+        writer.close()
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from pravega_cluster.following import LOOK_SECONDS, RETRY_SECONDS, follow, live_in_sessions
 from pravega_cluster.nodes import VersionedMap, find_paths, read_map
 from pravega_cluster.records import Host, encode_map
+from support.models.memory_server import Loss, MemorySession, MemoryZooKeeper
 from zookeeper_client.api import (
     ANY_VERSION,
     ConnectionLostError,
@@ -20,7 +21,6 @@ from zookeeper_client.api import (
     ZooKeeper,
     ensure_path,
 )
-from zookeeper_client.testing.memory_server import Loss, MemorySession, MemoryZooKeeper
 
 PATHS = find_paths("test")
 HOST = Host("127.0.0.1", 1)

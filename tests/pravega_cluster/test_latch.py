@@ -10,8 +10,8 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from pravega_cluster.latch import LeaderLatch
+from support.models.memory_server import Loss, MemorySession, MemoryZooKeeper
 from zookeeper_client.api import SessionLostError, ensure_path
-from zookeeper_client.testing.memory_server import Loss, MemorySession, MemoryZooKeeper
 
 PATH = "/pravega/test/cluster/faulthandlerleader"
 

@@ -13,8 +13,8 @@ from pravega_cluster.following import LOOK_SECONDS, RETRY_SECONDS
 from pravega_cluster.monitor import GATHER_SECONDS, ContainerMonitor
 from pravega_cluster.nodes import find_paths, read_map
 from pravega_cluster.records import ContainerMap, Host, decode_map
+from support.models.memory_server import Loss, MemorySession, MemoryZooKeeper
 from zookeeper_client.api import ANY_VERSION, SessionLostError, ensure_path
-from zookeeper_client.testing.memory_server import Loss, MemorySession, MemoryZooKeeper
 
 PATHS = find_paths("test")
 PAUSE_SECONDS = 10.0

@@ -7,8 +7,8 @@ import trio
 
 from pravega_cluster.nodes import find_paths, read_hosts, read_map
 from pravega_cluster.records import ClusterRecordError, Host, encode_map
+from support.models.memory_server import MemoryZooKeeper
 from zookeeper_client.api import ANY_VERSION, ensure_path
-from zookeeper_client.testing.memory_server import MemoryZooKeeper
 
 PATHS = find_paths("test")
 HOST = Host("127.0.0.1", 1)

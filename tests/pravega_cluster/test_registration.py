@@ -11,8 +11,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from pravega_cluster.nodes import find_paths, read_hosts
 from pravega_cluster.records import Host, encode_host
 from pravega_cluster.registration import keep_registered, unregister
+from support.models.memory_server import Loss, MemorySession, MemoryZooKeeper
 from zookeeper_client.api import NoNodeError, SessionLostError
-from zookeeper_client.testing.memory_server import Loss, MemorySession, MemoryZooKeeper
 
 PATHS = find_paths("test")
 HOST = Host("127.0.0.1", 12345)

@@ -19,8 +19,8 @@ from google.protobuf.message import Message
 import segstore.network.server
 from pravega_controller.config import ControllerConfig
 from pravega_controller.controller import Controller, Environment, open_controller
+from pravega_controller.rpc.service import SERVICE
 from pravega_controller.server import serve
-from pravega_controller.service import SERVICE
 from pravega_controller.testing.memory_segment_store import MemorySegmentStore
 from segstore.process.assembly import open_containers
 from segstore.process.config import SegmentStoreConfig

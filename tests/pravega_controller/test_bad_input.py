@@ -14,8 +14,8 @@ from google.protobuf.message import Message
 
 from pravega_controller.config import ControllerConfig
 from pravega_controller.controller import Environment
+from pravega_controller.rpc.service import SERVICE
 from pravega_controller.server import serve
-from pravega_controller.service import SERVICE
 from pravega_controller.testing.memory_segment_store import MemorySegmentStore
 from pravega_wire import controller_pb2 as pb
 

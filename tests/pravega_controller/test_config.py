@@ -1,3 +1,4 @@
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,6 +35,13 @@ from pravega_controller.config import ConfigurationError, ControllerConfig
 def test_what_cannot_be_served_is_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError):
         ControllerConfig(**settings)
+
+
+def test_an_audit_log_needs_users() -> None:
+    log = Path("audit.log")
+    with pytest.raises(ConfigurationError, match="name their file in accounts"):
+        ControllerConfig(audit_log=log)
+    assert ControllerConfig(audit_log=log, accounts=Path("passwd")).audit_log == log
 
 
 def test_the_defaults_are_the_published_ports() -> None:

@@ -16,18 +16,18 @@ import trio.testing
 from pravega_controller.config import ControllerConfig
 from pravega_controller.controller import Controller, Environment
 from pravega_controller.errors import ControllerError, CorruptMetadataError
-from pravega_controller.intents import INTENTS
-from pravega_controller.key_value_tables import KeyValueTableConfiguration
-from pravega_controller.records import (
+from pravega_controller.metadata.intents import INTENTS
+from pravega_controller.metadata.records import (
     IntentRecord,
     NamedCut,
     ReaderGroupConfiguration,
     decode,
     encode,
 )
+from pravega_controller.metadata.scope_records import SCOPES
+from pravega_controller.rules.streams import ScaleType, ScalingPolicy, StreamConfiguration
 from pravega_controller.server import serve
-from pravega_controller.store import SCOPES
-from pravega_controller.streams import ScaleType, ScalingPolicy, StreamConfiguration
+from pravega_controller.tables.key_value_tables import KeyValueTableConfiguration
 from pravega_controller.testing.memory_segment_store import MemorySegmentStore
 from pravega_wire import controller_pb2 as pb
 
@@ -76,7 +76,7 @@ async def work(controller: Controller, scope: str, name: str) -> None:
     await streams.truncate(scope, name, {segment.segment_id: 0 for segment in segments})
     assert name in (await streams.list_with_tag(scope, "x", "")).names
     assert await streams.create(scope, "new", tagged(1))
-    listed = (await controller.store.list_streams(scope, "")).names
+    listed = (await controller.store.names.list_page(scope, "")).names
     assert {name, "new"} <= set(listed)
     await streams.seal(scope, name)
     await streams.delete(scope, name)
@@ -98,7 +98,7 @@ async def test_a_damaged_record_stops_what_it_belongs_to_alone(
         _, version = memory_store.tables[table].entries[key]
         memory_store.tables[table].entries[key] = (b"\xff\xfe rubbish", version)
         async with open_on_memory() as controller:
-            assert "s" in (await controller.store.list_scopes("")).names
+            assert "s" in (await controller.store.scopes.list_page("")).names
             await work(controller, *(("other", "a") if table == SCOPES else ("s", "b")))
 
 

@@ -11,11 +11,11 @@ import trio
 import trio.testing
 from msgspec import structs
 
+from pravega_controller.background.late_segments import LATE_SECONDS
 from pravega_controller.controller import Controller
 from pravega_controller.errors import AlreadyExistsError, NotFoundError
-from pravega_controller.intents import INTENTS
-from pravega_controller.late_segments import LATE_SECONDS
-from pravega_controller.streams import fixed_configuration
+from pravega_controller.metadata.intents import INTENTS
+from pravega_controller.rules.streams import fixed_configuration
 from pravega_controller.testing.memory_segment_store import MemorySegmentStore
 from pravega_wire import commands as wire
 
@@ -100,7 +100,7 @@ async def test_a_table_that_a_killed_controller_creates_late_is_deleted(
         await trio.sleep(3 * LATE_SECONDS)
         assert late.table not in memory_store.tables
         made = {name for name in memory_store.tables if name.startswith(PREFIX)} - before
-        scope = await two.store.find_scope("s")
+        scope = await two.store.scopes.find("s")
         of_scope = set() if scope is None else {scope.objects, scope.histories, scope.tag_index}
         assert {name for name in made if name.removeprefix(PREFIX).startswith(KINDS)} == of_scope
         if is_anew:

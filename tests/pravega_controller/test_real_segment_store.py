@@ -10,8 +10,8 @@ import pytest
 import trio
 
 from pravega_controller.config import ControllerConfig
+from pravega_controller.rules.transactions import segment_name
 from pravega_controller.server import serve
-from pravega_controller.transactions import segment_name
 from pravega_wire import controller_pb2 as pb
 from pravega_wire import names
 from pravega_wire.blocking import SegmentConnection
@@ -254,3 +254,91 @@ async def servers(client: Any) -> set[int]:
     await trio.sleep(0.5)
     found = await client.call("getControllerServerList", pb.ServerRequest())
     return {node.port for node in found.nodeURI}
+
+
+@pytest.mark.parametrize(
+    ("scope", "stream", "user_name"),
+    [
+        ("x" * 255, "y" * 255, "z" * 250),
+        ("." * 255, "." * 255, "." * 250),
+        ("_.", "..a", "-"),
+        ("_..", "...", "..."),
+    ],
+    ids=["longest", "dots", "short", "three dots"],
+)
+async def test_names_of_every_kind_work_from_their_creation_to_their_deletion(
+    scope: str, stream: str, user_name: str, segment_store: tuple[str, int], client_type: Any
+) -> None:
+    settings = ControllerConfig(port=0, segment_stores=(segment_store,), drain_seconds=1)
+    entry = pb.ScaleRequest.KeyRangeEntry
+    at = pb.StreamInfo(scope=scope, stream=stream)
+    cut = pb.StreamCut(streamInfo=at)
+    group = pb.ReaderGroupConfiguration(
+        scope=scope,
+        readerGroupName=user_name,
+        readerGroupId="11111111-2222-3333-4444-555555555555",
+        retentionType=1,
+        startingStreamCuts=[cut],
+        endingStreamCuts=[cut],
+    )
+    table = pb.KeyValueTableConfig(
+        scope=scope, kvtName=user_name, partitionCount=2, primaryKeyLength=8
+    )
+    policy = pb.ScalingPolicy(minNumSegments=1)
+    async with trio.open_nursery() as nursery:
+        host, port = await nursery.start(partial(serve, settings))
+        client = client_type(f"{host}:{port}")
+
+        async def succeed(method: str, request: Any) -> Any:
+            answer = await client.call(method, request)
+            assert answer.status == 0, (method, answer)
+            return answer
+
+        await succeed("createScope", pb.ScopeInfo(scope=scope))
+        await succeed("createStream", pb.StreamConfig(streamInfo=at, scalingPolicy=policy))
+        await succeed("createReaderGroup", group)
+        await succeed("createKeyValueTable", table)
+        begin = pb.CreateTxnRequest(streamInfo=at, lease=10_000)
+        begun = (await client.call("createTransaction", begin)).txnId
+        identifier = id_of_halves(begun.highBits, begun.lowBits)
+        await append(segment_store, segment_name(scope, stream, 0, identifier), b"event")
+        halves = [entry(start=0, end=0.5), entry(start=0.5, end=1)]
+        scale = pb.ScaleRequest(streamInfo=at, sealedSegments=[0], newKeyRanges=halves)
+        await succeed("scale", scale)
+        await succeed(
+            "commitTransaction",
+            pb.TxnRequest(streamInfo=at, txnId=begun, writerId="w", timestamp=1),
+        )
+        await succeed("sealStream", at)
+        merged = await ask(segment_store, names.segment_name(scope, stream, 2 << 32))
+        assert merged.write_offset == HEADER_BYTES + 5
+        await succeed("deleteScopeRecursive", pb.ScopeInfo(scope=scope))
+        for gone in (stream, names.mark_stream(stream), names.reader_group_stream(user_name)):
+            found = await ask(segment_store, names.segment_name(scope, gone, 0))
+            assert isinstance(found, NoSuchSegment)
+        await succeed("createScope", pb.ScopeInfo(scope=scope))
+        client.close()
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("name", [".", "..", "", "\u00e9", "a/b", "x" * 256])
+async def test_names_that_no_segment_can_have_get_the_status_that_clients_know(
+    name: str, grpc_on_memory: Any, memory_store: Any
+) -> None:
+    call = grpc_on_memory.call
+    await call("createScope", pb.ScopeInfo(scope="s"))
+    requests = memory_store.requests
+    created = await call("createScope", pb.ScopeInfo(scope=name))
+    assert created.status == pb.CreateScopeStatus.INVALID_SCOPE_NAME
+    stream = await call("createStream", config(name, 1))
+    assert stream.status == pb.CreateStreamStatus.INVALID_STREAM_NAME
+    group = await call(
+        "createReaderGroup", pb.ReaderGroupConfiguration(scope="s", readerGroupName=name)
+    )
+    assert group.status == pb.CreateReaderGroupResponse.INVALID_RG_NAME
+    table = await call(
+        "createKeyValueTable",
+        pb.KeyValueTableConfig(scope="s", kvtName=name, partitionCount=1, primaryKeyLength=8),
+    )
+    assert table.status == pb.CreateKeyValueTableStatus.INVALID_TABLE_NAME
+    assert memory_store.requests == requests

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
@@ -17,15 +17,14 @@ import trio
 import trio.testing
 from msgspec import structs
 
-from pravega_controller.conflicts import until_unchanged
+from pravega_controller.background.late_segments import LATE_SECONDS
+from pravega_controller.background.members import MEMBERS
 from pravega_controller.controller import Controller
 from pravega_controller.errors import AlreadyExistsError, NotFoundError, VersionConflictError
-from pravega_controller.history import first_epoch
-from pravega_controller.intents import INTENTS
-from pravega_controller.key_value_tables import KeyValueTableConfiguration
-from pravega_controller.late_segments import LATE_SECONDS
-from pravega_controller.members import MEMBERS
-from pravega_controller.records import (
+from pravega_controller.metadata.conflicts import until_unchanged
+from pravega_controller.metadata.group_records import ReaderGroup
+from pravega_controller.metadata.intents import INTENTS
+from pravega_controller.metadata.records import (
     ConfigurationRecord,
     Create,
     CreateGroup,
@@ -35,9 +34,11 @@ from pravega_controller.records import (
     ReaderGroupRecord,
     Update,
 )
-from pravega_controller.store import NewStream, ReaderGroup, StreamWrite
-from pravega_controller.streams import fixed_configuration
-from pravega_controller.table_client import NOT_EXISTS
+from pravega_controller.metadata.streams.writes import NewStream, StreamWrite
+from pravega_controller.rules.history import first_epoch
+from pravega_controller.rules.streams import fixed_configuration
+from pravega_controller.store_client.table_client import NOT_EXISTS
+from pravega_controller.tables.key_value_tables import KeyValueTableConfiguration
 from pravega_controller.testing.memory_segment_store import MemorySegmentStore
 from pravega_wire import commands as wire
 
@@ -132,7 +133,7 @@ async def make_sealed_stream(c: Controller) -> None:
 
 async def end_stream(c: Controller) -> None:
     await tolerate(c.streams.delete("s", "a"))
-    await c.streams._workflows.finish("s", "a")
+    await c.streams.workflows.work.finish("s", "a")
 
 
 async def make_stream(c: Controller) -> None:
@@ -158,22 +159,22 @@ async def end_table(c: Controller) -> None:
 async def begin_deletion(c: Controller) -> None:
     """Record the deletion of a stream that has no owner."""
     await seal_stream(c)
-    stream = await c.store.stream("s", "a")
-    await c.store.write_stream(stream, structs.replace(stream.record, pending=Delete(), owner=""))
+    stream = await c.store.streams.read("s", "a")
+    await c.store.writes.write(stream, structs.replace(stream.record, pending=Delete(), owner=""))
 
 
 async def begin_update(c: Controller) -> None:
     """Record an update that removes the tag and has no owner."""
     await c.scopes.create("s")
     await c.streams.create("s", "a", TAGGED)
-    stream = await c.store.stream("s", "a")
+    stream = await c.store.streams.read("s", "a")
     record = structs.replace(stream.record, pending=Update(), owner="")
     both = ConfigurationRecord(0, stream.configuration, fixed_configuration(1))
-    await c.store.write_stream(stream, record, configuration=both)
+    await c.store.writes.write(stream, record, configuration=both)
 
 
 async def finish_stream(c: Controller) -> None:
-    await until_unchanged(partial(c.streams._workflows.finish, "s", "a"))
+    await until_unchanged(partial(c.streams.workflows.work.finish, "s", "a"))
 
 
 async def make_subscribed_group(c: Controller) -> None:
@@ -191,8 +192,8 @@ async def begin_group(c: Controller) -> None:
     await c.scopes.create("s")
     await c.streams.create("s", "a", fixed_configuration(1))
     record = ReaderGroupRecord(GROUP_ID, 0, GROUP, pending=CreateGroup())
-    await c.store.write_group(
-        ReaderGroup(await c.store.active_scope("s"), "g", NOT_EXISTS, record), record
+    await c.store.groups.write(
+        ReaderGroup(await c.store.scopes.find_active("s"), "g", NOT_EXISTS, record), record
     )
 
 
@@ -215,17 +216,17 @@ async def check_nothing(c: Controller) -> None:
 
 
 async def check_stream(c: Controller) -> None:
-    assert (await c.store.stream("s", "_MARKa")).record.pending is None
+    assert (await c.store.streams.read("s", "_MARKa")).record.pending is None
     assert (await c.streams.list_with_tag("s", "tag", "")).names == ["a"]
 
 
 async def check_sealed_stream(c: Controller) -> None:
-    assert (await c.store.stream("s", "a")).record.is_sealed
+    assert (await c.store.streams.read("s", "a")).record.is_sealed
     await check_stream(c)
 
 
 async def check_open_stream(c: Controller) -> None:
-    assert not (await c.store.stream("s", "a")).record.is_sealed
+    assert not (await c.store.streams.read("s", "a")).record.is_sealed
     await check_stream(c)
 
 
@@ -235,22 +236,22 @@ async def check_table(c: Controller) -> None:
 
 async def check_group(c: Controller) -> None:
     assert (await c.groups.get("s", "g")).record.pending is None
-    assert not (await c.store.stream("s", "_RGg")).record.is_sealed
-    assert (await c.store.stream("s", "_MARK_RGg")).record.pending is None
+    assert not (await c.store.streams.read("s", "_RGg")).record.is_sealed
+    assert (await c.store.streams.read("s", "_MARK_RGg")).record.pending is None
     assert await c.groups.subscribers("s", "a") == ["s/g"]
-    stream = await c.store.stream("s", "a")
-    assert await c.store.subscriber(stream, "s/g") is not None
+    stream = await c.store.streams.read("s", "a")
+    assert await c.store.subscribers.find(stream, "s/g") is not None
 
 
 async def check_idle_group(c: Controller) -> None:
     assert (await c.groups.get("s", "g")).record.pending is None
     assert await c.groups.subscribers("s", "a") == []
-    stream = await c.store.stream("s", "a")
-    assert await c.store.subscriber(stream, "s/g") is None
+    stream = await c.store.streams.read("s", "a")
+    assert await c.store.subscribers.find(stream, "s/g") is None
 
 
 async def check_contents(c: Controller) -> None:
-    assert not (await c.store.stream("s", "a")).record.is_sealed
+    assert not (await c.store.streams.read("s", "a")).record.is_sealed
     await check_stream(c)
     await check_group(c)
     assert (await c.tables.get("s", "t")).record.pending is None
@@ -434,6 +435,15 @@ async def test_what_is_made_after_a_deletion_stays(
     await stop_at_each_request(case, open_on_memory, memory_store)
 
 
+async def test_a_table_stays_that_is_made_after_a_deletion_at_the_same_time_by_a_clock_set_back(
+    open_on_memory: OpenController,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    open_at_one_time = partial(open_on_memory, now_ms=lambda: 1_000_000)
+    await stop_at_each_request(CASES["key-value table"], open_at_one_time, memory_store)
+
+
 @pytest.mark.parametrize("number", range(4))
 async def test_records_stay_of_a_stream_whose_creator_lives(
     number: int,
@@ -445,13 +455,13 @@ async def test_records_stay_of_a_stream_whose_creator_lives(
     patient = {"reply_seconds_max": 100.0}
     async with open_on_memory(port=1, **patient) as slow, open_on_memory(port=2) as creator:
         await creator.scopes.create("s")
-        assert await slow.store.find_scope("s") is not None
+        assert await slow.store.scopes.find("s") is not None
         stream_ids = ["1" * 16, "2" * 16]
         creator.store.new_id = iter(stream_ids).__next__  # type: ignore[method-assign]
         await trio.sleep(5)
         still = StandStill(memory_store, slow.members.instance_id, number)
         async with trio.open_nursery() as nursery:
-            discard = slow.store.discard_unnamed
+            discard = slow.store.names.discard_unnamed
             nursery.start_soon(discard, "s", ["a", "_MARKa"], stream_ids)
             with trio.move_on_after(1):
                 await still.is_taken.wait()
@@ -459,25 +469,26 @@ async def test_records_stay_of_a_stream_whose_creator_lives(
             assert await creator.streams.create("s", "a", TAGGED)
             still.end()
         await check_stream(creator)
-        assert (await creator.store.stream("s", "a")).stream_id == stream_ids[0]
+        assert (await creator.store.streams.read("s", "a")).stream_id == stream_ids[0]
 
 
 async def begin_creation(c: Controller) -> None:
     """Record the creation of a stream and its mark stream, which has no owner."""
     await c.scopes.create("s")
     await c.streams.create("s", "a", TAGGED)
-    streams = [await c.store.stream("s", name) for name in ("a", "_MARKa")]
+    found = [await c.store.streams.read("s", name) for name in ("a", "_MARKa")]
     record = partial(structs.replace, pending=Create(), owner="")
-    await c.store.write_streams([StreamWrite(one, record(one.record)) for one in streams])
+    streams = [replace(one, record=record(one.record)) for one in found]
+    await c.store.writes.write_all([StreamWrite(one, one.record) for one in streams])
 
 
 async def begin_creation_without_mark(c: Controller) -> None:
     """Record the creation of a stream without an owner, and no mark stream."""
     await c.scopes.create("s")
-    scope = await c.store.active_scope("s")
+    scope = await c.store.scopes.find_active("s")
     first = first_epoch([(0.0, 1.0)], first_number=0, created_ms=0)
     new = NewStream("a", c.store.new_id(), NOT_EXISTS, TAGGED, first, "")
-    await c.store.insert_streams(scope, [new])
+    await c.store.writes.insert(scope, [new])
 
 
 async def end_creation(c: Controller) -> None:
@@ -487,14 +498,14 @@ async def end_creation(c: Controller) -> None:
 
 
 async def check_no_group(c: Controller) -> None:
-    listing = await c.store.list_streams("s", "")
+    listing = await c.store.names.list_page("s", "")
     assert sorted(listing.names) == ["_MARKa", "a"]
 
 
 async def check_empty(c: Controller) -> None:
-    scope = await c.store.active_scope("s")
+    scope = await c.store.scopes.find_active("s")
     for kind in ("s", "g", "t"):
-        assert (await c.store.list_objects_of(scope, kind, "")).names == []
+        assert (await c.store.scopes.list_objects_of(scope, kind, "")).names == []
 
 
 CREATIONS = {
@@ -544,10 +555,10 @@ async def test_a_mark_stream_of_a_changed_stream_leaves_no_name(
 ) -> None:
     async with open_on_memory() as c:
         await begin_creation_without_mark(c)
-        stream = await c.store.stream("s", "a")
-        await c.store.write_stream(stream, stream.record)
+        stream = await c.store.streams.read("s", "a")
+        await c.store.writes.write(stream, stream.record)
         first = first_epoch([(0.0, 1.0)], first_number=0, created_ms=0)
         mark = NewStream("_MARKa", c.store.new_id(), NOT_EXISTS, TAGGED, first, "")
         with pytest.raises(VersionConflictError):
-            await c.store.insert_mark_stream(stream, [mark])
-        assert (await c.store.list_streams("s", "")).names == ["a"]
+            await c.store.writes.insert_mark(stream, [mark])
+        assert (await c.store.names.list_page("s", "")).names == ["a"]

@@ -15,13 +15,14 @@ import pytest
 import trio
 import trio.testing
 
-from pravega_controller import transaction_outcomes, transaction_workflows
 from pravega_controller.controller import Controller
 from pravega_controller.errors import VersionConflictError
-from pravega_controller.streams import fixed_configuration
+from pravega_controller.metadata import transaction_outcomes
+from pravega_controller.metadata.transaction_outcomes import KEPT_MS_MIN
+from pravega_controller.rules.streams import fixed_configuration
+from pravega_controller.rules.transactions import TransactionState
 from pravega_controller.testing.memory_segment_store import Fault, MemorySegmentStore
-from pravega_controller.transaction_outcomes import KEPT_MS_MIN
-from pravega_controller.transactions import TransactionState
+from pravega_controller.transactions import archiving
 
 from .test_stale_deletions import OpenController, StandStill, end_stream, tolerate
 
@@ -34,7 +35,7 @@ ARCHIVE_SECONDS = 10
 def outcomes_in_chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """Maximum number of outcomes in a chunk."""
     count: int = request.param
-    for module in (transaction_outcomes, transaction_workflows):
+    for module in (transaction_outcomes, archiving):
         monkeypatch.setattr(module, "CHUNK_OUTCOMES_MAX", count)
     return count
 
@@ -209,9 +210,9 @@ async def test_old_outcomes_that_are_dropped_late_take_none_of_the_next_stream_w
         async with open_on_memory(port=1, **PATIENT) as slow, open_on_memory(port=2) as other:
             await slow.scopes.create("s")
             await make_stream(slow)
-            archive = slow.transaction_workflows._archive
+            archive = slow.transaction_workflows.archiving._archive
             # The controllers' clocks of milliseconds hardly move.
-            later = slow.transaction_workflows._now_ms() + KEPT_MS_MIN
+            later = slow.transaction_workflows.held.now_ms() + KEPT_MS_MIN
             still = StandStill(memory_store, slow.members.instance_id, number)
             identifiers: list[bytes] = []
 
@@ -255,8 +256,8 @@ async def test_a_removal_of_outcomes_that_is_killed_anywhere_leaves_nothing_in_t
             async with open_on_memory() as controller, trio.open_nursery() as nursery:
                 fault = Fault(memory_store.changes + step, is_applied)
                 memory_store.fault = fault
-                now_ms = controller.transaction_workflows._now_ms()
-                archive = controller.transaction_workflows._archive
+                now_ms = controller.transaction_workflows.held.now_ms()
+                archive = controller.transaction_workflows.archiving._archive
                 if is_old:
                     later = now_ms + KEPT_MS_MIN
                     nursery.start_soon(partial(archive.drop_old, "s", "a", now_ms=later))

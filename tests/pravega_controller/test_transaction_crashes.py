@@ -17,13 +17,13 @@ import pytest
 import trio
 import trio.testing
 
-from pravega_controller import late_segments
+from pravega_controller.background import late_segments
 from pravega_controller.controller import Controller
 from pravega_controller.errors import StreamNotFoundError
-from pravega_controller.store import INTENTS
-from pravega_controller.streams import fixed_configuration
+from pravega_controller.metadata.intents import INTENTS
+from pravega_controller.rules.streams import fixed_configuration
+from pravega_controller.rules.transactions import TransactionState, segment_name
 from pravega_controller.testing.memory_segment_store import Fault, MemorySegmentStore
-from pravega_controller.transactions import TransactionState, segment_name
 from pravega_wire import names
 
 OpenController = Callable[..., AbstractAsyncContextManager[Controller]]
@@ -85,7 +85,7 @@ async def begun(c: Controller, run: Run) -> None:
 async def scaled(c: Controller, run: Run) -> None:
     await begun(c, run)
     await c.streams.scale("s", "a", [0], [(0.0, 0.25), (0.25, 0.5)], now_ms=5)
-    await c.streams._workflows.finish("s", "a")
+    await c.streams.workflows.work.finish("s", "a")
 
 
 async def ended(c: Controller, run: Run) -> None:
@@ -177,7 +177,7 @@ async def check_sealed(c: Controller, run: Run) -> None:
 async def check_rolled(c: Controller, run: Run) -> None:
     await check_committed(c, run)
     # The outcome is known a little before the stream has gone on.
-    await c.streams._workflows.finish("s", "a")
+    await c.streams.workflows.work.finish("s", "a")
     active = await c.streams.active_segments("s", "a")
     # Two batches roll twice: each time the stream goes on two epochs later as it was before.
     last = active[0].epoch

@@ -9,17 +9,17 @@ import pytest
 import trio
 import trio.testing
 
+from pravega_controller.background.late_segments import LATE_SECONDS
+from pravega_controller.background.members import MEMBERS
 from pravega_controller.controller import Controller
 from pravega_controller.errors import InvalidRequestError, VersionConflictError
-from pravega_controller.intents import INTENTS
-from pravega_controller.late_segments import LATE_SECONDS
-from pravega_controller.members import MEMBERS
-from pravega_controller.records import decode
-from pravega_controller.streams import fixed_configuration
+from pravega_controller.metadata.intents import INTENTS
+from pravega_controller.metadata.records import decode
+from pravega_controller.metadata.transaction_records import TransactionRecord
+from pravega_controller.rules.streams import fixed_configuration
+from pravega_controller.rules.transactions import TransactionState, segment_name
 from pravega_controller.testing.memory_segment_store import MemorySegmentStore
-from pravega_controller.transaction_operations import PingAnswer
-from pravega_controller.transaction_records import TransactionRecord
-from pravega_controller.transactions import TransactionState, segment_name
+from pravega_controller.transactions.operations import PingAnswer
 from pravega_wire import commands as wire
 from pravega_wire import names
 
@@ -167,8 +167,8 @@ async def test_a_controller_that_was_taken_for_dead_renews_nothing_that_another_
         two.members._others[instance_id].is_dead = True
         key = instance_id.encode()
         removed = members.pop(key)
-        async with two.transaction_workflows.locks.hold(left):
-            await two.transaction_workflows.load()
+        async with two.transaction_workflows.held.locks.hold(left):
+            await two.transaction_workflows.adoption.adopt_all()
             with trio.fail_after(10):
                 while members.get(key, removed) is removed:  # noqa: ASYNC110
                     await trio.sleep(0.01)
@@ -236,7 +236,9 @@ async def test_a_begin_that_is_slower_than_the_seal_of_its_stream_leaves_no_segm
 
 @pytest.mark.parametrize("killed", ["the one that began", "both"])
 @pytest.mark.parametrize("stream", ["sealed and deleted", "sealed before", "made anew before"])
+@pytest.mark.parametrize("ahead_ms", [0, 365 * 86_400_000], ids=["same clocks", "a year ahead"])
 async def test_a_segment_that_a_killed_controller_asked_for_late_is_deleted(
+    ahead_ms: int,
     stream: str,
     killed: str,
     open_on_memory: OpenController,
@@ -251,8 +253,13 @@ async def test_a_segment_that_a_killed_controller_asked_for_late_is_deleted(
     call = trio.CancelScope()
 
     async def live_for_a_while(port: int, *, task_status: trio.TaskStatus[Controller]) -> None:
+        wall_ms = 1_000_000 + ahead_ms * (port > 0)
         with lives[port]:
-            async with open_on_memory(port=port, reply_seconds_max=60.0) as controller:
+            async with open_on_memory(
+                port=port,
+                reply_seconds_max=60.0,
+                now_ms=lambda: wall_ms + int(1000 * trio.current_time()),
+            ) as controller:
                 task_status.started(controller)
                 await trio.sleep_forever()
 
@@ -308,14 +315,14 @@ async def test_a_delete_that_goes_on_late_leaves_the_transactions_of_the_next_st
     """A controller stood still while another deleted the stream, and created it anew."""
     async with open_on_memory(port=1) as one, open_on_memory(port=2) as two:
         await make_stream(one)
-        gone = await one.store.stream("s", "a")
+        gone = await one.store.streams.read("s", "a")
         await make_anew(two)
         assert await commit(two, await begin(two))
         await trio.sleep(10)
         begun, other = await begin(two), await begin(two)
         parts = [name for name in memory_store.segments if names.is_transaction_segment(name)]
         assert len(parts) == 2
-        await one.transaction_workflows.forget_all(gone)
+        await one.transaction_workflows.stream_ends.forget_all(gone)
         assert await two.transactions.state("s", "a", begun) is TransactionState.OPEN
         assert all(part in memory_store.segments for part in parts)
         assert await commit(one, begun)

@@ -14,8 +14,8 @@ import trio
 import trio.testing
 
 from pravega_controller.controller import Controller
-from pravega_controller.records import NamedCut, ReaderGroupConfiguration
-from pravega_controller.streams import fixed_configuration
+from pravega_controller.metadata.records import NamedCut, ReaderGroupConfiguration
+from pravega_controller.rules.streams import fixed_configuration
 from pravega_controller.testing.memory_segment_store import MemorySegmentStore
 
 OpenController = Callable[..., AbstractAsyncContextManager[Controller]]
@@ -29,7 +29,7 @@ GROUP = ReaderGroupConfiguration(3000, 30000, 3, 1, (NamedCut("s", "a", {}),), (
 
 async def scale(c: Controller) -> None:
     await c.streams.scale("s", "a", [0], [(0.0, 0.2), (0.2, 0.5)], now_ms=5)
-    await c.streams._workflows.finish("s", "a")
+    await c.streams.workflows.work.finish("s", "a")
 
 
 async def truncate(c: Controller) -> None:

@@ -10,6 +10,7 @@ import trio
 import trio.testing
 from msgspec import structs
 
+from pravega_controller.background.late_segments import LATE_SECONDS
 from pravega_controller.controller import Controller
 from pravega_controller.errors import (
     AlreadyExistsError,
@@ -22,11 +23,8 @@ from pravega_controller.errors import (
     TableNotEmptyError,
     VersionConflictError,
 )
-from pravega_controller.history import apply_epochs, scaled_epoch
-from pravega_controller.intents import INTENTS
-from pravega_controller.key_value_tables import KeyValueTableConfiguration
-from pravega_controller.late_segments import LATE_SECONDS
-from pravega_controller.records import (
+from pravega_controller.metadata.intents import INTENTS
+from pravega_controller.metadata.records import (
     NamedCut,
     ReaderGroupConfiguration,
     Scale,
@@ -34,11 +32,14 @@ from pravega_controller.records import (
     SealedRecord,
     decode,
 )
-from pravega_controller.store import Stream
-from pravega_controller.stream_workflows import OWNER_SECONDS_MAX, stream_intent
-from pravega_controller.streams import Segment, fixed_configuration
+from pravega_controller.metadata.streams.known import Stream
+from pravega_controller.rules.history import apply_epochs, scaled_epoch
+from pravega_controller.rules.streams import Segment, fixed_configuration
+from pravega_controller.rules.transactions import TransactionState
+from pravega_controller.streams.pending_work import OWNER_SECONDS_MAX, stream_intent
+from pravega_controller.tables.key_value_tables import KeyValueTableConfiguration
 from pravega_controller.testing.memory_segment_store import MemorySegmentStore
-from pravega_controller.transactions import TransactionState
+from pravega_controller.transactions.stream_ends import StreamEnds
 from pravega_wire.commands import (
     CreateTableSegment,
     DeleteTableSegment,
@@ -244,7 +245,7 @@ async def test_a_controller_with_old_knowledge_overwrites_no_seal_of_a_large_str
 
 async def append_epochs(controller: Controller, *sealed_counts: int) -> None:
     """Write epochs to s/a, of which each replaces so many of its first segments by one."""
-    stream = await controller.store.stream("s", "a")
+    stream = await controller.store.streams.read("s", "a")
     latest, epochs = stream.latest, []
     for number, count in enumerate(sealed_counts, stream.record.epoch_count):
         sealed = [segment.segment_id for segment in latest[:count]]
@@ -254,7 +255,7 @@ async def append_epochs(controller: Controller, *sealed_counts: int) -> None:
         epochs.append(epoch)
     owner = controller.members.instance_id
     record = structs.replace(stream.record, pending=Scale(), owner=owner)
-    await controller.store.write_stream(stream, record, epochs=epochs)
+    await controller.store.writes.write(stream, record, epochs=epochs)
 
 
 async def test_a_large_write_that_another_overtakes_leaves_none_of_its_seals(
@@ -286,32 +287,36 @@ async def test_a_large_write_that_another_overtakes_leaves_none_of_its_seals(
             memory_store.pauses = lambda request: False
             await append_epochs(second, 2, 2499)
             memory_store.pause.set()
-        stream = await second.store.stream("s", "a")
+        stream = await second.store.streams.read("s", "a")
     entries = memory_store.tables[stream.table].entries
     keys = [stream.history.sealed_key(segment.segment_id) for segment in segments]
     sealed = [decode(entries[key][0], SealedRecord).epoch for key in keys]
     assert sealed == [1, 1] + [2] * 2498
 
 
-class DamagedTransactions:
-    """A wrapper that ends no transaction, as if the stored records were damaged."""
+async def test_work_that_its_owner_gives_up_is_taken_up_by_another(
+    open_on_memory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damaged: list[StreamEnds] = []
+    real = StreamEnds.end_all
 
-    async def end_all(self, stream: Stream) -> Stream:
-        raise CorruptMetadataError("the transactions are damaged")
+    async def end_all(self: StreamEnds, stream: Stream) -> Stream:
+        if self in damaged:
+            raise CorruptMetadataError("the transactions are damaged")
+        return await real(self, stream)
 
-
-async def test_work_that_its_owner_gives_up_is_taken_up_by_another(open_on_memory: Any) -> None:
+    monkeypatch.setattr(StreamEnds, "end_all", end_all)
     async with open_on_memory(port=1) as first, open_on_memory(port=2) as second:
         await first.scopes.create("s")
         await first.streams.create("s", "a", fixed_configuration(2))
-        first.streams._workflows.set_transactions(DamagedTransactions())
+        damaged.append(first.transaction_workflows.stream_ends)
         with pytest.raises(CorruptMetadataError):
             await first.streams.seal("s", "a")
-        stream = await second.store.stream("s", "a")
+        stream = await second.store.streams.read("s", "a")
         assert (stream.record.pending, stream.record.owner) == (Seal(), "")
         with trio.fail_after(60):
             await second.streams.seal("s", "a")
-        assert (await first.store.stream("s", "a")).record.is_sealed
+        assert (await first.store.streams.read("s", "a")).record.is_sealed
 
 
 async def test_nobody_waits_for_ever_for_work_of_a_living_controller(
@@ -320,16 +325,16 @@ async def test_nobody_waits_for_ever_for_work_of_a_living_controller(
     async with open_on_memory(port=1) as first, open_on_memory(port=2) as second:
         await first.scopes.create("s")
         await first.streams.create("s", "a", fixed_configuration(2))
-        stream = await first.store.stream("s", "a")
+        stream = await first.store.streams.read("s", "a")
         owner = first.members.instance_id
         record = structs.replace(stream.record, pending=Seal(), owner=owner)
-        await first.store.write_stream(stream, record)
+        await first.store.writes.write(stream, record)
         with trio.fail_after(OWNER_SECONDS_MAX + 5), pytest.raises(OwnedElsewhereError):
             await second.streams.seal("s", "a")
         second.finish_later(stream_intent("s", "a"))
         await first.streams.seal("s", "a")
         await trio.sleep(OWNER_SECONDS_MAX)
-        assert (await second.store.stream("s", "a")).record.is_sealed
+        assert (await second.store.streams.read("s", "a")).record.is_sealed
 
 
 async def test_a_roll_is_finished_with_the_transactions_of_the_controller_that_died(
@@ -359,7 +364,7 @@ async def test_a_roll_is_finished_with_the_transactions_of_the_controller_that_d
             isinstance(request, ReadTableEntries) and "/transactions-" in request.segment
         )
         with trio.fail_after(60):
-            while (await second.store.stream("s", "a")).record.rolling:  # noqa: ASYNC110
+            while (await second.store.streams.read("s", "a")).record.rolling:  # noqa: ASYNC110
                 await trio.sleep(0.5)
         memory_store.pause.set()
         await wait_until_ended(second, begun.identifier)
@@ -367,7 +372,7 @@ async def test_a_roll_is_finished_with_the_transactions_of_the_controller_that_d
             await second.transactions.state("s", "a", begun.identifier)
             == TransactionState.COMMITTED
         )
-        assert (await second.store.stream("s", "a")).record.epoch_count == 4
+        assert (await second.store.streams.read("s", "a")).record.epoch_count == 4
     merged = [name for name, segment in memory_store.segments.items() if segment.merged]
     assert sorted(merged) == ["s/a/0.#epoch.2", "s/a/1.#epoch.2"]
 

@@ -9,6 +9,7 @@ dead. What must hold at any moment is checked as the segment store sees it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -18,13 +19,11 @@ import pytest
 import trio
 import trio.testing
 
-from pravega_controller import old_epochs, stream_history
 from pravega_controller.controller import Controller
-from pravega_controller.errors import EpochDroppedError
-from pravega_controller.intents import INTENTS
-from pravega_controller.key_value_tables import KeyValueTableConfiguration, KeyValueTableRecord
-from pravega_controller.old_epochs import OLD_EPOCHS
-from pravega_controller.records import (
+from pravega_controller.errors import EpochDroppedError, NotFoundError, StepRefusedError
+from pravega_controller.metadata.intents import INTENTS
+from pravega_controller.metadata.records import (
+    GONE,
     NamedCut,
     NameRecord,
     ReaderGroupConfiguration,
@@ -33,12 +32,19 @@ from pravega_controller.records import (
     StreamRecord,
     decode,
 )
-from pravega_controller.store import GONE, SCOPES
-from pravega_controller.streams import (
+from pravega_controller.metadata.scope_records import SCOPES
+from pravega_controller.metadata.streams import epochs as epoch_records
+from pravega_controller.rules.streams import (
     ScaleType,
     ScalingPolicy,
     StreamConfiguration,
     fixed_configuration,
+)
+from pravega_controller.streams import old_epochs
+from pravega_controller.streams.old_epochs import OLD_EPOCHS
+from pravega_controller.tables.key_value_tables import (
+    KeyValueTableConfiguration,
+    KeyValueTableRecord,
 )
 from pravega_controller.testing.memory_segment_store import Fault, MemorySegmentStore
 from pravega_wire import names
@@ -48,6 +54,9 @@ OpenController = Callable[..., AbstractAsyncContextManager[Controller]]
 GROUP_ID = "11111111-2222-3333-4444-555555555555"
 SUBSCRIBED = ReaderGroupConfiguration(
     3000, 30000, 3, 1, (NamedCut("s", "a", {}),), (NamedCut("s", "a", {}),)
+)
+SUBSCRIBED_TO_OTHER = ReaderGroupConfiguration(
+    3000, 30000, 3, 1, (NamedCut("s", "b", {}),), (NamedCut("s", "b", {}),)
 )
 UNSUBSCRIBED = ReaderGroupConfiguration(
     9, 30000, 3, 0, (NamedCut("s", "a", {}),), (NamedCut("s", "a", {}),)
@@ -63,6 +72,9 @@ class Scenario:
     check: Callable[[Controller, MemorySegmentStore], Awaitable[None]]
     unpromised: int = 1
     """So many changes come before the one that is a promise: after it the work must be finished."""
+    refused: str = ""
+    """A pattern of names of segments that the segment store refuses for good, once the request
+    begins; that is repeated after the crash."""
 
 
 async def nothing(c: Controller) -> None:
@@ -76,6 +88,11 @@ async def scope(c: Controller) -> None:
 async def stream(c: Controller) -> None:
     await scope(c)
     await c.streams.create("s", "a", fixed_configuration(2))
+
+
+async def other_stream(c: Controller) -> None:
+    await scope(c)
+    await c.streams.create("s", "b", fixed_configuration(1))
 
 
 async def sealed(c: Controller) -> None:
@@ -94,14 +111,14 @@ async def left_epochs(c: Controller) -> None:
     for epoch in range(5):
         (first, *_) = await c.streams.active_segments("s", "a")
         await c.streams.scale("s", "a", [first.segment_id], [first.key_range], now_ms=epoch)
-        await c.streams._workflows.finish("s", "a")
+        await c.streams.workflows.work.finish("s", "a")
     await c.streams.truncate("s", "a", {(5 << 32) + 6: 0, 1: 0})
 
 
 async def drop_epochs(c: Controller, rounds: int = 8) -> None:
     """Let the epochs expire, and drop them one by one."""
-    c.old_epochs._expiring_ms = 0
-    c.old_epochs._owns = lambda key: True
+    c.old_epochs.expiring_ms = 0
+    c.old_epochs.owns = lambda key: True
     for _ in range(rounds):
         await c.old_epochs.run_round()
 
@@ -110,7 +127,7 @@ async def left_and_sealed(c: Controller) -> None:
     """Make a sealed stream of which some epochs are dropped, but not removed."""
     await left_epochs(c)
     await drop_epochs(c, rounds=3)
-    record = (await c.store.stream("s", "a")).record
+    record = (await c.store.streams.read("s", "a")).record
     assert (record.first_epoch, record.removed_before) == (4, 2)
     await c.streams.seal("s", "a")
 
@@ -164,7 +181,7 @@ async def full_scope(c: Controller) -> None:
 async def scale(c: Controller) -> None:
     await c.streams.scale("s", "a", [0], [(0.0, 0.2), (0.2, 0.5)], now_ms=5)
     # The service finishes in the background what it answered with "started".
-    await c.streams._workflows.finish("s", "a")
+    await c.streams.workflows.work.finish("s", "a")
 
 
 def live(memory: MemorySegmentStore, prefix: str) -> dict[str, bool]:
@@ -200,6 +217,45 @@ async def check_scaled(c: Controller, memory: MemorySegmentStore) -> None:
     }
     successors = await c.streams.successors("s", "a", 0)
     assert [s.segment.number for s in successors] == [2, 3]
+
+
+async def refused(request: Awaitable[object]) -> None:
+    """Make a request that must fail for good."""
+    with pytest.raises(StepRefusedError):
+        await request
+
+
+async def check_not_scaled(c: Controller, memory: MemorySegmentStore) -> None:
+    segments = await c.streams.active_segments("s", "a")
+    assert [(s.number, s.epoch) for s in segments] == [(0, 0), (1, 0)]
+    assert live(memory, "s/a/") == {"0.#epoch.0": False, "1.#epoch.0": False}
+    assert await c.streams.successors("s", "a", 0) == ()
+    with pytest.raises(NotFoundError):
+        await c.streams.epoch_segments("s", "a", 1)
+    # The stream goes on, and its next segments have names that none had before.
+    memory.refuses = lambda segment: False
+    await scale(c)
+    made = [s.number for s in await c.streams.active_segments("s", "a")]
+    assert min(made[:2]) >= 4
+    assert made[2:] == [1]
+    assert [s.segment.number for s in await c.streams.successors("s", "a", 0)] == made[:2]
+    await c.streams.seal("s", "a")
+    await c.streams.delete("s", "a")
+    check_nothing_is_left(memory)
+
+
+async def check_nothing_was_made(c: Controller, memory: MemorySegmentStore) -> None:
+    assert memory.segments.keys() <= {"s/b/0.#epoch.0", "s/_MARKb/0.#epoch.0"}
+    assert all(name.startswith("_system/") for name in memory.tables)
+    for listed in (c.store.names.list_page("s", ""), c.tables.list("s", "")):
+        assert not set((await listed).names) - {"b", "_MARKb"}
+    with pytest.raises(NotFoundError):
+        await c.groups.get("s", "a")
+    # All names are free, for what the segment store takes.
+    memory.refuses = lambda segment: False
+    assert await c.streams.create("s", "a", fixed_configuration(1))
+    assert await c.tables.create("s", "a", KeyValueTableConfiguration(2, 8))
+    await c.groups.create("s", "a", GROUP_ID, UNSUBSCRIBED)
 
 
 async def truncate(c: Controller) -> None:
@@ -261,7 +317,7 @@ async def check_group_updated(c: Controller, memory: MemorySegmentStore) -> None
 
 
 async def check_group_deleted(c: Controller, memory: MemorySegmentStore) -> None:
-    assert (await c.store.list_objects("s", "g", "")).names == []
+    assert (await c.store.scopes.list_objects("s", "g", "")).names == []
     assert await c.groups.subscribers("s", "a") == []
     assert live(memory, "s/_RGg/") == live(memory, "s/_MARK_RGg/") == {}
 
@@ -292,7 +348,7 @@ async def check_scope_gone(c: Controller, memory: MemorySegmentStore) -> None:
     assert not await c.scopes.exists("s")
     assert live(memory, "s/") == {}
     assert [t for t in memory.tables if t.startswith("s/")] == []
-    system = await c.store.active_scope("_system")
+    system = await c.store.scopes.find_active("_system")
     of_scopes = {t for t in memory.tables if any(k in t for k in ("objects", "histories", "tags"))}
     assert of_scopes <= {system.objects, system.histories, system.tag_index}
 
@@ -331,6 +387,33 @@ SCENARIOS = {
         scope,
         lambda c: c.tables.create("s", "a", KeyValueTableConfiguration(2, 8, 4, 77)),
         check_table,
+    ),
+    "stream that is refused": Scenario(
+        scope,
+        lambda c: refused(c.streams.create("s", "a", fixed_configuration(2))),
+        check_nothing_was_made,
+        refused=r"s/a/\d*[13579]\.",
+    ),
+    "mark stream that is refused": Scenario(
+        scope,
+        lambda c: refused(c.streams.create("s", "a", fixed_configuration(2))),
+        check_nothing_was_made,
+        refused="s/_MARKa/",
+    ),
+    "group that is refused": Scenario(
+        other_stream,
+        lambda c: refused(c.groups.create("s", "a", GROUP_ID, SUBSCRIBED_TO_OTHER)),
+        check_nothing_was_made,
+        refused="s/_RGa/",
+    ),
+    "table that is refused": Scenario(
+        scope,
+        lambda c: refused(c.tables.create("s", "a", KeyValueTableConfiguration(2, 8))),
+        check_nothing_was_made,
+        refused=r"s/a_kvtable/\d*[13579]\.",
+    ),
+    "scale that is refused": Scenario(
+        stream, scale, check_not_scaled, refused=r"s/a/(3|[0-9]*[579])\."
     ),
     "delete table": Scenario(table, lambda c: c.tables.delete("s", "a"), check_table_deleted),
 }
@@ -419,10 +502,17 @@ def check_seals(memory: MemorySegmentStore) -> None:
     memory.on_seal = check
 
 
+def refuse(memory: MemorySegmentStore, scenario: Scenario) -> None:
+    """Let the segment store refuse from now on what a scenario says."""
+    if scenario.refused:
+        pattern = re.compile(scenario.refused)
+        memory.refuses = lambda segment: pattern.match(segment) is not None
+
+
 @pytest.fixture(autouse=True)
 def epochs_with_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every other epoch has a snapshot, so that few epochs can be dropped, one at a time."""
-    monkeypatch.setattr(stream_history, "SNAPSHOT_EPOCHS", 2)
+    monkeypatch.setattr(epoch_records, "SNAPSHOT_EPOCHS", 2)
     monkeypatch.setattr(old_epochs, "EPOCHS_REMOVED_MAX", 1)
 
 
@@ -437,6 +527,7 @@ async def test_a_request_does_what_it_says(
     check_seals(memory_store)
     async with open_on_memory() as controller:
         await scenario.prepare(controller)
+        refuse(memory_store, scenario)
         await scenario.request(controller)
         await scenario.check(controller, memory_store)
         await finished(memory_store)
@@ -463,6 +554,7 @@ async def test_a_controller_killed_anywhere_is_finished_by_the_next_or_another(
     step = 0
     while True:
         memory_store.restore(prepared)
+        refuse(memory_store, scenario)
         check_seals(memory_store)
         async with open_on_memory() as controller:
             fault = Fault(memory_store.changes + step, is_applied)
@@ -476,7 +568,7 @@ async def test_a_controller_killed_anywhere_is_finished_by_the_next_or_another(
             await taken_over(memory_store, successor)
             await finished(memory_store)
             check_nothing_is_left(memory_store)
-            if step + is_applied <= scenario.unpromised:
+            if step + is_applied <= scenario.unpromised or scenario.refused:
                 await scenario.request(successor)
             await scenario.check(successor, memory_store)
         assert len(set(memory_store.created)) == len(memory_store.created), "a name was used twice"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pravega_spark.jobs.queries import cause_of, sum_lags
+from pravega_spark.jobs.queries import Progress, cause_of, sum_lags
 
 
 @dataclass
@@ -57,3 +57,22 @@ def test_the_sentence_is_found_in_a_page_of_java() -> None:
     ours = page.replace("pravega_blocking", "pravega_spark").replace("NotFoundError", "OptionError")
     assert cause_of(RuntimeError(ours)) == "stream s/t does not exist"
     assert cause_of(RuntimeError("no such column\nat x")) == "no such column"
+
+
+@pytest.mark.parametrize(
+    ("progress", "batch_bytes", "batch_share", "share"),
+    [
+        # The first of several batches, half done; its lag is not known yet.
+        (Progress(0, 0, 1.0), 20, 0.5, 0.1),
+        (Progress(0, 0, 1.0), 100, 0.5, 0.5),
+        (Progress(9, 2, 1.0), 20, 0.0, 0.4),
+        (Progress(9, 2, 1.0, lag_bytes=50), 20, 0.5, 0.6),
+        (Progress(9, 1, 1.0, lag_bytes=0), 100, 1.0, 1.0),
+        # More was written meanwhile than there was at the start.
+        (Progress(9, 1, 1.0, lag_bytes=500), 100, 0.0, 0.0),
+    ],
+)
+def test_the_share_that_is_read_counts_the_present_batch(
+    progress: Progress, batch_bytes: int, batch_share: float, share: float
+) -> None:
+    assert progress.share_of(100, batch_bytes, batch_share) == pytest.approx(share)

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from pravega_spark.cuts import Slice
+from pravega_spark.reading.cuts import Slice
 from pravega_spark.source import plan_partitions
 
 
@@ -25,6 +25,9 @@ class View:
 
     def address(self, segment_id: int) -> tuple[str, int]:
         return "host", segment_id
+
+    def token(self) -> str:
+        return ""
 
     def plan_scans(self, slices: Sequence[Slice]) -> list[None]:
         return [None] * len(slices)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from pravega_wire import blocking
 from pravega_wire.blocking import ConnectionLostError, ReplyTimeoutError, SegmentConnection
 from pravega_wire.codec import encode
 from pravega_wire.commands import (
@@ -234,3 +235,56 @@ def test_a_large_reply_comes_in_many_pieces() -> None:
         for _ in range(20):
             assert connection.receive() == NoSuchSegment(-1, "s", stack)
         assert len(encode(NoSuchSegment(-1, "s", stack))) > 65_000
+
+
+def test_who_waits_is_called_meanwhile_and_may_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocking, "WAIT_SECONDS", 0.02)
+    calls: list[None] = []
+    answers = threading.Event()
+
+    def note() -> None:
+        calls.append(None)
+        if len(calls) == 3:
+            answers.set()
+
+    def answer(command: Command | Append) -> list[Reply]:
+        if isinstance(command, SealSegment):
+            answers.wait(10)
+        return answer_usually(command)
+
+    with (
+        serving(answer) as port,
+        SegmentConnection("127.0.0.1", port, timeout=10.0, on_wait=note) as connection,
+    ):
+        assert connection.call(SealSegment(1, "s", "")) == SegmentSealed(1, "s")
+        assert len(calls) >= 3
+
+
+def test_a_server_that_takes_no_data_is_waited_for_in_pieces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(blocking, "WAIT_SECONDS", 0.02)
+    waits: list[None] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        received: list[int] = []
+
+        def take() -> None:
+            peer, _ = listener.accept()
+            with peer:
+                peer.sendall(encode(HELLO))
+                while len(waits) < 3:
+                    time.sleep(0.01)
+                while data := peer.recv(1 << 20):
+                    received.append(len(data))
+
+        thread = threading.Thread(target=take)
+        thread.start()
+        port = listener.getsockname()[1]
+        connection = SegmentConnection(
+            "127.0.0.1", port, timeout=30.0, on_wait=lambda: waits.append(None)
+        )
+        with connection:
+            connection.send_bytes(bytes(64 << 20))
+        thread.join(30)
+    assert sum(received) == (64 << 20) + len(encode(HELLO))
+    assert len(waits) >= 3

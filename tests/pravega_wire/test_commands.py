@@ -9,6 +9,8 @@ from pravega_wire.commands import COMMANDS, Command, Hello, KeepAlive, Reply, Re
 
 REQUESTS = {
     -127: "Hello",
+    -70: "AskMetrics",
+    -68: "AskDelays",
     -66: "HoldChunks",
     -64: "PlanScan",
     -5: "ListStorageChunks",
@@ -44,6 +46,8 @@ REQUESTS = {
 }
 REPLIES = {
     -127: "Hello",
+    -71: "MetricsTold",
+    -69: "DelaysTold",
     -67: "ChunksHeld",
     -65: "ScanPlanned",
     -6: "StorageChunksListed",

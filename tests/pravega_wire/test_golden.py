@@ -27,7 +27,10 @@ GOLDEN = json.loads(
     (Path(__file__).parents[2] / "compat-tests" / "golden" / "frames.json").read_text("ascii")
 )
 NEWER_THAN_THE_ENCODERS = {"LocateOffset", "OffsetLocated"}
-OUR_OWN = {"PlanScan", "ScanPlanned", "HoldChunks", "ChunksHeld"}
+OUR_OWN = {
+    *("PlanScan", "ScanPlanned", "HoldChunks", "ChunksHeld"),
+    *("AskDelays", "DelaysTold", "AskMetrics", "MetricsTold"),
+}
 """Codes that the original does not have: their bytes are in ``test_scan_commands``."""
 
 

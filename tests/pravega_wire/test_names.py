@@ -5,6 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pravega_wire.names import (
+    NAME_RULE,
+    USER_NAME_RULE,
     InvalidNameError,
     SegmentName,
     container_of,
@@ -24,8 +26,7 @@ from pravega_wire.names import (
     transaction_epoch,
     transaction_segment_name,
     transient_segment_name,
-    validate_scope_name,
-    validate_stream_name,
+    validate_name,
     validate_user_name,
 )
 
@@ -150,32 +151,35 @@ def test_names_of_internal_streams_and_tables() -> None:
     assert table_name("scope", "a", "b") == "scope/_tables/a/b"
 
 
-INTERNAL_RULES = (validate_scope_name, validate_stream_name)
+RULES = (validate_user_name, validate_name)
 
 
-@pytest.mark.parametrize("name", ["a", "A.b-9", ".", "-", "9", "x" * 250])
+@pytest.mark.parametrize("name", ["a", "A.b-9", "...", ".a", "a.", "..a", "-", "9", "x" * 250])
 def test_plain_names_are_allowed_everywhere(name: str) -> None:
-    for validate in (validate_user_name, *INTERNAL_RULES):
+    for validate in RULES:
         assert validate(name) == name
 
 
 @pytest.mark.parametrize(
-    "name", ["", "a b", "a/b", "a_b", "__a", "a\n", "\u00e9", "a#", "x" * 256, "_"]
+    "name",
+    ["", ".", "..", "a b", "a/b", "a_b", "__a", "a\n", ".\n", "\u00e9", "a#", "x" * 256, "_"],
 )
-def test_other_names_are_allowed_nowhere(name: str) -> None:
-    for validate in (validate_user_name, *INTERNAL_RULES):
-        with pytest.raises(InvalidNameError):
+def test_other_names_are_refused_everywhere_with_the_rule(name: str) -> None:
+    for validate, rule in zip(RULES, (USER_NAME_RULE, NAME_RULE), strict=True):
+        with pytest.raises(InvalidNameError) as refusal:
             validate(name)
+        assert str(refusal.value).endswith(f"cannot be a name: {rule}")
+        assert len(str(refusal.value)) < 250
 
 
-def test_an_underscore_marks_internal_names() -> None:
-    for validate in INTERNAL_RULES:
-        assert validate("_RGgroup") == "_RGgroup"
+@pytest.mark.parametrize("name", ["_RGgroup", "_.", "_.."])
+def test_an_underscore_marks_internal_names(name: str) -> None:
+    assert validate_name(name) == name
     with pytest.raises(InvalidNameError):
-        validate_user_name("_RGgroup")
+        validate_user_name(name)
 
 
 def test_user_names_leave_room_for_a_prefix() -> None:
     with pytest.raises(InvalidNameError):
         validate_user_name("x" * 251)
-    assert validate_stream_name("x" * 255)
+    assert validate_name("x" * 255)

@@ -6,9 +6,13 @@ import pytest
 
 from pravega_wire.codec import HEADER_BYTES, decode, encode
 from pravega_wire.commands import (
+    AskDelays,
+    AskMetrics,
     ChunksHeld,
     Command,
+    DelaysTold,
     HoldChunks,
+    MetricsTold,
     PlannedChunk,
     PlannedObject,
     PlanScan,
@@ -40,6 +44,10 @@ CHUNK = PlannedChunk(100, 30, "c", 100, 30, b"abcd", (PlannedObject(0, 30, "p", 
             " 00000001 000163 0000",
         ),
         (ChunksHeld(7, "s", 3), "ffffffbd 0000000f 0000000000000007 000173 00000003"),
+        (AskDelays(7), "ffffffbc 00000008 0000000000000007"),
+        (DelaysTold(7, ("a", "b")), "ffffffbb 00000012 0000000000000007 00000002 000161 000162"),
+        (AskMetrics(7, "t"), "ffffffba 0000000b 0000000000000007 000174"),
+        (MetricsTold(7, b"{}"), "ffffffb9 0000000a 0000000000000007 7b7d"),
     ],
     ids=lambda value: type(value).__name__,
 )

@@ -35,9 +35,9 @@ from segstore.model.attributes import (
     SegmentType,
 )
 from segstore.model.segment_attributes import AttributeCache
-from segstore.testing.chunk_owners import next_owner
-from segstore.testing.memory_container import MemoryContainer
 from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLogFactory
+from support.chunk_owners import next_owner
+from support.models.memory_container import MemoryContainer
 
 WRITER = bytes(range(16))
 OTHER_WRITER = bytes(range(16, 32))
@@ -740,6 +740,19 @@ async def test_a_read_at_the_tail_waits_for_data(container: SegmentContainer) ->
     await container.append("s", b"def")
     await answers.wait(1)
     assert answers.data("read") == b"def"
+
+
+async def test_a_read_that_is_woken_by_data_sees_their_length(container: SegmentContainer) -> None:
+    await container.create_segment("s")
+    lengths: list[int] = []
+    container.read_nowait(
+        "s",
+        offset=0,
+        length_max=10,
+        on_complete=lambda *_: lengths.append(container.segment_info("s").length),
+    )
+    await container.append("s", b"abc")
+    assert lengths == [3]
 
 
 async def test_a_read_that_waited_for_data_is_put_off_when_the_reader_has_no_room(

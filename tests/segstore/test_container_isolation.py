@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import shutil
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -22,21 +22,24 @@ from segstore.errors import (
     DataLogCorruptError,
     LogBehindError,
     NoContainerLeftError,
+    StorageAbsentError,
+    StorageDamagedError,
     StorageError,
     leaf_errors,
 )
+from segstore.ownership.data_directory import DataDirectory
 from segstore.process.assembly import open_containers
 from segstore.process.config import MIB, SegmentStoreConfig
-from segstore.process.data_directory import DataDirectory
 from segstore.process.registry import ContainerRegistry, ContainerState
 from segstore.tables.settings import TableSettings
-from segstore.testing.chunk_owners import next_owner
-from segstore.testing.faulty_chunks import Fault, FaultyChunkStorage
-from segstore.testing.faulty_disk import FaultyDisk
+from segstore.testing.faults.faulty_disk import FaultyDisk
 from segstore.tiers.api import ChunkStorage, DurableDataLogFactory
 from segstore.tiers.journal.disk import Disk, LocalDisk
 from segstore.tiers.journal.files import IDENTITY_FILE
 from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLogFactory
+from support.chunk_owners import next_owner
+from support.faults.faulty_chunks import Fault, FaultyChunkStorage
+from support.faults.hidden_chunks import HidingChunkStorage
 
 CONTAINER_COUNT = 4
 IN_0, IN_1 = "examples/test/0", "examples/test/1"
@@ -412,6 +415,66 @@ async def test_a_store_of_which_no_container_can_be_opened_ends_with_the_reason(
     assert isinstance(error, NoContainerLeftError)
     assert "no container of this store can be opened: " in str(error)
     assert openings.counts == {0: 1, 1: 1}
+
+
+async def test_a_container_that_tier_2_refuses_is_looked_at_again_while_others_serve(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Earlier it stayed offline for ever, whatever tier 2 was later."""
+    openings = Openings(
+        {0: StorageDamagedError("tier 2 lacks bytes"), 1: StorageError("tier 2 is away")}
+    )
+    registry = openings.registry()
+    with trio.move_on_after(5):
+        await registry.run()
+    assert openings.counts[0] > 10
+    status = registry.hosted(0).status
+    assert status.state is ContainerState.FAILED
+    assert status.failure == "StorageDamagedError: tier 2 lacks bytes"
+
+
+async def test_a_store_of_which_tier_2_refuses_all_containers_ends_unless_it_may_come_back(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    damaged = StorageDamagedError("tier 2 lacks bytes")
+    with trio.fail_after(60), pytest.raises(ExceptionGroup) as raised:
+        await Openings({0: damaged, 1: damaged}).registry().run()
+    assert raised.group_contains(NoContainerLeftError, match="tier 2 lacks bytes")
+    openings = Openings({0: StorageAbsentError("emptied"), 1: StorageAbsentError("emptied")})
+    with trio.move_on_after(5):
+        await openings.registry().run()
+    assert min(openings.counts.values()) > 10
+
+
+async def test_containers_that_looked_while_tier_2_showed_nothing_come_back(
+    tmp_path: Path,
+) -> None:
+    """Earlier they stayed offline for ever, and the process went on without them."""
+    chunks = HidingChunkStorage()
+    with trio.fail_after(60):
+        async with hosted(tmp_path, chunk_storage=chunks) as registry:
+            for segment in (IN_0, IN_1):
+                await registry.container_for(segment).create_segment(segment)
+                await registry.container_for(segment).append(segment, b"before")
+                await registry.container_for(segment).flush()  # type: ignore[attr-defined]
+            chunks.listed = frozenset()
+            looks = registry.container_for(IN_0)
+            await looks.append(IN_0, b", acknowledged")
+            with suppress(ContainerOfflineError):
+                await looks.checkpoint()  # type: ignore[attr-defined]
+            while registry.hosted(0).status.failure_count < 3:  # noqa: ASYNC110 - real time
+                await trio.sleep(0.01)
+            status = registry.hosted(0).status
+            assert "StorageAbsentError" in status.failure
+            assert status.state is not ContainerState.OFFLINE
+            with pytest.raises(ContainerOfflineError):
+                registry.container_for(IN_0)
+            assert await content(registry, IN_1) == b"before"
+            chunks.listed = None
+            await registry.hosted(0).wait_online()
+            assert await content(registry, IN_0) == b"before, acknowledged"
+        async with hosted(tmp_path, chunk_storage=chunks) as registry:
+            assert await content(registry, IN_0) == b"before, acknowledged"
 
 
 def chunks_of_containers(path: Path) -> list[Path]:

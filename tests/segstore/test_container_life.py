@@ -17,12 +17,12 @@ from segstore.cache.manager import CacheManager
 from segstore.container import Container, open_container
 from segstore.errors import DataLogError, SegmentStoreError
 from segstore.inactive.eviction import ALL_STAY
-from segstore.testing.chunk_owners import next_owner
-from segstore.testing.crashing_tiers import CrashingTiers
-from segstore.testing.faulty_chunks import Fault, FaultyChunkStorage
-from segstore.testing.local_tiers import LocalTiers
 from segstore.tiers.api import Buffer, LogAddress, LogEntry
 from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLog, MemoryDataLogFactory
+from support.chunk_owners import next_owner
+from support.faults.crashing_tiers import CrashingTiers
+from support.faults.faulty_chunks import Fault, FaultyChunkStorage
+from support.local_tiers import LocalTiers
 
 MIB = 1024 * 1024
 
@@ -54,6 +54,30 @@ async def test_a_container_can_be_cancelled_while_its_tasks_start() -> None:
             await trio.lowlevel.checkpoint()
             pytest.fail("was not cancelled")
     assert scope.cancelled_caught
+
+
+@pytest.mark.parametrize(("drain_seconds", "stored"), [(5.0, 0), (600.0, 15)])
+async def test_a_cancelled_owner_waits_for_the_drain(
+    drain_seconds: float, stored: int, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Each write to tier 2 takes 10 s."""
+    chunks = MemoryChunkStorage()
+    is_slow = False
+    slow = FaultyChunkStorage(
+        chunks, next_delay=lambda call: 10.0 if call == "write" and is_slow else 0.0
+    )
+    manager = CacheManager(StreamingCache(8 * MIB))
+    with trio.CancelScope() as scope:
+        async with open_container(
+            0, MemoryDataLogFactory(), next_owner(slow), manager, drain_seconds=drain_seconds
+        ) as container:
+            await container.create_segment("a")
+            await container.append("a", b"only in the log")
+            is_slow = True
+            begun = trio.current_time()
+            scope.cancel()
+    assert 5 <= trio.current_time() - begun <= drain_seconds
+    assert sum(each.length for each in await chunks.list_chunks("a.")) == stored
 
 
 async def test_a_full_cache_is_waited_for_without_spinning(

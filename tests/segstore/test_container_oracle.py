@@ -23,9 +23,9 @@ from segstore.model.attributes import (
     AttributeUpdate,
     AttributeUpdateType,
 )
-from segstore.testing.chunk_owners import next_owner
-from segstore.testing.memory_container import MemoryContainer
 from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLogFactory
+from support.chunk_owners import next_owner
+from support.models.memory_container import MemoryContainer
 
 NAMES = ["a", "b", "c"]
 ATTRIBUTES = [bytes([number]) * 16 for number in (1, 2)] + [EVENT_COUNT]

@@ -26,13 +26,15 @@ from segstore.errors import (
 from segstore.inactive.eviction import ALL_STAY
 from segstore.model.attributes import (
     ATTRIBUTE_SEGMENT_TYPE,
+    AttributeUpdate,
+    AttributeUpdateType,
     SegmentType,
 )
-from segstore.testing.crashing_tiers import CrashingTiers, active_names, checkpoint, evict
-from segstore.testing.faulty_chunks import FaultyChunkStorage
-from segstore.testing.memory_container import MemoryContainer
-from segstore.testing.model_workload import ModelWorkload
 from segstore.tiers.memory import MemoryChunkStorage
+from support.faults.crashing_tiers import CrashingTiers, active_names, checkpoint, evict
+from support.faults.faulty_chunks import FaultyChunkStorage
+from support.models.memory_container import MemoryContainer
+from support.models.model_workload import ModelWorkload
 
 NAMES = [f"scope/stream/{number}.#epoch.0" for number in range(4)]
 WRITERS = [bytes([number]) * 16 for number in range(3)]
@@ -403,6 +405,28 @@ async def test_a_segment_that_became_inactive_and_lacks_bytes_in_tier_2_is_damag
     [error] = caught.value.exceptions
     assert isinstance(error, DataLogCorruptError)
     assert "inactive became inactive" in str(error)
+
+
+async def test_a_segment_that_became_inactive_when_all_was_truncated_lacks_nothing() -> None:
+    tiers = CrashingTiers()
+    async with tiers.open(drain_seconds=0) as container:
+        await container.create_segment("inactive")
+        await container.append("inactive", b"0123")
+        await container.truncate_segment("inactive", offset=4)
+        await checkpoint(container)
+        # A later operation on it makes the recovery ask tier 2 how much that has.
+        update = AttributeUpdate(bytes(16), AttributeUpdateType.REPLACE, 1)
+        await container.update_attributes("inactive", [update])
+        await evict(container)
+        assert "inactive" not in active_names(container)
+        tiers.crash()
+    # No byte of it was ever in tier 2.
+    assert isinstance(tiers.chunks, MemoryChunkStorage)
+    assert not [name for name in tiers.chunks._chunks if name.startswith("inactive.S-1$0")]
+    async with tiers.open() as container:
+        await container.activate("inactive")
+        info = container.segment_info("inactive")
+        assert (info.start_offset, info.length) == (4, 4)
 
 
 async def test_tier_2_is_told_where_each_segment_ended_before_the_log(

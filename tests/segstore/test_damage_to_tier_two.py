@@ -16,12 +16,12 @@ from segstore.chunks.checksums import BLOCK_BYTES
 from segstore.chunks.chunked import ChunkedSegmentStorage
 from segstore.errors import SegmentStoreError, leaf_errors
 from segstore.model.attributes import AttributeUpdate, AttributeUpdateType
-from segstore.testing.crashing_tiers import CrashingTiers
-from segstore.testing.simulated_objects import SimulatedBucket
 from segstore.tiers.memory import MemoryChunkStorage
 from segstore.tiers.s3.objects import ObjectStore
 from segstore.tiers.s3.pieces import RecentObjects
 from segstore.tiers.s3.storage import S3Tier
+from support.faults.crashing_tiers import CrashingTiers
+from support.simulated.simulated_objects import SimulatedBucket
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "reliability.md"
 DATA: Final = {name: Random(name).randbytes(2 * BLOCK_BYTES + 5000) for name in ("s", "t")}

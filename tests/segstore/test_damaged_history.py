@@ -7,9 +7,9 @@ from pathlib import Path
 
 from pravega_wire import commands as wire
 from segstore.chunks.checksums import BLOCK_BYTES
-from segstore.testing.local_store import LocalStore, local_store
 from segstore.testing.wire_client import WireClient
 from segstore.tiers.chunk_paths import path_of
+from support.local_store import LocalStore, local_store
 
 DAMAGED, WHOLE = "scope/damaged/0.#epoch.0", "scope/whole/0.#epoch.0"
 DATA = random.Random(4).randbytes(5 * BLOCK_BYTES)

@@ -19,8 +19,8 @@ from structlog.testing import capture_logs
 
 from pravega_wire import commands as wire
 from segstore.model.attributes import EVENT_COUNT
-from segstore.testing.memory_store import MemoryStore, memory_store
 from segstore.testing.wire_client import PeerClosedError, WireClient
+from support.models.memory_store import MemoryStore, memory_store
 
 SEGMENT = "scope/stream/0.#epoch.0"
 EVENTS = 150

@@ -11,9 +11,9 @@ import trio.testing
 
 from pravega_wire import commands as wire
 from segstore.model.attributes import EVENT_COUNT
-from segstore.testing.local_store import LocalStore, local_store
-from segstore.testing.local_tiers import ObservedLog, until
 from segstore.testing.wire_client import WireClient
+from support.local_store import LocalStore, local_store
+from support.local_tiers import ObservedLog, until
 
 TARGET = "scope/stream/0.#epoch.0"
 SOURCES = tuple(f"{TARGET}#transaction.{number:032x}" for number in range(100))

@@ -14,12 +14,12 @@ import trio
 
 from segstore.container import Container
 from segstore.errors import StorageError
-from segstore.testing.crashing_tiers import CrashingTiers, checkpoint, evict
-from segstore.testing.faulty_chunks import Fault
-from segstore.testing.memory_container import MemoryContainer
-from segstore.testing.model_workload import ModelWorkload
-from segstore.testing.power_cuts import PowerCuts
 from segstore.tiers.files.filesystem import FilesystemChunkStorage
+from support.faults.crashing_tiers import CrashingTiers, checkpoint, evict
+from support.faults.faulty_chunks import Fault
+from support.models.memory_container import MemoryContainer
+from support.models.model_workload import ModelWorkload
+from support.simulated.power_cuts import PowerCuts
 
 NAMES = [f"scope/stream/{number}.#epoch.0" for number in range(3)]
 WRITERS = [bytes([number]) * 16 for number in range(2)]

@@ -10,10 +10,10 @@ import trio
 from _fast.cache.streaming_cache import StreamingCache
 from segstore.cache.manager import CacheManager
 from segstore.container import open_container
-from segstore.testing.chunk_owners import next_owner
 from segstore.tiers.journal import JournalSettings, open_journal
 from segstore.tiers.memory import MemoryChunkStorage
 from segstore.writer.flush_policy import FlushPolicy
+from support.chunk_owners import next_owner
 
 MIB = 1024 * 1024
 FILE_BYTES = 8 * MIB

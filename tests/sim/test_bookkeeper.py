@@ -10,11 +10,11 @@ import pytest
 from bookkeeper.cluster import FakeMetadataStore
 from bookkeeper.run import FailedSeedError, simulate
 
-from bookkeeper_client import recovery
-from bookkeeper_client.effects import Confirmed, SendRead, StoreMetadata
 from bookkeeper_client.quorums import Quorums
-from bookkeeper_client.recovery import LedgerRecovery
-from bookkeeper_client.writing import LedgerWriter
+from bookkeeper_client.state_machines import recovery
+from bookkeeper_client.state_machines.effects import Confirmed, SendRead, StoreMetadata
+from bookkeeper_client.state_machines.recovery import LedgerRecovery
+from bookkeeper_client.state_machines.writing import LedgerWriter
 
 SEEDS = 100
 PLANTED_SEEDS = [105, *range(300)]

@@ -9,11 +9,13 @@ import pytest
 import trio
 from simulation.checked_container import CheckedContainer
 from simulation.completions import completions_noted
-from simulation.model import Model, ViolationError
+from simulation.model import Kind, Model, Observed, ViolationError
 
 from segstore import container
 from segstore.api import OnAppended, OnRead, ReadResult, Waiter
+from segstore.durable_log import prefetch
 from segstore.errors import NoSuchSegmentError, SegmentStoreError, StorageError
+from segstore.model.operations import AppendOperation
 
 
 class AnsweredByHand:
@@ -69,6 +71,23 @@ async def test_a_refusal_is_noted_when_it_comes_and_not_when_its_task_goes_on(
     assert bytes(model.segments.by_name["target"].data) == b"abc"
 
 
+async def test_a_call_that_tier_2_refused_before_a_crash_is_not_expected_after_it() -> None:
+    """A later call on its segment was durable when the process died, before either was answered."""
+    violations: list[ViolationError] = []
+    model = Model(lambda _: None, violations.append)
+    model.create("target", {})
+    by_hand = AnsweredByHand()
+    checked = CheckedContainer(cast("Any", by_hand), model, lambda _: None)
+    with completions_noted():
+        for data in (b"refused", b"kept"):
+            checked.append_nowait("target", data, on_complete=lambda *_: None)
+        operation = AppendOperation("target", b"refused", on_complete=by_hand.appends[0])
+        prefetch.RefusedOperation(operation, StorageError("tier 2 fails"))
+    seen = Observed(0, 0, 4, False, dict(model.segments.by_name["target"].attributes), b"kept")
+    model.recovered({"target": seen})
+    assert violations == []
+
+
 class WithRead:
     """A container with one read under way."""
 
@@ -102,3 +121,22 @@ async def test_a_read_that_began_before_a_merge_may_tell_where_the_source_ended(
         with_read.on_complete(None, ReadResult(0, b"abc", False, True))
     assert violations == []
     assert len(results) == 1
+
+
+def test_a_truncation_that_is_durable_before_its_answer_did_not_pass_the_write_it_needs() -> None:
+    violations: list[ViolationError] = []
+    model = Model(lambda _: None, violations.append)
+    model.create("target", {})
+    appended = model.call(
+        "append", ("target",), lambda: model.segments.append("target", b"abc", [], None), Kind.WRITE
+    )
+
+    def truncate() -> int:
+        model.segments.truncate("target", 2)
+        return 0
+
+    truncated = model.call("truncate", ("target",), truncate, Kind.TRUNCATE)
+    model.took_effect(truncated)
+    model.answered(appended, 3)
+    model.answered(truncated, 0)
+    assert violations == []

@@ -9,12 +9,19 @@ import pytest
 import trio
 from controllers.run import FailedSeedError, simulate
 
-from pravega_controller.commit_lines import CommitLines, KnownLine
-from pravega_controller.intents import Intents
-from pravega_controller.transaction_records import CommitLineRecord
-from pravega_controller.transaction_store import TransactionStore
-from pravega_controller.transaction_workflows import TransactionWorkflows
-from pravega_controller.transactions import Commit
+from pravega_controller.clocks import ContinuedTime, RecordTimes
+from pravega_controller.metadata.intents import Intents
+from pravega_controller.metadata.records import Scale
+from pravega_controller.metadata.streams.known import Stream
+from pravega_controller.metadata.transaction_records import CommitLineRecord
+from pravega_controller.metadata.transaction_store import TransactionStore
+from pravega_controller.retention import retention
+from pravega_controller.rules.transactions import Commit
+from pravega_controller.streams.pending_work import PendingWork
+from pravega_controller.transactions.aborts import Aborts
+from pravega_controller.transactions.commit_batches import CommitBatches
+from pravega_controller.transactions.commit_lines import CommitLines, KnownLine
+from pravega_controller.transactions.held_transactions import HeldTransactions
 
 SEEDS = range(9)
 PLANTED_SEEDS = (*range(8), 15, 28, 31)
@@ -46,17 +53,17 @@ def find_failure() -> str:
 def plant_line_from_the_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the leader begin with the last commit in the line, and merge slowly, so that some
     wait."""
-    real, real_merge = KnownLine.commits, TransactionWorkflows._merge
+    real, real_merge = KnownLine.commits, CommitBatches.merge
 
     def commits(self: KnownLine) -> list[Commit]:
         return [Commit(commit.identifier, -commit.order) for commit in real(self)]
 
-    async def merge(self: TransactionWorkflows, *arguments: Any) -> Any:
+    async def merge(self: CommitBatches, *arguments: Any) -> Any:
         await trio.sleep(0.5)
         return await real_merge(self, *arguments)
 
     monkeypatch.setattr(KnownLine, "commits", commits)
-    monkeypatch.setattr(TransactionWorkflows, "_merge", merge)
+    monkeypatch.setattr(CommitBatches, "merge", merge)
 
 
 def plant_lines_without_condition(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +85,7 @@ def plant_lines_without_condition(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def plant_memory_that_always_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make a controller answer from memory although another may be at work."""
-    monkeypatch.setattr(TransactionWorkflows, "is_certain", lambda self, transaction: True)
+    monkeypatch.setattr(HeldTransactions, "is_certain", lambda self, transaction: True)
 
 
 def plant_leaders_that_nobody_replaces(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,10 +100,10 @@ def plant_leaders_that_nobody_replaces(monkeypatch: pytest.MonkeyPatch) -> None:
 def plant_aborts_that_leave_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     """Record an abort as carried out without carrying it out."""
 
-    async def delete(self: TransactionWorkflows, *arguments: object) -> None:
+    async def delete(self: Aborts, *arguments: object) -> None:
         return None
 
-    monkeypatch.setattr(TransactionWorkflows, "_delete_segments", delete)
+    monkeypatch.setattr(Aborts, "delete_segments", delete)
 
 
 def plant_intents_that_are_not_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,6 +115,37 @@ def plant_intents_that_are_not_taken_over(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(Intents, "take_over", take_over)
 
 
+def plant_cuts_that_wait_for_the_wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Record no cut, and find none old enough, until the clock has passed the time of the last."""
+
+    def is_due(self: retention._Round) -> bool:
+        times_ms = self._record.times_ms
+        return not times_ms or self._all.time.now_ms() > times_ms[-1]
+
+    def now_ms(self: RecordTimes, record: object, latest_ms: int, *, now_ms: int) -> int:
+        return now_ms
+
+    # Nor does a controller go on from the time that the one before has left.
+    monkeypatch.setattr(ContinuedTime, "go_on_from", lambda self, left_ms: None)
+    monkeypatch.setattr(retention._Round, "_is_due", is_due)
+    monkeypatch.setattr(RecordTimes, "now_ms", now_ms)
+
+
+def plant_withdrawn_epochs_that_leave_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the segments that were made for a scale when its epoch is withdrawn."""
+    real = PendingWork.give_up
+
+    async def give_up(self: PendingWork, stream: Stream, work: object) -> None:
+        if not isinstance(work, Scale):
+            await real(self, stream, work)  # type: ignore[arg-type]
+        else:
+            await self._store.writes.withdraw_epoch(
+                await self._store.streams.read("s", stream.name)
+            )
+
+    monkeypatch.setattr(PendingWork, "give_up", give_up)
+
+
 @pytest.mark.parametrize(
     ("plant", "expected"),
     [
@@ -117,6 +155,8 @@ def plant_intents_that_are_not_taken_over(monkeypatch: pytest.MonkeyPatch) -> No
         (plant_leaders_that_nobody_replaces, "seed"),
         (plant_aborts_that_leave_segments, "is left"),
         (plant_intents_that_are_not_taken_over, "seed"),
+        (plant_withdrawn_epochs_that_leave_segments, "but the history has"),
+        (plant_cuts_that_wait_for_the_wall_clock, "retention keeps"),
     ],
 )
 def test_planted_faults_are_found(

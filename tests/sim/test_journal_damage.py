@@ -10,12 +10,12 @@ import trio
 from simulation.journal_damage import JournalDamageError, try_damage
 
 from segstore.errors import DataLogCorruptError
-from segstore.testing.simulated_disk import SimulatedDisk
-from segstore.testing.simulated_journal import open_simulated_journal
 from segstore.tiers.journal import JournalSettings, files, recovery
 from segstore.tiers.journal.disk import Disk
 from segstore.tiers.journal.files import JournalFile
 from segstore.tiers.journal.scan import FileScan, scan_file
+from support.simulated.simulated_disk import SimulatedDisk
+from support.simulated.simulated_journal import open_simulated_journal
 
 KIB = 1024
 SETTINGS = JournalSettings(

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import trio
+from simulation import run
 from simulation.plan import KIB, MIB, Plan
 from simulation.run import FailedSeedError, simulate
 from simulation.scheduler import STEP_CPU_SECONDS_MAX
@@ -29,11 +30,12 @@ from segstore.errors import (
     SegmentStoreError,
     StorageError,
 )
+from segstore.model.metadata import SegmentMetadata
+from segstore.model.operations import TruncateOperation
 from segstore.network import handler_table, server
-from segstore.network.buffer_bytes import ReplyBytes, Reservation, Reservations
+from segstore.network.admission.buffer_bytes import ReplyBytes, Reservation, Reservations
+from segstore.network.admission.send_buffer import SendBuffer
 from segstore.network.connection import ServerConnection
-from segstore.network.send_buffer import SendBuffer
-from segstore.testing.simulated_disk import SimulatedDisk
 from segstore.tiers.api import Buffer, LogAddress
 from segstore.tiers.journal import Journal, files, recovery
 from segstore.tiers.journal.contents import NotedContents
@@ -44,6 +46,8 @@ from segstore.tiers.journal.state import JournalState
 from segstore.tiers.journal.writer import BatchWriter, PreparedBatch
 from segstore.tiers.s3 import objects
 from segstore.writer import storage_writer
+from segstore.writer.segment_aggregator import SegmentAggregator
+from support.simulated.simulated_disk import SimulatedDisk
 
 SEEDS = range(2, 14)
 
@@ -202,7 +206,12 @@ def test_a_container_that_tier_2_ends_while_it_serves_is_found(
 ) -> None:
     monkeypatch.setattr(storage_writer, "is_strange", lambda _: True)
     found = first_failure(
-        NoFaults, lives=10, life_steps=1200, tier_2_seconds=0.05, tier_2_outage_rate=0.8
+        NoFaults,
+        seeds=range(1, 60),
+        lives=10,
+        life_steps=1200,
+        tier_2_seconds=0.05,
+        tier_2_outage_rate=0.8,
     )
     assert "tier 2 ends a container that serves" in found, found
 
@@ -376,6 +385,17 @@ def test_a_connection_that_keeps_its_unsent_replies_is_found(
     assert "bytes in buffers" in found
 
 
+def test_times_that_follow_a_clock_that_is_set_back_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def record_change(self: SegmentMetadata, now_ms: int) -> None:
+        self.was_used = True
+        self.last_modified_ms = now_ms
+
+    monkeypatch.setattr(SegmentMetadata, "record_change", record_change)
+    assert "the last change was at" in first_failure(NoFaults)
+
+
 def test_a_store_that_does_not_check_its_chunks_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checksums, "find_damage", lambda *_: -1)
     found = first_failure(
@@ -529,7 +549,7 @@ def test_a_write_that_is_acknowledged_although_memory_was_lacking_is_found(
         return None if error is not None and error.errno == errno.ENOMEM else error
 
     monkeypatch.setattr(BatchWriter, "write", write_carelessly)
-    found = first_failure(NoFaults, seeds=range(2, 40), **JOURNAL_FAULTS)
+    found = first_failure(NoFaults, seeds=range(40, 80), **JOURNAL_FAULTS)
     assert "tier 1 is damaged" in found or "after no prefix" in found, found
 
 
@@ -541,3 +561,18 @@ def test_a_lack_of_memory_for_a_request_that_ends_the_container_is_found(
     )
     found = first_failure(NoFaults, with_objects=True, operations=400, lives=8)
     assert found != "nothing"
+
+
+def test_a_truncation_that_waits_for_room_to_write_what_it_drops_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    free = SegmentAggregator._free_truncated
+
+    async def free_in_log_order(self: SegmentAggregator) -> None:
+        if self._operations and isinstance(self._operations[0], TruncateOperation):
+            await free(self)
+
+    monkeypatch.setattr(SegmentAggregator, "_free_truncated", free_in_log_order)
+    monkeypatch.setattr(run, "ANSWER_SECONDS_MAX", 150.0)
+    with pytest.raises(FailedSeedError, match=r"no answer came|of the space are used"):
+        simulate(25)

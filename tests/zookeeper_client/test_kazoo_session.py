@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -14,6 +15,7 @@ from trio.testing import MockClock
 
 from zookeeper_client.api import ConnectionLostError, SessionLostError
 from zookeeper_client.kazoo_session import KazooSession, open_zookeeper
+from zookeeper_client.tls_settings import ZooKeeperTlsSettings
 
 CLIENT = KazooClient()
 CLIENT_STAT = ZnodeStat(*[0] * len(ZnodeStat._fields))
@@ -90,3 +92,25 @@ def unused_port() -> int:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         return int(held.getsockname()[1])
+
+
+@pytest.mark.parametrize("file", ["ca.pem", "own.pem"])
+@pytest.mark.parametrize("content", [None, "no certificate"])
+async def test_a_file_of_certificates_that_cannot_be_read_is_named(
+    tmp_path: Path, nursery: trio.Nursery, file: str, content: str | None
+) -> None:
+    if content is not None:
+        (tmp_path / file).write_text(content)
+    path = tmp_path / file
+    if file == "ca.pem":
+        tls = ZooKeeperTlsSettings(ca=path)
+    else:
+        tls = ZooKeeperTlsSettings(certificate=path, key=path)
+    with pytest.raises(ConnectionLostError, match=rf"{file}.* cannot be read"):
+        async with open_zookeeper("127.0.0.1:1", nursery, tls=tls):
+            pass
+
+
+def test_half_a_pair_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="set together"):
+        ZooKeeperTlsSettings(certificate=tmp_path / "own.pem")

@@ -6,9 +6,9 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from support.models.memory_server import Loss, MemoryZooKeeper
 from zookeeper_client.api import ConnectionLostError, Node
 from zookeeper_client.steady import WAIT_SECONDS_MAX, SteadyZooKeeper
-from zookeeper_client.testing.memory_server import Loss, MemoryZooKeeper
 
 
 async def test_calls_go_to_the_session_of_now() -> None:

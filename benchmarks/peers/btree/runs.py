@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.maven import compiled_class_path
+from foreign_servers.maven import compiled_class_path
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]

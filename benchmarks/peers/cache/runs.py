@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from benchmarks.maven import compiled_class_path
+from foreign_servers.maven import compiled_class_path
+
 from benchmarks.peers.cache.workload import Workload
 
 HERE = Path(__file__).parent

@@ -1,5 +1,8 @@
 //! The public interfaces of the official Rust client against the controller that is named as the
 //! only argument. Each check works in a scope of its own and prints `ok NAME` or `failed NAME: WHY`.
+//!
+//! The client itself reads the user and the authority's certificate from its environment variables.
+//! It sends the user only if it is told to: it is where the variables name one.
 
 use futures::{pin_mut, StreamExt};
 use pravega_client::client_factory::ClientFactoryAsync;
@@ -397,7 +400,9 @@ async fn run<F: Future<Output = Outcome>>(
     check: impl Fn(Place) -> F,
 ) -> Outcome {
     let handle = tokio::runtime::Handle::current();
-    let factory = ClientFactoryAsync::new(config.clone(), handle);
+    // With credentials the factory blocks, which a thread that polls tasks may not do.
+    let factory =
+        tokio::task::block_in_place(|| ClientFactoryAsync::new(config.clone(), handle));
     let unique = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos();
     let scope = Scope::from(format!("rust-{}-{unique}", name.replace(' ', "-")));
     factory.controller_client().create_scope(&scope).await.map_err(failure)?;
@@ -424,6 +429,7 @@ async fn main() -> Result<(), Failure> {
     let uri = std::env::args().nth(1).ok_or("name the controller, as tcp://HOST:PORT")?;
     let config = ClientConfigBuilder::default()
         .controller_uri(uri.as_str())
+        .is_auth_enabled(std::env::var_os("pravega_client_auth_method").is_some())
         .build()
         .map_err(failure)?;
     let mut failed = false;

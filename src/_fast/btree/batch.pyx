@@ -1,8 +1,10 @@
 """Batches of changes to a B+Tree: packed, sorted by key, one change for each key.
 
+A change is a key and a signed 64-bit value. ``NULL_VALUE`` removes the key.
+
 Invariants:
-1. Keys ascend strictly, bytewise; of several changes of one key the last one counts.
-2. A change is a key and a signed 64-bit value; ``NULL_VALUE`` removes the key.
+1. Keys ascend by their bytes, and each occurs once. When several changes have the same key, the
+   last one is kept. Held by ``TestTreeModel``.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer
@@ -193,7 +195,7 @@ cdef Item *merge_sort(
     Py_ssize_t stride,
     Py_ssize_t key_length,
 ) noexcept nogil:
-    """Sort ``items`` bottom up, to and fro with ``other``; return where the result is."""
+    """Sort ``items`` by merging from one array into the other; return the one with the result."""
     cdef Py_ssize_t width = 1
     cdef Py_ssize_t start, left, right, middle, end, to
     cdef bint first

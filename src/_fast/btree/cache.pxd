@@ -57,7 +57,8 @@ cdef class PageCache:
     cdef Cached *_entries
     cdef int32_t _capacity
     cdef int32_t _unused
-    # Twice as many as entries; a page is in the first free bucket from that of its hash on.
+    # There are twice as many buckets as entries. A page is in the first bucket that was free,
+    # searched from the bucket of its hash.
     cdef Bucket *_buckets
     cdef uint32_t _mask
     cdef int32_t _hand

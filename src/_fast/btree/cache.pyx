@@ -3,12 +3,15 @@
 Owns: the pages in the cache, by tree and offset. A clock hand goes round and evicts the pages that
 were not used since its last visit.
 
+A page never changes: a tree writes another page at another offset. A page stays at its address
+until pages are put, dropped or forgotten; lookups move no page.
+
 Invariants:
-1. ``used_bytes`` stays within ``bytes_max``, even if the newest page must go at once: a caller that
-   needs a page for longer holds it. The same is true of a page for which there is no memory.
-2. Leaves go first; index pages go only when no leaf is left.
-3. A page never changes: a tree writes another page at another offset.
-4. A page stays at its address until pages are put, dropped or forgotten. Lookups move no page.
+1. ``used_bytes`` never exceeds ``bytes_max``. A page that does not fit, or for which memory cannot
+   be allocated, is evicted at once. A caller that needs a page for longer therefore keeps its own
+   reference. Held by ``TestTreeModel``.
+2. Leaves are evicted before index pages. While the index fits, a lookup reads at most one page from
+   storage. Held by ``test_a_warm_lookup_reads_one_page_at_most``.
 """
 
 cimport cython
@@ -44,7 +47,8 @@ cdef inline Py_ssize_t cost_of(const Cached *entry) noexcept:
     return slot_bytes_of(kind_of(entry.length)) + OVERHEAD_BYTES
 
 
-# It is in no cycle, and trees that are in one need it until their own end.
+# A page cache is in no reference cycle, and trees that are in one need the cache until they are
+# freed.
 @cython.no_gc
 cdef class PageCache:
     """Pages of any number of trees in at most ``bytes_max`` bytes."""
@@ -174,7 +178,7 @@ cdef class PageCache:
         self.settle()
 
     cdef void settle(self) noexcept:
-        """Free the memory that dropped pages have left."""
+        """Free the memory of pages that were dropped."""
         cdef int kind
         for kind in range(KIND_COUNT):
             if self._memory.has_many_holes(kind):
@@ -191,7 +195,7 @@ cdef class PageCache:
             if user != NOBODY:
                 entry = self._entries + user
                 page, slot = entry.page, entry.slot
-                # There is a hole, so there is memory.
+                # The kind has a hole, so this cannot fail for lack of memory.
                 entry.page = self._memory.allocate(entry.length, user, &entry.slot)
                 memcpy(entry.page, page, entry.length)
                 self._memory.release(kind, slot)
@@ -257,7 +261,7 @@ cdef class PageCache:
         self._unlink(bucket)
 
     cdef void _unlink(self, Bucket *bucket) noexcept:
-        """Empty a bucket, and move up the buckets behind it that belong there."""
+        """Empty a bucket, and move up the buckets after it that belong there."""
         cdef Bucket *next = self._after(bucket)
         cdef uint32_t place
         while next.index != NONE:

@@ -16,8 +16,8 @@ cdef enum:
 
 
 cdef struct View:
-    # A page and its present records. `page` is NULL where they differ from the page's, and in the
-    # empty tree.
+    # A page and its present records. `page` is NULL if the records differ from those of the page,
+    # and in the empty tree.
     const unsigned char *page
     const unsigned char *records
     Py_ssize_t count
@@ -34,7 +34,7 @@ cdef struct Changed:
     uint64_t offset
     # The position in the log of a key that belongs to the page.
     Py_ssize_t key_position
-    # Its records, once somebody needed them.
+    # The present records of the page; empty until the first search of the page.
     unsigned char *records
     Py_ssize_t count
     Py_ssize_t capacity

@@ -5,14 +5,19 @@ to the pages just above the leaves, each known by its offset in storage. An upda
 write the index writes a delta: a record of the entries that it added to the log, with the entries
 of earlier records wherever the chain of records would get too long otherwise.
 
+The pages above the lowest index level are as they lie in storage, except that their lowest offsets
+may be too low. An entry replaces one record of a page by any number of records; the first keeps the
+old one's key.
+
 Invariants:
-1. The index in storage with the log applied to it is the index. The pages above the lowest index
-   level are as they lie in storage, except that their lowest offsets may be too low.
+1. The index in storage, with the log applied to it, gives the present tree. After a restart the
+   records are read back and applied, with the same result. Held by ``TestTreeModel``.
 2. Record number n repeats the entries from update n - b + 1 on, where b is the lowest bit of n, and
-   links the records with the earlier entries: a chain has at most as many records as n has bits.
-3. A committed update and the record read back later apply the same entries in the same way.
-4. An entry replaces one record of a page by any number of records; the first keeps the old one's
-   key. The first record of a changed page has the lowest key that belongs to the page.
+   has a link to the record with the entries before these. So a restart reads at most as many
+   records as n has bits: two for record 3. Held by
+   ``test_every_changed_byte_of_a_page_or_delta_is_refused``.
+3. The first record of a changed page has the lowest key that belongs to the page, also when the
+   pages before it are gone. Held by ``test_a_first_key_is_lowered_where_a_delta_needs_it``.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE

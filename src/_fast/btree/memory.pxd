@@ -26,7 +26,7 @@ cdef enum:
 
 
 cdef struct Kind:
-    # The slots of one size, in runs of equally many. Those below `slot_count` are used or holes.
+    # The slots of one size, in runs of equally many. Slots below `slot_count` are used or holes.
     Py_ssize_t slot_bytes
     int32_t slots_per_run
     int32_t slot_count

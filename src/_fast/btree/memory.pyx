@@ -3,12 +3,15 @@
 Owns: regions of 2 MiB, cut into runs, and these into slots for pages of about one length. An update
 replaces many pages by others of about the same length, which go into the same slots.
 
+The slots in the runs of a kind are used, except for the kind's holes and the end of its last run.
+The next page of the kind goes into a hole. A page moves only when the cache moves it: while
+``has_many_holes``, the cache moves the kind's last page into a hole.
+
 Invariants:
-1. The runs of a kind are full of used slots, except for its holes and the end of the last run. The
-   kind's next page goes into a hole.
-2. A page moves only when its user moves it. While ``has_many_holes``, the user moves the kind's
-   last page into a hole, so that memory stays in proportion to the pages.
-3. An unused region is freed as long as half a region remains unused.
+1. The allocated memory is at most proportional to the cached pages, even when the usual length of
+   pages changes. Held by ``test_memory_stays_in_proportion_to_the_pages_whatever_their_length``.
+2. When a tree is dropped, the regions that its pages used are freed, except for a small reserve.
+   Held by ``test_memory_is_given_back_when_a_tree_goes``.
 
 All regions but the first are requested as huge pages: leaves are read in random order, and address
 translation of small pages would take longer than the reads.
@@ -210,7 +213,7 @@ cdef class PageMemory:
                 return False
             self._regions = regions
             self._region_capacity = capacity
-        # Twice as much, so that it contains a whole huge page.
+        # Map twice as much, so that the mapping contains a whole huge page.
         mapped = mmap(
             NULL, 2 * length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0
         )

@@ -19,7 +19,7 @@ cdef class Moves:
     cdef Py_ssize_t first
     cdef Py_ssize_t count
     cdef Py_ssize_t _capacity
-    # The search under way.
+    # The search that is not finished.
     cdef Deltas _deltas
     cdef PageCache _cache
     cdef uint32_t _owner

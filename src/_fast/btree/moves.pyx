@@ -3,11 +3,17 @@
 Owns: candidates, by offset: leaves before ``known_until``, which a search of the index found by the
 lowest offset that the index records for every subtree.
 
+Every leaf of the present tree before ``known_until`` is a candidate. A candidate may no longer be
+in the tree, so before a move, a walk checks that its key still leads to its offset. ``known_until``
+never exceeds the end of the written bytes. ``lowest`` and ``known_until`` only decrease when a tree
+is restored.
+
 Invariants:
-1. Every leaf of the present tree before ``known_until`` is a candidate. A candidate may be gone:
-   before it is moved, a walk checks that its key still leads to its offset.
-2. No leaf lies before ``lowest``. Neither offset ever decreases, except when a tree is restored.
-3. New leaves lie behind ``known_until``, which never exceeds the end of the written bytes.
+1. No page of the tree lies before the offset at which the storage may be truncated. Held by
+   ``TestTreeModel``.
+2. Compaction keeps the storage below a multiple of the bytes that the tree needs, under sorted
+   insertions and random updates. Held by
+   ``test_table_two_compaction_bounds_an_index_of_random_updates``.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -38,7 +44,7 @@ cdef class Moves:
         free(self.items)
 
     cdef void restart(self, uint64_t lowest) noexcept:
-        """Forget everything except that no leaf lies before that offset."""
+        """Remove all candidates, and set ``lowest`` to the offset: no leaf lies before it."""
         self.lowest = self.known_until = lowest
         self.first = self.count = 0
 

@@ -30,7 +30,7 @@ class Footer:
 
     @property
     def end(self) -> int:
-        """Return the offset behind the footer."""
+        """Return the offset after the footer."""
 
     @property
     def update_offset(self) -> int:

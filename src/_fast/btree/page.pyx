@@ -2,11 +2,16 @@
 
 Owns: the layout of docs/formats/attribute-index.md.
 
+A page that passed the checks is called admitted: its sums are right, it lies where it says, its
+records fill it exactly, and their keys ascend. Code that reads admitted pages stays within their
+records. The children of a page lie before it, so every path through a tree ends.
+
 Invariants:
-1. An admitted page is whole: its sums are right, it lies where it says, its records fill it exactly
-   and their keys ascend. Code that reads admitted pages stays within their records.
-2. The children of a page lie before it, so every path through a tree ends.
-3. Bytes are accepted, or refused with ``CorruptPageError``, which names the offset.
+1. When a byte of a page or delta is wrong, the page is refused with ``CorruptPageError``, which has
+   the page's offset. Held by ``test_every_changed_byte_of_a_page_or_delta_is_refused``. The same is
+   true of a footer. Held by ``test_every_changed_byte_of_a_footer_is_refused``.
+2. When a whole page lies at another offset, or has another length or level than its parent says, it
+   is refused. Held by ``test_a_page_in_a_wrong_place_is_refused``.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -171,7 +176,7 @@ cdef class Footer:
 
     @property
     def end(self):
-        """Return the offset behind the footer."""
+        """Return the offset after the footer."""
         return self.offset + FOOTER_BYTES_
 
     @staticmethod

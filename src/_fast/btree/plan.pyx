@@ -3,9 +3,8 @@
 Owns: the effect of each change in its leaf, the number of records of the new pages, and the groups
 in which sparse pages are joined with a neighbour.
 
-Invariants:
-1. Only neighbours below the same index page are joined, and only if the joined page has room left.
-2. A page is in one group at most.
+A sparse page is joined with a neighbour only if both are below the same index page and the joined
+page has room left. A page is in at most one such group.
 """
 
 from libc.stdint cimport uint8_t, uint16_t, uint64_t

@@ -75,7 +75,7 @@ class Tree:
     def restore(self, footer: Footer | None, *, end: int) -> None:
         """Set the tree to the footer's, or to the empty one; the next update begins at ``end``.
 
-        ``end`` may lie behind the footer, when bytes were written there that do not count.
+        ``end`` may lie after the footer, when bytes were written there that do not count.
         """
 
     def admit(self, data: Buffer, *, offset: int, length: int, level: int) -> bytes:

@@ -6,8 +6,10 @@ returned as ``(offset, length, level)``: the caller reads it, gives it to ``admi
 This module does no I/O.
 
 Invariants:
-1. The tree is that of its last committed update: reads go on while an update is written.
-2. Only admitted pages are searched.
+1. An update that was prepared and not committed does not change what the tree returns. Held by
+   ``TestTreeModel``.
+2. Only pages that passed all checks are searched. A wrong page raises ``CorruptPageError``. Held by
+   ``test_every_changed_byte_of_a_page_or_delta_is_refused``.
 """
 
 from cpython.bytes cimport (
@@ -67,7 +69,8 @@ cdef enum:
     READ_AHEAD = 16
     # Number of pages by which prefetching is ahead of writing.
     PAGES_AHEAD = 4
-    # Good for most trees: a change writes a whole leaf, and every leaf costs a record.
+    # This length is good for most trees: a change writes a whole leaf, and every leaf needs a
+    # record in the index.
     LEAF_BYTES = 1024
     LEAF_RECORDS = 32
 

@@ -32,7 +32,7 @@ cdef class Rebuild(Plan):
     cdef double retained_ratio
     # The bytes that the update before wrote, without those of moved leaves.
     cdef uint64_t own_bytes
-    # The update under way.
+    # The update that is being made.
     cdef uint64_t *dropped
     cdef Py_ssize_t dropped_count
     cdef Py_ssize_t _dropped_capacity

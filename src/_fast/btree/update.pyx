@@ -3,15 +3,29 @@
 Owns: the scratch memory of one update. The update either writes a successor of every page that
 takes part, from the leaves up, or writes leaves alone and a delta that describes the new index.
 
+Example, with keys of 2 bytes, and leaves of two records (docs/formats/attribute-index.md shows the
+bytes):
+
+    {aa: 1, bb: 2, cc: 3}   writes 254 bytes: leaf (aa, bb) at 0, 44 bytes; leaf (cc) at 44,
+                            34 bytes; root at 78, 64 bytes; footer at 142, 112 bytes
+    {bb: -7}                writes 219 bytes: leaf (aa, bb) at 254, 44 bytes; a delta at 298,
+                            63 bytes, that replaces the first leaf; footer at 361, 112 bytes
+
+The root stays at 78. Storage may be truncated at 44, where the lowest page in use lies.
+
 Invariants:
-1. Present pages never change. Until the update is committed, the tree stays as it is.
-2. A page lies behind its children: leaves are written first and the root last.
-3. The first key of a written index page is the lowest key that belongs there, so that it is still
-   right when its records move into another page. Reads ignore it.
-4. An update that changes no entry writes nothing, and compacts nothing.
-5. The index is written when its changes since the last time would take more than
-   ``delta_bytes_max``, or have no page to apply to, or hold storage back: more than half of the
-   bytes that the tree needs were written since then. Then every changed index page is written.
+1. No present page changes, and an update that is not committed leaves the tree as it was. Held by
+   ``TestTreeModel``.
+2. A page lies after its children: leaves are written first and the root last. Held by
+   ``test_figure_four_without_compaction``.
+3. The first key of a written index page is the lowest key that belongs there, so it is still right
+   when its records move into another page. Searches ignore it. Held by
+   ``test_the_documents_pages_have_these_records``.
+4. An update that changes no entry writes nothing. Held by ``TestTreeModel``.
+5. The index itself is written when its changes since the last time exceed ``delta_bytes_max``, when
+   there is no page that a delta could change, or when more than half of the bytes that the tree
+   needs were written since then. So storage keeps the ratio ``retained_ratio``. Held by
+   ``test_deltas_keep_the_ratio_that_was_asked_for``.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -66,7 +80,7 @@ cdef class Update:
 
 
 cdef class Rebuild(Plan):
-    """Makes updates, one after the other."""
+    """Makes one update at a time."""
 
     def __cinit__(self, Py_ssize_t key_length):
         self.writer = PageWriter(key_length)
@@ -124,7 +138,7 @@ cdef class Rebuild(Plan):
         return 0
 
     cdef void _release(self) noexcept:
-        """Release the update under way, if there is one."""
+        """Release the unfinished update, if there is one."""
         self.release_nodes()
         self.spare.count = 0
         self.writer.release()
@@ -401,7 +415,7 @@ cdef class Rebuild(Plan):
     cdef unsigned char *_put_entry(
         self, unsigned char *to, Node *leaf, Py_ssize_t shift, bint keyed
     ) noexcept:
-        """Write the entry that replaces one leaf; return the position behind it."""
+        """Write the entry that replaces one leaf; return the position after it."""
         cdef Node *above = self.levels[1].nodes + leaf.parent
         cdef NewPage *page
         cdef Py_ssize_t index
@@ -467,7 +481,7 @@ cdef class Rebuild(Plan):
             if child[index].consumed:
                 if child[index].out_count:
                     return self.writer.pages[child[index].out_first]
-                # All others are gone, so it stands in the first gap of their slots.
+                # The update removed all other children, so this one is at the first gap.
                 slot += slot == child[index].slot
         pointer = load_pointer(record + slot * record_bytes(level, self.key_length))
         page.key = ZEROS

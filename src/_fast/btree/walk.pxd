@@ -18,7 +18,7 @@ cdef struct Node:
     const unsigned char *records
     Py_ssize_t count
     uint64_t offset
-    # Is 0 for the empty tree.
+    # 0 for the empty tree.
     Py_ssize_t length
     # Keys below this one belong to another page.
     const unsigned char *lower
@@ -30,7 +30,7 @@ cdef struct Node:
     # Its index in the level above, and its slot in that page.
     Py_ssize_t parent
     Py_ssize_t slot
-    # The number of records that it will have.
+    # The number of records that the new page will have.
     Py_ssize_t total
     # Its nodes in the level below.
     Py_ssize_t children
@@ -38,14 +38,14 @@ cdef struct Node:
     # The pages that replace it.
     Py_ssize_t out_first
     Py_ssize_t out_count
-    # Lies in the range that compaction frees.
+    # Whether the page lies in the range that compaction frees.
     bint moved
     bint changed
-    # Is replaced, perhaps by no page.
+    # Whether the update replaces the page, by new pages or by none.
     bint consumed
-    # Grows at its end only.
+    # Whether all new records come after the present ones.
     bint ascending
-    # Is joined with the next one, or with any.
+    # Whether the page is joined with the next page, and whether it is joined with any.
     bint joins_next
     bint joined
 
@@ -73,7 +73,7 @@ cdef class Walk:
     cdef uint32_t owner
     cdef Deltas deltas
     cdef Moves moves
-    # The update under way.
+    # The update that is being made.
     cdef Footer present
     cdef Batch batch
     cdef dict held

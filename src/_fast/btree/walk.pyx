@@ -3,9 +3,12 @@
 Owns: the nodes of one update, from the root down: the pages that the batch changes, those that
 compaction moves, and those that must be visited so that the index can be written.
 
+The nodes of a level are in the order of their keys.
+
 Invariants:
-1. The nodes of a level are in the order of their keys.
-2. Every missing page is reported; a walk that missed a page has no other result.
+1. When pages are missing, the walk returns all of them and changes nothing. The caller reads them
+   and repeats the walk, with the same result as when they had been in the cache. Held by
+   ``TestTreeModel``.
 """
 
 from libc.stdint cimport int32_t, uint64_t
@@ -73,7 +76,7 @@ cdef class Walk:
         free(self.visits)
 
     cdef void release_nodes(self) noexcept:
-        """Forget the pages of the update under way."""
+        """Remove the nodes and pages of the present update."""
         cdef int level
         for level in range(LEVELS_MAX):
             self.levels[level].count = 0

@@ -17,7 +17,7 @@ cdef class PageWriter:
     # The offsets of the update and of the next page.
     cdef uint64_t start
     cdef uint64_t end
-    # The bytes from `start` to `end`, with room behind them.
+    # The bytes from `start` to `end`, with room after them.
     cdef PyObject *_buffer
     cdef unsigned char *_data
     cdef Py_ssize_t _room_bytes
@@ -30,7 +30,7 @@ cdef class PageWriter:
     cdef NewPage *pages
     cdef Py_ssize_t page_count
     cdef Py_ssize_t _capacity
-    # The row of pages under way.
+    # The row of pages that is being written.
     cdef int _level
     cdef Py_ssize_t _stride
     cdef Py_ssize_t _left
@@ -38,7 +38,7 @@ cdef class PageWriter:
     cdef bint _ascending
     cdef const unsigned char *_key
     cdef const unsigned char *_first_key
-    # The page under way: its number of records, the place of the next, and how many are left.
+    # The present page: its number of records, the place of the next, and how many are left.
     cdef Py_ssize_t _page_records
     cdef unsigned char *_to
     cdef Py_ssize_t _room

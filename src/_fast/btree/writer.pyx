@@ -2,11 +2,13 @@
 
 Owns: the new pages' bytes, their offsets, and what their parents record about them.
 
+A row is the new pages of one level below one parent. It holds exactly as many records as it was
+begun for, in the order of the calls. A moved page keeps its records and their checksum; only its
+header is written again. The written bytes are in one buffer, which may move when it grows.
+
 Invariants:
-1. A row of pages holds exactly as many records as it was begun for, in the order of the calls.
-2. In a row that grows at its end all pages but the last are full; others are equally full.
-3. A moved page keeps its records and their sum: only its header is written anew.
-4. The written bytes lie in one buffer, which moves when it grows.
+1. When keys are inserted in ascending order, all pages but the last are full. Held by
+   ``test_a_page_of_32_kib_has_about_a_thousand_children``.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE, _PyBytes_Resize
@@ -139,7 +141,7 @@ cdef class PageWriter:
         self.live_bytes -= length
 
     cdef int append(self, bytes delta) except -1:
-        """Append a delta behind the pages."""
+        """Append a delta after the pages."""
         cdef Py_ssize_t length = PyBytes_GET_SIZE(delta)
         cdef unsigned char *to = self._reserve(length)
         memcpy(to, PyBytes_AS_STRING(delta), <size_t>length)
@@ -148,7 +150,7 @@ cdef class PageWriter:
         return 0
 
     cdef bytes finish(self, bytes footer):
-        """Return all that was written, with the footer behind it."""
+        """Return all that was written, with the footer after it."""
         cdef Py_ssize_t length = <Py_ssize_t>(self.end - self.start) + PyBytes_GET_SIZE(footer)
         cdef unsigned char *to = self._reserve(PyBytes_GET_SIZE(footer))
         memcpy(to, PyBytes_AS_STRING(footer), <size_t>PyBytes_GET_SIZE(footer))

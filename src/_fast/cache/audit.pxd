@@ -1,7 +1,8 @@
 """Checks all metadata of a streaming cache, in C.
 
 Invariants:
-1. It ends, and reads no address outside the mapping, whatever the metadata hold.
+1. When the metadata are damaged, the check ends, reads no address outside the mapping, and reports
+   the damage. Held by ``test_the_check_finds_a_corrupted_free_list``.
 """
 
 from libc.stdint cimport uint32_t, uint64_t

@@ -1,7 +1,8 @@
 """The copy loops of the streaming cache, in C.
 
 Invariants:
-1. `copy_bytes` and `copy_into_blocks` have the effect of memcpy; only their speed differs.
+1. `copy_bytes` and `copy_into_blocks` have the effect of memcpy for every length; only their speed
+   differs. Held by ``TestCacheModel``.
 """
 
 cdef extern from *:
@@ -11,9 +12,10 @@ cdef extern from *:
     #ifdef __x86_64__
     #include <immintrin.h>
 
-    /* Blocks begin at page boundaries and large heap buffers 16 bytes behind one. At such distances
+    /* Blocks begin at page boundaries and large heap buffers 16 bytes after one. At such distances
      * glibc's memcpy (2.36, by rep movsb) is eight times slower on Zen processors than these loops
-     * at any distance. Long copies go on in two places at once: memory answers more that way. */
+     * at any distance. Long copies continue in two places at once, because memory then serves more
+     * requests at a time. */
 
     __attribute__((target("avx2")))
     static inline void copy_128_avx2(unsigned char *to, const unsigned char *from) {

@@ -2,10 +2,15 @@
 
 Owns: one reservation, cut into buffers, and the allocation of memory for them.
 
+`memory_begin` allocates memory for buffers in ascending order: huge pages where the kernel supplies
+them cheaply, otherwise small pages in steps. It changes no byte, even while others write to the
+same memory.
+
 Invariants:
-1. A reservation uses no memory. Buffers get memory in order, by `memory_begin`: huge pages where
-   those are cheap, otherwise small ones in steps.
-2. Nothing here changes a byte, even while others write to the same memory.
+1. A reservation uses address space and no memory. Held by
+   ``test_an_unused_cache_is_only_a_reservation``.
+2. Every buffer starts at a 2 MiB boundary and is marked for huge pages. Held by
+   ``test_buffers_begin_where_huge_pages_can_and_ask_for_them``.
 
 A huge page is one wait for 512 blocks, and makes address translation quicker. But a virtual machine
 may have returned its large free pages to its host, which gives them back one by one: then a huge
@@ -33,7 +38,7 @@ cdef extern from *:
     #define MADV_POPULATE_WRITE 23
     #endif
 
-    /* Have memory behind these pages, without changing what they hold. */
+    /* Back these pages with memory, without changing their content. */
     static void fault_in(unsigned char *start, size_t length) {
         if (length == 0 || madvise(start, length, MADV_POPULATE_WRITE) == 0)
             return;
@@ -130,6 +135,6 @@ cdef inline void memory_reach(Memory *memory, uint32_t buffer, size_t end) noexc
     end = min(max(end, ready + STEP_BYTES), <size_t>BUFFER_BYTES)
     fault_in(start + ready, end - ready)
     if end == BUFFER_BYTES:
-        # No caller waits for this: the kernel makes them one huge page later.
+        # The kernel makes the small pages one huge page later, and no caller waits for this.
         madvise(start, BUFFER_BYTES, MADV_HUGEPAGE)
     memory.ready_bytes = end

@@ -3,9 +3,12 @@
 Owns: the pins, by number. The first block of a pinned entry holds its pin's number.
 
 Invariants:
-1. A pinned entry's blocks are freed once it is deleted *and* its count is 0.
-2. Numbers from the mapping are checked before use: a pin belongs to the entry whose first block it
-   names.
+1. While an entry has views, its blocks stay allocated, also after the entry was deleted. They are
+   freed with the last view. Held by
+   ``test_blocks_of_a_deleted_entry_come_back_with_its_last_view``.
+2. When a pin number in the mapping is damaged, the operation raises ``CacheCorruptedError`` instead
+   of using another entry's pin: the pin must name the entry's first block. Held by
+   ``test_a_corrupted_pin_is_an_error``.
 """
 
 from libc.stdint cimport uint32_t

@@ -3,11 +3,15 @@
 Owns: the bytes in the cache's memory, as docs/formats/cache-layout.md describes them. The class in
 cache.pyx decides; the functions here act, with or without the interpreter lock.
 
+Functions return 0 or -1 for corrupted metadata. Every step of a walk lowers the block index, so a
+walk ends. Counts and the queue of buffers lie outside the mapping, where a stray write cannot reach
+them.
+
 Invariants:
-1. Metadata are checked before they are followed: no walk leaves the mapping, and each step of a
-   walk lowers the index, so that it ends. Functions return 0 or -1 for corrupted metadata.
-2. Counts and the queue lie outside the mapping, where a stray write cannot reach them.
-3. A buffer is touched when its first block is allocated, never before.
+1. When the metadata in the mapping are damaged, every operation ends, and no operation reads or
+   writes outside the mapping. Held by ``test_any_damage_ends_in_an_answer_or_an_error``.
+2. A buffer is first written when its first block is allocated, and only after all earlier buffers
+   are full. Held by ``test_a_buffer_is_touched_only_when_the_others_are_full``.
 """
 
 from libc.stdint cimport uint16_t, uint32_t, uint64_t
@@ -271,7 +275,7 @@ cdef inline int release(Pool *pool, uint32_t address, uint32_t index_min) noexce
     cdef uint32_t buffer, last, count, index, previous
     cdef const Block *block
     while True:
-        # As long as they are neighbours.
+        # Extend the run while the blocks adjoin.
         buffer = address >> NUMBER_BITS
         last = address & NUMBER_MASK
         count = 0
@@ -297,7 +301,7 @@ cdef inline int release(Pool *pool, uint32_t address, uint32_t index_min) noexce
 cdef inline uint32_t claim(
     Pool *pool, uint32_t previous, uint32_t index, const unsigned char *data, Py_ssize_t length
 ) noexcept nogil:
-    """Copy ``data`` into free blocks, of which there are enough, chained behind ``previous``.
+    """Copy ``data`` into free blocks, of which there are enough, chained after ``previous``.
 
     ``index`` is that of the first new block. Returns the address of the last block, which is marked
     as such; or 0 when corrupted, with nothing changed.

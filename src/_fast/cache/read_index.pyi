@@ -8,7 +8,7 @@ ENTRY_BYTES_MAX: int
 """Maximum length, in bytes, of an entry that appends extend."""
 
 GENERATIONS_MAX: int
-"""Number of generations that are told apart; earlier ones count as the oldest."""
+"""Number of generations with a list of their own; earlier ones share the oldest one's list."""
 
 @final
 class Generations:
@@ -57,7 +57,7 @@ class Generations:
         """Return how many entries were ever evicted."""
 
     def advance(self, count: int = 1) -> None:
-        """Begin ``count`` generations; more than ``GENERATIONS_MAX`` are not told apart."""
+        """Begin ``count`` generations; those before the latest ``GENERATIONS_MAX`` share a list."""
 
     def evict(
         self,
@@ -114,7 +114,7 @@ class SegmentEntries:
         """
 
     def insert(self, offset: int, data: Buffer) -> bool:
-        """Add bytes that were read from tier 2; return whether none of them was there yet.
+        """Add bytes that were read from tier 2; return whether none of these bytes was cached yet.
 
         Raises the cache's errors when there is no room.
         """

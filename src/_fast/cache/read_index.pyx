@@ -5,13 +5,18 @@ entry, and the entries that may be evicted. read_index_tree.pxd has the trees,
 read_index_records.pxd the lists.
 
 Invariants:
-1. The entries of a segment do not overlap. An entry belongs to one segment; dropping the entry
-   frees its cache memory.
-2. Enlisted, and so evictable, are exactly the entries that tier 2 has according to
-   ``set_stored_length``, and those that came from tier 2. An append first delists its entry.
-3. Eviction touches only what it evicts: it takes time in proportion to the evicted entries.
-4. The cache makes room, perhaps by eviction, before the tree is searched.
-5. An operation that raises has changed nothing except what was evicted to make room.
+1. The entries of a segment do not overlap. An entry belongs to one segment, and its cache memory is
+   freed when the entry is removed. Held by ``TestEntries``.
+2. An entry can be evicted only if tier 2 has all of its bytes: ``set_stored_length`` said so, or
+   they were read from tier 2. Held by ``test_only_what_tier_2_has_is_evicted``. An append to such
+   an entry protects it from eviction again. Held by
+   ``test_an_entry_that_grows_again_is_not_evicted_any_more``.
+3. Eviction takes time in proportion to the number of evicted entries, however many entries are
+   cached. Held by ``test_eviction_looks_at_nothing_but_what_it_evicts``.
+4. When the cache is full, an append may evict entries, but not the entry that it extends. Held by
+   ``test_an_append_may_evict_to_make_room_but_never_what_it_extends``.
+5. When an append or insertion raises, no entry has changed, except for entries that were evicted to
+   make room. Held by ``test_an_append_without_room_changes_nothing``.
 """
 
 cimport cython
@@ -88,7 +93,7 @@ cdef class Generations:
         return self._records.capacity * sizeof(Record)
 
     def advance(self, uint32_t count=1):
-        """Begin ``count`` generations; more than ``GENERATIONS_MAX`` are not told apart."""
+        """Begin ``count`` generations; those before the latest ``GENERATIONS_MAX`` share a list."""
         cdef uint32_t _step
         for _step in range(min(count, <uint32_t>GENERATIONS)):
             next_generation(&self._records)
@@ -162,7 +167,8 @@ cdef class SegmentEntries:
             try:
                 self._remove(&place)
             except BaseException:
-                # No caller can be told. The entry is forgotten, and the cache's next call raises.
+                # No caller can receive an exception here. The entry is forgotten, and the cache's
+                # next call raises.
                 continue
         owner_leave(&self.generations._owners, self._owner)
 
@@ -230,7 +236,7 @@ cdef class SegmentEntries:
             address = cache.insert_bytes(data, length)
             return self._add(offset, address, <uint32_t>length)
         if record.next:
-            # It must not be evicted now to make room for itself.
+            # The entry must not be evicted now to make room for its own new bytes.
             delist(records, number)
             try:
                 address = cache.append_bytes(record.address, data, length)
@@ -250,7 +256,8 @@ cdef class SegmentEntries:
         return 0
 
     def insert(self, int64_t offset, data not None):
-        """Add bytes that were read from tier 2; return whether none of them was there yet."""
+        """Add bytes that were read from tier 2; return whether none of these bytes was cached
+        yet."""
         cdef Py_buffer source
         cdef uint32_t address
         PyObject_GetBuffer(data, &source, PyBUF_SIMPLE)

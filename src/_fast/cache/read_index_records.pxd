@@ -2,20 +2,23 @@
 
 Owns: the records by number, and the lists of those that may be evicted.
 
+A record is in at most one list; ``next`` is 0 when it is in none. A list is a ring that starts and
+ends at a head, which is also a record, so a record is removed without a search. A record number is
+valid until ``record_free``. A pointer to a record is valid until the next ``record_take``, which
+may move all records.
+
 Invariants:
-1. A record is in at most one list; ``next`` is 0 when it is in none. Lists are rings through a head
-   that is itself a record, so that a record leaves its list without a search.
-2. There is a list for each of the latest GENERATIONS generations. Older records are at the front of
-   the oldest list.
-3. In a list, the record that was enlisted first is in front.
-4. A record number is valid until ``record_free``; a pointer only until the next ``record_take``.
+1. There is one list for each of the latest GENERATIONS generations. Records of older generations
+   are moved to the front of the oldest list and keep their order. Held by
+   ``test_generations_that_are_not_told_apart_any_more_keep_their_order``.
+2. Within a list, the record that was added first is evicted first. Held by ``TestEntries``.
 """
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport realloc
 
 cdef enum:
-    # More generations than an entry may stay unused.
+    # Number of lists. The caller lets unused entries expire after fewer generations.
     GENERATIONS = 2048
     HISTORY_HEAD = GENERATIONS + 1
     CONSUMED_HEAD = GENERATIONS + 2
@@ -182,7 +185,7 @@ cdef inline void next_generation(Records *records) noexcept nogil:
     if first == head:
         return
     last = all[head].previous
-    # In front of those of the next oldest.
+    # The records go in front of those of the next generation.
     all[last].next = all[heir].next
     all[all[heir].next].previous = last
     all[heir].next = first

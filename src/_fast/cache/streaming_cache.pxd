@@ -15,7 +15,8 @@ cdef class StreamingCache:
     cdef bint _cleaning
     cdef bint _corrupted
 
-    # Like the operations of the same names, for bytes that stay at their address meanwhile.
+    # These have the effect of the operations of the same names. The bytes must stay at their
+    # address meanwhile.
     cdef uint32_t insert_bytes(self, const unsigned char *data, Py_ssize_t length) except 0
     cdef uint32_t append_bytes(
         self, int64_t address, const unsigned char *data, Py_ssize_t length

@@ -106,7 +106,7 @@ class StreamingCache:
         """Copy bytes from ``position`` on into ``target``; return their number.
 
         Copies up to the end of the entry or of ``target``. Raises ``IndexError`` when ``position``
-        is behind the entry's end.
+        is after the entry's end.
         """
 
     def views(self, address: int, position: int = 0, length: int = -1) -> list[memoryview]:

@@ -3,16 +3,35 @@
 Owns: entries by address, views of them, and the behavior when there is no room. The memory is that
 of pool.pxd, laid out as docs/formats/cache-layout.md says.
 
+Every block of an entry except the last is full, so the index of a block in the chain gives the
+offset of its bytes. The address of an entry is that of its last block, so an append that needs a
+new block changes the address.
+
+Example, in an empty cache (docs/formats/cache-layout.md shows the blocks of another one):
+
+    address = cache.insert(bytes(10_000))         # blocks 1, 2, 3 of buffer 0: address 3
+    address = cache.append(address, bytes(2000))  # fits into block 3 (3 * 4096 = 12,288): address 3
+    address = cache.append(address, bytes(500))   # 12,500 bytes need block 4: address 4
+    views = cache.views(address)                  # the blocks adjoin: one view of 12,500 bytes
+    cache.delete(address)                         # used_bytes stays 20,480: 4 blocks, 1 of metadata
+    del views                                     # used_bytes is 4096: the metadata block
+
 Invariants:
-1. Every block of an entry but the last is full, so a block's index in the chain gives its offset.
-2. An entry's address is that of its last block. Nothing else is an address: a deleted entry has
-   none, even while views keep its memory.
-3. Memory that a view shows is not used again before the last view of that entry is gone.
-4. An operation that raises has changed nothing, except for the effects of ``on_full``.
-5. ``on_full`` runs between operations: it may use the cache, and is not called again meanwhile.
-6. While the interpreter lock is released, calls raise, and views that another thread drops are
-   recorded and processed afterwards.
-7. After metadata was found corrupted, every call raises: such memory is not read.
+1. An address that is not that of an existing entry raises ``EntryMissingError``. Held by
+   ``test_a_block_inside_an_entry_is_no_address``. A deleted entry has no address, even while views
+   keep its memory. Held by ``test_a_deleted_entry_has_no_address_while_views_keep_it``.
+2. The bytes that a view shows do not change until the last view of that entry is released, whatever
+   happens to the entry. Held by ``TestCacheModel``.
+3. When an operation raises, the cache is unchanged, except for what ``on_full`` did. Held by
+   ``test_what_the_callback_raises_comes_out_and_changes_nothing``.
+4. ``on_full`` may use the cache. An operation that it calls does not call ``on_full`` again. Held
+   by ``test_the_callback_may_insert_but_is_not_called_by_that``.
+5. While one thread copies without the interpreter lock, calls of other threads raise
+   ``RuntimeError``. Held by ``test_large_copies_let_other_threads_run_but_not_in``. Views that
+   another thread releases meanwhile are recorded, and their blocks are freed after the copy. Held
+   by ``test_views_may_go_away_in_another_thread_while_one_copies``.
+6. After corrupted metadata were found, every call raises ``CacheCorruptedError``. Held by
+   ``test_a_corrupted_chain_is_an_error``.
 """
 
 cimport cython
@@ -345,7 +364,7 @@ cdef class StreamingCache:
 
     cdef void _drop_pin(self, uint32_t pin) noexcept:
         if pin_drop(&self._pool, &self._pins, pin) != 0:
-            # No caller can be told: the next call raises.
+            # No caller can receive an exception here, so the next call raises.
             self._corrupted = True
 
     cdef object _view(self, uint32_t pin, unsigned char *start, Py_ssize_t length):
@@ -395,7 +414,7 @@ cdef class StreamingCache:
         ``position`` on."""
         cdef Py_ssize_t total
         if address >> 32 == 0 and is_address(&self._pool, <uint32_t>address):
-            # They are often as far away as the metadata: wait for both at once.
+            # The data are often as far away in memory as the metadata: fetch both at once.
             prefetch_block(data_at(&self._pool, <uint32_t>address))
         total = entry_length(self._last_block(address))
         if length == -1 and 0 <= position <= total:

@@ -3,9 +3,12 @@
 The sums are one bytes object: four big-endian bytes for each block that has begun. The last block's
 sum covers the bytes that it has so far.
 
+The GIL is released for long inputs. No Python object is used meanwhile, and references keep the
+buffers alive.
+
 Invariants:
-1. The GIL is released for long inputs; the code between touches no Python object.
-2. The buffers are held while the GIL is released; sums that were returned never change.
+1. Any division of the bytes into writes gives the same sums. Sums that were returned before do not
+   change. Held by ``test_sums_grow_with_writes_of_any_length``.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -47,7 +50,7 @@ cdef void _sum(
 
 
 def extend_sums(bytes sums not None, int64_t phase, int64_t length, data, int64_t block_bytes):
-    """Return the sums of ``length`` known bytes and of the buffers in ``data`` behind them.
+    """Return the sums of ``length`` known bytes and of the buffers in ``data`` after them.
 
     The first byte is the one at ``phase`` in its block.
     """

@@ -23,4 +23,4 @@ cdef class DataFrame:
     ) except -1
     cdef unsigned char *begin_part(self, Py_ssize_t length, int flags) except NULL
 
-cdef Py_ssize_t check_header(const unsigned char *data, Py_ssize_t length) except -1
+cdef Py_ssize_t check_frame(const unsigned char *data, Py_ssize_t length) except -1

@@ -2,12 +2,15 @@
 
 Owns: a frame's memory and its bytes. docs/formats/data-frame.md has the format.
 
+A record is copied once: its head and its body go straight to their place in the entry.
+
 Invariants:
-1. A frame keeps its memory: it is filled, sealed, cleared and filled again, and never grows.
-2. A sealed frame is not cleared while a view of it exists: its bytes stay as they are.
-3. A record's bytes are copied once, head and body to their place in the entry.
-4. No byte outside a frame is read, whatever its lengths claim: bytes are a frame or raise
-   ``FrameDamagedError``.
+1. A frame's memory is used again: after ``clear`` a frame has the same bytes as a new one with the
+   same records. Held by ``test_a_frame_that_was_cleared_keeps_nothing``.
+2. While a view of a sealed frame exists, ``clear`` raises ``BufferError`` and the bytes do not
+   change. Held by ``test_bytes_that_somebody_looks_at_do_not_change``.
+3. Any bytes are either read as a frame or refused with ``FrameDamagedError``. No byte outside the
+   frame is read, whatever its lengths declare. Held by ``test_any_content_is_records_or_damage``.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
@@ -21,15 +24,15 @@ from _fast.big_endian cimport load32_big, store16_big, store32_big
 from _fast.crc cimport crc32c_of
 
 cdef enum:
-    VERSION_1 = 1
-    VERSION_2 = 2
-    HEADER_BYTES_1 = 8
-    HEADER_BYTES_2 = 12
+    VERSION = 2
+    # Of the header, the checksum covers what stands before it.
+    SUMMED_HEADER_BYTES = 8
+    HEADER_BYTES = 12
     # A shorter record is copied when read: a view would cost more and would hold its whole frame.
     VIEW_BYTES_MIN = 2048
     RECORD_COUNT_MAX = 0xFFFF
 
-FRAME_HEADER_BYTES = HEADER_BYTES_2
+FRAME_HEADER_BYTES = HEADER_BYTES
 PART_BYTES_MIN = 64
 cdef Py_ssize_t PART_MIN = PART_BYTES_MIN
 
@@ -42,7 +45,7 @@ cdef class DataFrame:
     """A frame to fill, of at most ``limit`` bytes, of which it has ``length``."""
 
     def __cinit__(self, Py_ssize_t limit):
-        if limit < HEADER_BYTES_2 + PART_HEADER_BYTES + PART_MIN or limit > 0x7FFFFFFF:
+        if limit < HEADER_BYTES + PART_HEADER_BYTES + PART_MIN or limit > 0x7FFFFFFF:
             raise ValueError(f"a data frame has no limit of {limit} bytes")
         self.buffer = <unsigned char *>PyMem_RawMalloc(limit)
         if self.buffer == NULL:
@@ -54,13 +57,13 @@ cdef class DataFrame:
         PyMem_RawFree(self.buffer)
 
     cdef void reset(self) noexcept:
-        self.length = HEADER_BYTES_2
+        self.length = HEADER_BYTES
         self.record_count = 0
         self.sealed = False
 
     @property
     def is_empty(self):
-        return self.length == HEADER_BYTES_2
+        return self.length == HEADER_BYTES
 
     @property
     def is_free(self):
@@ -146,10 +149,10 @@ cdef class DataFrame:
     def seal(self):
         if not self.sealed:
             self.sealed = True
-            self.buffer[0] = VERSION_2
+            self.buffer[0] = VERSION
             self.buffer[1] = 0
             store16_big(self.buffer + 2, min(self.record_count, RECORD_COUNT_MAX))
-            store32_big(self.buffer + 4, <uint32_t>(self.length - HEADER_BYTES_2))
+            store32_big(self.buffer + 4, <uint32_t>(self.length - HEADER_BYTES))
             store32_big(self.buffer + 8, sum_of(self.buffer, self.length))
         return PyMemoryView_FromObject(self)
 
@@ -187,7 +190,7 @@ cdef class FrameReader:
         object address,
         list records,
     ) except -1:
-        cdef Py_ssize_t position = check_header(data, length)
+        cdef Py_ssize_t position = check_frame(data, length)
         cdef Py_ssize_t part_length
         cdef object frame_view = None
         cdef object part
@@ -239,36 +242,30 @@ cdef inline uint32_t sum_of(const unsigned char *frame, Py_ssize_t length) noexc
     """Return the checksum of a frame whose header is filled in."""
     return crc32c_of(
         frame,
-        HEADER_BYTES_1,
-        crc32c_of(frame + HEADER_BYTES_2, length - HEADER_BYTES_2, 0),
+        SUMMED_HEADER_BYTES,
+        crc32c_of(frame + HEADER_BYTES, length - HEADER_BYTES, 0),
     )
 
 
-cdef Py_ssize_t check_header(const unsigned char *data, Py_ssize_t length) except -1:
+cdef Py_ssize_t check_frame(const unsigned char *data, Py_ssize_t length) except -1:
     """Return the offset of the parts in a frame whose header, length and checksum are right.
 
     Raises ``FrameDamagedError`` for any other frame.
     """
-    cdef Py_ssize_t header_bytes
     cdef uint32_t found
-    if length < HEADER_BYTES_1:
+    if length < HEADER_BYTES:
         raise FrameDamagedError(f"it has {length} bytes, less than a header")
-    if data[0] == VERSION_2:
-        header_bytes = HEADER_BYTES_2
-    elif data[0] == VERSION_1:
-        header_bytes = HEADER_BYTES_1
-    else:
+    if data[0] != VERSION:
         raise FrameDamagedError(f"a damaged header: version {data[0]}")
-    if length - header_bytes != <Py_ssize_t>load32_big(data + 4):
+    if length - HEADER_BYTES != <Py_ssize_t>load32_big(data + 4):
         raise FrameDamagedError(
-            f"a damaged header: {load32_big(data + 4)} bytes of {length - header_bytes}"
+            f"a damaged header: {load32_big(data + 4)} bytes of {length - HEADER_BYTES}"
         )
-    if data[0] == VERSION_2:
-        found = sum_of(data, length)
-        if found != load32_big(data + 8):
-            raise FrameDamagedError(
-                f"a checksum of {load32_big(data + 8):#010x} where {found:#010x} is right"
-            )
+    found = sum_of(data, length)
+    if found != load32_big(data + 8):
+        raise FrameDamagedError(
+            f"a checksum of {load32_big(data + 8):#010x} where {found:#010x} is right"
+        )
     if data[1] != 0:
         raise FrameDamagedError(f"a damaged header: flags {data[1]}")
-    return header_bytes
+    return HEADER_BYTES

@@ -23,7 +23,7 @@ class EntryIndex:
     def first_position(self) -> int: ...
     @property
     def end_position(self) -> int:
-        """Return the position behind the last entry."""
+        """Return the position after the last entry."""
 
     @property
     def byte_count(self) -> int:
@@ -62,11 +62,11 @@ class BatchScan:
 
     @property
     def end_offset(self) -> int:
-        """Return the file offset behind the last valid batch."""
+        """Return the file offset after the last valid batch."""
 
     @property
     def next_number(self) -> int:
-        """Return the number that the batch behind it must have; 0 before the first valid one."""
+        """Return the number that the batch after it must have; 0 before the first valid one."""
 
     @property
     def controls(self) -> list[tuple[int, int, int, int]]:
@@ -103,7 +103,7 @@ def read_entries(
 ) -> tuple[list[bytes], int]:
     """Read the entries from position ``start`` on that lie whole in ``data``.
 
-    ``data`` is the file's bytes from ``offset``, which is not behind the first requested entry.
+    ``data`` is the file's bytes from ``offset``, which is not after the first requested entry.
     Returns the entries, and how many bytes from the next entry's offset on are needed to continue:
     0 when position ``end`` is reached, -1 when the next entry is damaged.
     """

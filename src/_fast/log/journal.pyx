@@ -2,10 +2,13 @@
 
 Owns: ``EntryIndex`` and ``BatchScan``. docs/formats/journal.md has the format.
 
+The scan records where entries lie. An entry becomes a Python object only when it is read.
+
 Invariants:
-1. No byte outside the buffer is read, whatever lengths it claims.
-2. A batch counts as a whole or not at all: its records are indexed after all of them passed.
-3. An entry becomes a Python object only when it is read.
+1. Bytes that are no valid batch end the scan, and no byte outside the buffer is read. Held by
+   ``test_no_bytes_harm``.
+2. When a record of a batch is wrong, no record of that batch is indexed. Held by
+   ``test_records_that_do_not_fill_their_batch_do_not_pass``.
 """
 
 from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -184,8 +187,8 @@ cdef bint records_pass(
 cdef class BatchScan:
     """Scans a file's batches, window by window.
 
-    ``end_offset`` is the file offset behind the last valid batch; ``next_number`` the number that
-    the batch behind it must have, 0 before the first; ``controls`` the records besides entries as
+    ``end_offset`` is the file offset after the last valid batch; ``next_number`` the number that
+    the batch after it must have, 0 before the first; ``controls`` the records besides entries as
     (kind, container id, epoch, position); ``indexes`` the entries by container, and ``digests`` the
     results of ``digest``, if there is one, for each of them.
     """
@@ -326,7 +329,7 @@ def read_entries(
 ):
     """Read the entries from position ``start`` on that lie whole in ``data``.
 
-    ``data`` is the file's bytes from ``offset``, which is not behind the first requested entry.
+    ``data`` is the file's bytes from ``offset``, which is not after the first requested entry.
     Returns the entries, and how many bytes from the next entry's offset on are needed to continue:
     0 when ``end`` is reached, -1 when the next entry is damaged.
     """

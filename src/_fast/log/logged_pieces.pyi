@@ -10,7 +10,7 @@ class LoggedPieces:
     def end(self) -> int:
         """Return the end of the last piece; 0 when there is none."""
     def add(self, offset: int, length: int, position: int, start: int, sum: int) -> None:
-        """Add a piece behind all others; raises ``ValueError`` for any other place."""
+        """Add a piece after all others; raises ``ValueError`` for any other place."""
     def contiguous_end(self, offset: int) -> int:
         """Return the end of the bytes from ``offset`` on that are in the log without a gap."""
     def find(self, offset: int, end: int) -> list[Piece]:

@@ -3,7 +3,8 @@
 Owns: ``LoggedPieces``, a sorted array: a recovery adds to its end, flushes remove its beginning.
 
 Invariants:
-1. The pieces of a segment are sorted by offset and do not overlap.
+1. The pieces of a segment are sorted by offset and do not overlap: a piece that begins before the
+   end of the last one is refused. Held by ``test_pieces_come_in_order``.
 """
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
@@ -45,7 +46,7 @@ cdef class LoggedPieces:
     def add(
         self, int64_t offset, uint32_t length, uint64_t position, uint32_t start, uint32_t sum
     ):
-        """Add a piece behind all others. Raises ``ValueError`` for any other place."""
+        """Add a piece after all others. Raises ``ValueError`` for any other place."""
         cdef Place *piece
         if length == 0 or (
             self.first < self.end_place and offset < piece_end(&self.pieces[self.end_place - 1])
@@ -67,7 +68,7 @@ cdef class LoggedPieces:
         return 0
 
     cdef Py_ssize_t place_of(self, int64_t offset) noexcept:
-        """Return the place of the first piece that ends behind ``offset``."""
+        """Return the place of the first piece that ends after ``offset``."""
         cdef Py_ssize_t low = self.first
         cdef Py_ssize_t high = self.end_place
         cdef Py_ssize_t middle

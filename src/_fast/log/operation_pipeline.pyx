@@ -4,16 +4,27 @@ their effects and acknowledgements.
 Owns: nothing. For many appends at once it does the work that the metadata update transaction, the
 metadata, the memory log and the read index do for one operation, and leaves unusual ones to them.
 
+Example: the queue has 200 appends of 100 bytes to one empty segment, and 5 short records are in the
+frame (``test_the_usual_append_goes_the_fast_way`` runs this example).
+
+    accept_appends   gives the appends the offsets 0, 100, ..., 19,900, and puts 200 records into
+                     the frame, which has 205 records then
+    commit_appends   adds one range, offsets 0 to 20,000, to the memory log, and calls 200
+                     completions with the segment lengths 100, 200, ..., 20,000
+
 Invariants:
-1. Unusual operations are left in the queue untouched: a missing, sealed or transient segment, a
-   condition that does not hold or cannot be checked in memory, an append that does not fit into the
-   frame. The Python twin checks such an operation from the beginning.
-2. Appends are accepted in queue order, each checked against everything before it.
-3. Appends that become durable together take effect by segment, in the order of each segment's
-   appends, before any of them is acknowledged; acknowledgements keep the order of the queue.
+1. An operation that needs a full check stays at the head of the queue, unchanged: its segment is
+   missing, sealed or transient, a condition is false or needs values that are not in memory, or the
+   append does not fit into the frame. The code in Python then checks this operation from the
+   beginning. Held by ``test_an_append_that_is_left_in_the_queue_is_as_it_came``.
+2. For any sequence of operations, the frames, effects, answers and errors are the same as when
+   every operation is handled alone. Held by ``test_appends_at_once_do_what_they_do_one_by_one``.
+3. Appends that become durable together take effect segment by segment, before any of them is
+   acknowledged. They are acknowledged in the order of the queue, even if their segments alternate.
+   Held by ``test_completions_come_in_order_when_segments_alternate``.
 """
 
-from cpython.dict cimport PyDict_GetItem, PyDict_Update
+from cpython.dict cimport PyDict_GetItem, PyDict_Size, PyDict_Update
 from cpython.long cimport PyLong_Check
 from cpython.ref cimport PyObject
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
@@ -45,13 +56,17 @@ cdef class _Target:
     """A segment to which appends of a batch go."""
 
     cdef object pending
+    # Values of attributes: `changes` of appends that are not durable, `older` ones that may be
+    # durable by now, and `committed` ones of the metadata. The first of these with an id counts.
     cdef dict changes
+    cdef dict older
+    cdef dict committed
     cdef long long segment_id
     cdef long long length
     cdef long long count
 
     cdef int resolve(self, AppendOperation operation) except -1:
-        """Resolve the updates into values; return 0 when the Python twin must do it."""
+        """Resolve the updates into values; return 0 when the code in Python must do it."""
         cdef dict values = {}
         cdef tuple update
         for item in operation.updates:
@@ -72,6 +87,10 @@ cdef class _Target:
         known = PyDict_GetItem(values, attribute_id)
         if known == NULL:
             known = PyDict_GetItem(self.changes, attribute_id)
+        if known == NULL:
+            known = PyDict_GetItem(self.older, attribute_id)
+        if known == NULL:
+            known = PyDict_GetItem(self.committed, attribute_id)
         if known != NULL:
             present = <long long><object>known
         else:
@@ -94,7 +113,8 @@ cdef class _Target:
                 return 0
         elif verb == ACCUMULATE:
             if present != ABSENT:
-                # Far from the ends, so that the sum cannot overflow.
+                # Both numbers are far from the bounds of 64 bits, so that their sum cannot
+                # overflow.
                 if not -(1 << 62) < present < (1 << 62) or not -(1 << 62) < value < (1 << 62):
                     return 0
                 new_value = present + value
@@ -118,11 +138,14 @@ cdef _Target find_target(object state, object name):
     except Exception:
         return None  # it will be raised again where the append is checked and refused
     base = pending.base
-    if pending.sealed or base.is_transient:
+    memory = base.attribute_memory
+    if pending.sealed or memory.is_transient:
         return None
     target = _Target.__new__(_Target)
     target.pending = pending
     target.changes = pending.attributes
+    target.older = pending.older
+    target.committed = memory.values
     target.segment_id = base.segment_id
     target.length = pending.length
     return target
@@ -197,6 +220,9 @@ cdef class _Run:
     cdef AppendOperation first
     cdef AppendOperation last
     cdef dict values
+    # The last append that changed all of ``values``, and those after it that changed some.
+    cdef AppendOperation complete
+    cdef list partial
     cdef long long count
     cdef list parts
     cdef Py_ssize_t joined_bytes
@@ -206,10 +232,18 @@ cdef class _Run:
         if self.first is None:
             self.first = operation
             self.values = operation.attribute_values
+            self.complete = operation
+            self.partial = []
             self.parts = []
             self.pieces = []
         elif operation.attribute_values:
             PyDict_Update(self.values, operation.attribute_values)
+            if PyDict_Size(operation.attribute_values) == PyDict_Size(self.values):
+                self.complete = operation
+                if self.partial:
+                    self.partial = []
+            else:
+                self.partial.append(operation)
         self.last = operation
         self.count += 1
         if operation.length:
@@ -223,6 +257,18 @@ cdef class _Run:
             if operation.length > JOINED_PART_BYTES_MAX:
                 self.end_piece()
         return 0
+
+    cdef dict change_numbers(self):
+        """Return the number of the last append that changed each value; None if it is ``last``."""
+        cdef AppendOperation operation
+        if self.complete is self.last or not self.values:
+            return None
+        numbers = dict.fromkeys(self.values, self.complete.sequence_number)
+        for operation in self.partial:
+            number = operation.sequence_number
+            for attribute_id in operation.attribute_values:
+                numbers[attribute_id] = number
+        return numbers
 
     cdef int end_piece(self) except -1:
         if self.parts:
@@ -266,9 +312,12 @@ def commit_appends(
     segments = metadata.segments
     for run in runs.values():
         run.end_piece()
+        numbers = run.change_numbers()
         # The last append with all values has the effect of all of them.
         run.last.attribute_values = run.values
-        metadata.apply(run.last, now_ms)
+        metadata._apply_append(run.last, now_ms)
+        if numbers is not None:
+            segments[run.last.segment_id].attribute_memory.set_change_numbers(numbers)
         memory_log.add_range(
             run.last.segment_id,
             run.first.offset,
@@ -308,5 +357,5 @@ cdef int release(object pending, _Run run) except -1:
         segment = pending._segments.get(run.last.segment_id)
         if segment is not None:
             segment.in_flight -= run.count - 1
-    pending.committed(run.last)
+    pending._release(run.last.segment_id, run.last.sequence_number)
     return 0

@@ -4,9 +4,11 @@ Owns: the classes ``Operation`` and ``AppendOperation``, and the bytes of append
 values. docs/formats/operations.md has the format.
 
 Invariants:
-1. An append is written straight into its data frame; only one that spans frames is first joined
-   elsewhere.
-2. No byte outside a record is read: bytes are an append or raise ``OperationDamagedError``.
+1. An append that fits into its data frame is written straight into it, with the same bytes as when
+   it is encoded first. An append that does not fit leaves the frame unchanged. Held by
+   ``test_an_operation_in_a_frame_has_the_same_bytes``.
+2. Any bytes are either decoded or refused with an error that says that the record is damaged. No
+   byte outside the record is read. Held by ``test_garbage_is_an_operation_or_damage``.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer

@@ -3,13 +3,28 @@
 Owns: the digest of a data frame, and the reading of digests back into operations. A digest lives in
 memory, and in the notes beside a journal; only this version of segstore on this machine reads it.
 
+Consecutive appends are replayed together, by segment. Any other operation ends such a batch, so
+that it finds the same state as when it was first executed.
+
+Example: a frame of 400,234 bytes has append 1 (100 bytes, segment 7, offset 0) and append 2
+(400,000 bytes, offset 100). Its digest has 252 bytes, and ``DigestReader.feed(digest, 5)`` returns
+one ``AppendBatch`` with one run:
+
+    first_sequence_number 1, last_sequence_number 2, first_offset 0
+    pieces  (0, <100 bytes>, ...)                 a short body is in the digest
+            (100, 400000, 5, 234, 4044236001)     a long one is at byte 234 of log entry 5, with its
+                                                  CRC32C
+
 Invariants:
-1. A digest has all of its frame except the bodies of long appends, of which it has place, length
-   and sum.
-2. A frame is checked before it is digested: bytes are a frame or raise ``FrameDamagedError``.
-3. Consecutive appends are replayed together, by segment; any other operation ends the run, so that
-   every operation meets the same state as when it happened.
-4. A ``feed`` that raises ``EntryNeededError`` has changed nothing.
+1. A replay of digests gives the same operations and the same bytes as a replay of the frames. After
+   a ``feed`` that raises ``EntryNeededError``, the same feed with the whole entry gives this result
+   too. Held by ``test_a_replay_of_digests_is_one_of_the_frames``.
+2. A digest leaves out the bodies of long appends, and has their place, length and checksum instead.
+   Held by ``test_a_digest_is_small``.
+3. A damaged frame is refused with ``FrameDamagedError`` and gets no digest. Held by
+   ``test_a_flipped_bit_is_damage``.
+4. An operation that is not an append is replayed at its place between the appends. Held by
+   ``test_other_operations_keep_their_place_between_appends``.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -21,7 +36,7 @@ from libc.string cimport memcpy, memset
 
 from _fast.big_endian cimport load16_big, load32_big, load64_big
 from _fast.crc cimport crc32c_of
-from _fast.log.data_frame cimport FIRST_PART, LAST_PART, PART_HEADER_BYTES, check_header
+from _fast.log.data_frame cimport FIRST_PART, LAST_PART, PART_HEADER_BYTES, check_frame
 from _fast.log.operations cimport AppendOperation, read_attributes
 
 from _fast.log.data_frame import FrameDamagedError
@@ -106,7 +121,7 @@ def digest_frame(frame not None, bint whole=False):
 
 
 cdef bytes digest_of(const unsigned char *data, Py_ssize_t length, bint whole):
-    cdef Py_ssize_t begin = check_header(data, length)
+    cdef Py_ssize_t begin = check_frame(data, length)
     cdef Py_ssize_t total = digest_parts(data, begin, length, whole, NULL)
     cdef bytes digest = PyBytes_FromStringAndSize(NULL, total)
     digest_parts(data, begin, length, whole, <unsigned char *>PyBytes_AS_STRING(digest))

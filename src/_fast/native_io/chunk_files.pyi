@@ -15,7 +15,7 @@ def write_files(
     """Write to files and sync them; return ``(outcome, errno, length before)`` for each.
 
     Each request is ``(path, final path or None, offset, buffers)``; a file with a final path is new
-    and is renamed when it is durable. An offset behind the file's end is refused.
+    and is renamed when it is durable. An offset past the file's end is refused.
     """
 
 def sync_directories(paths: list[bytes]) -> list[int]:

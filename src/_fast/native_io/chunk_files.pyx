@@ -1,11 +1,11 @@
 """Writes to many files and syncs them, without the interpreter's lock.
 
+The GIL is released once for all files. No Python object is used meanwhile, and references keep the
+buffers alive. The caller must not change the lists before the call returns.
+
 Invariants:
-1. The GIL is released once for all files, and no Python object is touched without it; the buffers
-   are held meanwhile.
-2. A file that fails does not prevent others from being written.
-3. Every opened descriptor is closed, whatever fails.
-4. The caller does not change the lists before the call returns.
+1. When one file cannot be opened, written or renamed, all others are still written, and every file
+   descriptor is closed. Held by ``test_a_file_that_fails_keeps_no_other_from_being_written``.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -98,7 +98,7 @@ def write_files(list requests):
     """Write to files and sync them; return ``(outcome, errno, length before)`` for each.
 
     Each request is ``(path, final path or None, offset, buffers)``; a file with a final path is new
-    and is renamed when it is durable. An offset behind the file's end is refused.
+    and is renamed when it is durable. An offset past the file's end is refused.
     """
     cdef Py_ssize_t count = len(requests), index, number
     cdef _File *files = <_File *>calloc(<size_t>max(1, count), sizeof(_File))

@@ -4,10 +4,15 @@ Owns: ``JournalThread``, its queue of batches, and the memory in which it lays t
 docs/formats/journal.md has the format.
 
 Invariants:
-1. Batches are written one after the other, in the order of ``submit``. After an incomplete write,
-   no batch is written until ``resume``.
-2. The objects of a batch are held from ``submit`` until ``fetch_results`` has returned it.
-3. The thread touches no Python object: ``submit`` copies or pins what it needs.
+1. Batches are written one at a time, in the order of ``submit``. Held by
+   ``test_batches_are_over_in_the_order_in_which_they_were_submitted``. After a batch that was not
+   written completely, no later batch is written until ``resume`` is called. Held by
+   ``test_after_a_batch_that_was_not_written_none_is_until_it_resumes``.
+2. The buffers of a batch cannot be resized or freed from ``submit`` until ``fetch_results`` has
+   returned the batch. Held by ``test_what_is_written_is_held_until_it_is_taken``.
+3. The thread writes even while another thread keeps the interpreter lock. Held by
+   ``test_it_writes_while_nobody_lets_go_of_the_interpreters_lock``. Therefore it uses no Python
+   object: ``submit`` copies or pins what the thread needs.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -158,7 +163,7 @@ cdef size_t batch_bytes(const Job *job) noexcept nogil:
 
 
 cdef void lay_out(const Job *job, unsigned char *memory) noexcept nogil:
-    """Write the batch into ``memory``, and zeros behind it up to ``job.length``."""
+    """Write the batch into ``memory``, and zeros after it up to ``job.length``."""
     cdef unsigned char *head = memory + BATCH_HEADER_BYTES
     cdef unsigned char *place
     cdef const Entry *entry

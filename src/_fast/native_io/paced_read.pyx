@@ -1,8 +1,11 @@
 """Reads of a file in pieces, one after the other, without the interpreter's lock between them.
 
+Only one piece at a time is requested from the kernel, so another process that uses the disk waits
+for at most one piece. The owner of the memory is kept alive during the read.
+
 Invariants:
-1. Nothing is written outside of the given memory, whose owner is held meanwhile.
-2. One piece at a time is requested from the kernel, so other users of the disk wait for no more.
+1. When the file ends early, the bytes of the memory after the end are unchanged, as are the bytes
+   around the memory. Held by ``test_memory_has_what_the_file_has``.
 """
 
 from cpython.buffer cimport (

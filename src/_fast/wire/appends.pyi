@@ -3,6 +3,8 @@ from typing import TypeVar
 
 from typing_extensions import Buffer
 
+from _fast.metrics.recorders import Counter, Histogram
+
 C = TypeVar("C")
 
 class Append:
@@ -66,6 +68,15 @@ class Acknowledgement:
     def to_bytes(self) -> bytes:
         """Return the reply's bytes; afterwards it counts as sent."""
 
+class AppendMeter:
+    """Measures the appends that became durable: their delay, their bytes and their events."""
+
+    def __init__(
+        self, nanoseconds: Histogram, bytes_appended: Counter, events_appended: Counter
+    ) -> None: ...
+    def record(self, append: Append) -> None:
+        """Record that an append is durable now."""
+
 class AppendDecoder:
     """The incoming commands of one server connection. Any error leaves it unusable.
 
@@ -88,7 +99,7 @@ class AppendDecoder:
     def decode(
         self, data: Buffer, decode_other: Callable[[int, int, int], C]
     ) -> tuple[list[C | Append], int]:
-        """Return the appends and other commands in ``data``, and the position behind the last of
+        """Return the appends and other commands in ``data``, and the position after the last of
         them.
 
         ``decode_other(code, start, end)`` returns the command in a payload; it is also called for

@@ -4,12 +4,18 @@ Owns: the writers that a connection has set up, its open append block, and the r
 bytes of ``DataAppended``.
 
 Invariants:
-1. A writer is known from its SetupAppend on; a second SetupAppend starts it afresh.
-2. A writer's last event number never goes backwards on a connection.
-3. Between an AppendBlock and its AppendBlockEnd no other append command comes.
-4. An append's data is copied once, from the receive buffer into the ``Append``; twice when its
-   block and its end came in different reads.
-5. Every length that a peer sent is checked against its frame before it is used.
+1. A second SetupAppend of a writer replaces its segment and its last event number. Held by
+   ``test_setting_a_writer_up_again_replaces_its_segment_and_starts_its_numbers_afresh``.
+2. When the event number of a writer is lower than the one before on the same connection, the
+   connection fails. Held by ``test_an_event_number_may_repeat_but_not_go_back``.
+3. When another append command comes between an AppendBlock and its AppendBlockEnd, the connection
+   fails. Held by ``test_no_other_append_command_may_stand_inside_a_block``.
+4. When an AppendBlock and its AppendBlockEnd arrive in the same read, the data are copied once,
+   from the receive buffer into the ``Append``. Held by
+   ``test_an_appends_data_is_copied_once_out_of_the_receive_buffer``. When they arrive in different
+   reads, the data are copied twice.
+5. When a length from a peer exceeds the frame that contains it, the connection fails and no byte
+   outside the frame is read. Held by ``test_an_append_commands_data_lies_within_it``.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -17,6 +23,7 @@ from libc.stdint cimport uint64_t
 from libc.string cimport memcmp, memcpy
 
 from _fast.big_endian cimport store32_big, store64_big
+from _fast.metrics.recorders cimport Counter, Histogram, monotonic_ns
 from _fast.wire.frames cimport int32_at, int64_at, next_frame
 
 from _fast.wire.frames import FrameError
@@ -55,6 +62,7 @@ cdef class Append:
     cdef readonly long long last_event_number
     cdef readonly long long request_id
     cdef readonly object expected_offset
+    cdef long long _received_ns
 
     def __init__(
         self,
@@ -73,6 +81,7 @@ cdef class Append:
         self.last_event_number = last_event_number
         self.request_id = request_id
         self.expected_offset = expected_offset
+        self._received_ns = monotonic_ns()
 
     def _key(self):
         return (
@@ -150,6 +159,30 @@ cdef class Acknowledgement:
         return reply
 
 
+cdef class AppendMeter:
+    """Measures the appends that became durable: their delay, their bytes and their events."""
+
+    cdef Histogram _nanoseconds
+    cdef Counter _bytes
+    cdef Counter _events
+
+    def __init__(
+        self,
+        Histogram nanoseconds not None,
+        Counter bytes_appended not None,
+        Counter events_appended not None,
+    ):
+        self._nanoseconds = nanoseconds
+        self._bytes = bytes_appended
+        self._events = events_appended
+
+    cpdef void record(self, Append append):
+        """Record that an append is durable now."""
+        self._nanoseconds.record_since(append._received_ns)
+        self._bytes.add(len(append.data))
+        self._events.add(append.event_count)
+
+
 cdef class _Writer:
     cdef bytes writer_id
     cdef str segment
@@ -206,7 +239,7 @@ cdef class AppendDecoder:
         self._recent = None
 
     def decode(self, const unsigned char[::1] data not None, decode_other not None):
-        """Return the appends and other commands in ``data``, and the position behind the last of
+        """Return the appends and other commands in ``data``, and the position after the last of
         them.
 
         ``decode_other(code, start, end)`` returns the command in a payload; it is also called for
@@ -417,6 +450,7 @@ cdef Append _make(
     append.last_event_number = event_number
     append.request_id = request_id
     append.expected_offset = expected_offset
+    append._received_ns = monotonic_ns()
     return append
 
 

@@ -3,10 +3,15 @@
 Owns: the walk from header to header. An event is an int32 zero, an int32 length, and the bytes.
 
 Invariants:
-1. No byte outside the buffer is read: a length is compared with the rest before it is used.
-2. Allocations are bounded by the buffer's length, never by what a header claims.
-3. An event counts whole or not at all; the position of the first that does not count is returned.
-4. Both functions find the events that ``pravega_wire.event_framing`` finds.
+1. No byte outside the buffer is read, even if another thread changes the buffer during the call.
+   Held by ``test_bytes_that_change_meanwhile_lead_nowhere_outside``.
+2. The allocated memory is proportional to the length of the buffer, whatever length a header
+   declares. Held by ``test_a_length_that_is_not_there_asks_for_no_memory``.
+3. When the buffer ends within an event, the position of that event is returned, and a later call
+   with more bytes finds it whole. Held by
+   ``test_a_stream_of_pieces_gives_the_events_of_the_whole``.
+4. Both functions find the same events and errors as the decoder in Python. Held by
+   ``test_events_are_found_where_the_plain_reading_finds_them``.
 """
 
 from cpython.buffer cimport (
@@ -220,7 +225,7 @@ def scan_events(data not None, offsets=None, *, Py_ssize_t position=0):
             finally:
                 PyBuffer_Release(&target)
             return count, walk.position
-        # As many as if all were as long as the first.
+        # Allocate for as many events as there are if all are as long as the first.
         spans = new_column(b"q", sizeof(int64_t), SPAN_NUMBERS * guess(&walk))
         if view.len - position >= NOGIL_BYTES:
             with nogil:

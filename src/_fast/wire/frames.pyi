@@ -6,7 +6,7 @@ class FrameError(ValueError):
 def scan_frames(
     data: Buffer, position: int, accepted: bytes, payload_max: int
 ) -> tuple[list[tuple[int, int, int]], int]:
-    """Return the complete frames from ``position`` on, and the position behind the last one.
+    """Return the complete frames from ``position`` on, and the position after the last one.
 
     Each frame is a tuple of its type code, its payload's start and its payload's end. Byte
     ``code + 128`` of ``accepted`` (256 bytes) is not zero for each allowed type.

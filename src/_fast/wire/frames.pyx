@@ -2,9 +2,20 @@
 
 A frame is an int32 type, an int32 payload length and the payload, all big endian.
 
+Example: Hello is type -127 (docs/formats/wire-protocol.md has another example). Its frame has 16
+bytes, and the buffer also has the first 3 bytes of the next frame:
+
+    ffffff81 00000008 00000010 00000005 ffffff    position 0: type -127, payload of 8 bytes
+    ([(-127, 8, 16)], 16)                         the result: type, payload's start and end;
+                                                  the next scan begins at byte 16
+
 Invariants:
-1. A header is checked as soon as it is there, before any byte of its payload is awaited.
-2. Every access is within the buffer, whatever the peer sent.
+1. A type that is not accepted is refused after 4 bytes, and a length that is not allowed after 8
+   bytes, before any byte of the payload has arrived. Held by
+   ``test_a_type_that_may_not_come_is_refused_before_its_length_is_there`` and
+   ``test_a_length_that_may_not_be_is_refused_before_its_payload_is_there``.
+2. Any bytes give the same frames or the same error as the decoder in Python, and no byte outside
+   the buffer is read. Held by ``test_garbage_is_scanned_like_slowly``.
 """
 
 cdef Py_ssize_t HEADER_BYTES = 8
@@ -60,7 +71,7 @@ def scan_frames(
     bytes accepted not None,
     Py_ssize_t payload_max,
 ):
-    """Return the complete frames from ``position`` on, and the position behind the last one.
+    """Return the complete frames from ``position`` on, and the position after the last one.
 
     Each frame is a tuple of its type code, its payload's start and its payload's end. Byte ``code +
     128`` of ``accepted`` (256 bytes) is not zero for each allowed type. Raises ``FrameError`` for

@@ -1,8 +1,12 @@
 """Copies many buffers into one.
 
+Large buffers are copied without the interpreter's lock. References keep the buffers alive
+meanwhile.
+
 Invariants:
-1. Nothing is written outside the target.
-2. Large pieces are copied without the interpreter's lock; the buffers are held meanwhile.
+1. When the buffers are longer than the target, the copy ends at the target's end. When they are
+   shorter, the rest of the target is unchanged. Held by
+   ``test_buffers_lie_side_by_side_until_the_target_is_full``.
 """
 
 from cpython.buffer cimport (

@@ -1,12 +1,17 @@
-"""Lends memory, which comes back by itself when its last view is gone.
+"""Lends memory, which becomes free again when its last view is released.
 
 Owns: blocks of memory of one length, aligned to pages, and the list of free ones.
 
+A free block keeps its pages until it is dropped, so that the kernel need not allocate them again.
+
 Invariants:
-1. A block belongs to one loan at a time. It is free again when its loan is gone, and a loan lives
-   as long as any view of it, in whatever thread.
-2. The block that came back last is lent first, because it is warm. At most ``free_max`` stay free.
-3. A free block keeps its pages until it is dropped, so that they need not be allocated again.
+1. Two loans never share memory. Held by ``test_no_two_loans_share_memory``.
+2. A block becomes free when the last view of its loan is released. Held by
+   ``test_a_block_comes_back_when_its_last_view_has_gone``. Any thread may release it. Held by
+   ``test_loans_may_end_in_any_thread``.
+3. The block that was returned last is lent first, because the processor's caches may still have it.
+   Held by ``test_the_block_that_came_back_last_is_lent_first``. At most ``free_max`` blocks stay
+   free. Held by ``test_no_two_loans_share_memory``.
 """
 
 cimport cython

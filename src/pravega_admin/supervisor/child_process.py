@@ -2,33 +2,61 @@
 
 Owns: a child's environment, its descriptors and its pid file.
 
+Children are started from a thread that lives at least as long as they do; see ``child_protocol``.
+
 Invariants:
-1. This module imports almost nothing: the supervisor has it in memory for as long as a store runs,
-   and the first children start before anything slow is imported.
-2. Children are started from a thread that lives as long as they should; see ``child_protocol``.
-3. A process is known by its id alone, so that another program that replaces this one in the same
-   process can continue with its children.
+1. No event loop and none of the slow standard modules is imported: the supervisor keeps its imports
+   in memory as long as a store runs. Held by ``test_a_supervisor_has_little_in_memory``.
+2. When another program replaces the supervisor's in the same process (``exec``), it supervises the
+   running children, which it knows by their process ids. Held by
+   ``test_another_program_in_the_same_process_goes_on_with_the_children``.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 
-from pravega_admin.run_directory import RunDirectory
 from pravega_admin.supervisor.child_protocol import READY_VARIABLE, SUPERVISOR_VARIABLE
+from pravega_admin.supervisor.run_directory import RunDirectory
+
+KILL_SECONDS_MAX = 5.0
+"""Maximum time, in seconds, that a killed process may take to end. A process that waits for a disk,
+or for a mount that is away, takes longer, and no signal can end it."""
+KILL_POLL_SECONDS = 0.01
 
 
 class ChildSpec:
-    """A process to keep running; ``drain_seconds`` is how long it may take to end by itself."""
+    """A process to keep running; ``drain_seconds`` is how long it may take to end by itself.
 
-    __slots__ = ("command", "drain_seconds", "name")
+    ``log_path`` names the file that only this process writes its output to, if there is one. With
+    ``once`` it is no server: it ends with exit code 0 when its work is done, and those that are
+    listed after it need that.
+    """
 
-    def __init__(self, name: str, command: tuple[str, ...], drain_seconds: float = 10.0) -> None:
+    __slots__ = ("command", "drain_seconds", "log_path", "name", "once")
+
+    def __init__(
+        self,
+        name: str,
+        command: tuple[str, ...],
+        drain_seconds: float = 10.0,
+        log_path: str | None = None,
+        once: bool = False,
+    ) -> None:
         self.name = name
         self.command = command
         self.drain_seconds = drain_seconds
+        self.log_path = log_path
+        self.once = once
+
+    @property
+    def kind(self) -> str:
+        """Return the name without the number at its end."""
+        return self.name.rstrip("0123456789").rstrip("-")
 
 
 class ChildProcess:
@@ -51,17 +79,27 @@ class ChildProcess:
         assert code is not None
         return code
 
-    def send_signal(self, number: int) -> None:
-        """Send a signal, unless the process has ended."""
-        # It keeps its id, as a zombie, until we have waited for it.
-        if self.poll() is None:
-            os.kill(self.pid, number)
+    def close_verdict(self) -> None:
+        """Close the pipe on which the process reports its start. Idempotent."""
+        if self.verdict_pipe >= 0:
+            os.close(self.verdict_pipe)
+            self.verdict_pipe = -1
+
+    def kill_group(self) -> None:
+        """Kill the process with all that it has started, unless it was waited for."""
+        # An ended process keeps its id, as a zombie, until we have waited for it, so the process
+        # group is still the child's.
+        if self._code is None:
+            with suppress(OSError):
+                os.killpg(self.pid, signal.SIGKILL)
 
     def abandon(self) -> None:
-        """End a process that was not taken over."""
-        os.close(self.verdict_pipe)
-        self.send_signal(signal.SIGKILL)
-        self.wait()
+        """End a process that was not taken over, or leave it if not even the system can end it."""
+        self.close_verdict()
+        self.kill_group()
+        deadline = time.monotonic() + KILL_SECONDS_MAX
+        while self.poll() is None and time.monotonic() < deadline:
+            time.sleep(KILL_POLL_SECONDS)
 
     def _wait(self, options: int) -> int | None:
         if self._code is None:
@@ -101,7 +139,7 @@ def start_process(
     """Start a child that inherits these descriptors."""
     reader, writer = os.pipe()
     environment = {
-        # Otherwise each thread keeps some MB of its own for pieces that it once read or wrote.
+        # With the default, the allocator keeps some MB per thread of memory that was freed.
         "MALLOC_ARENA_MAX": "1",
         **os.environ,
         SUPERVISOR_VARIABLE: str(os.getpid()),
@@ -119,7 +157,7 @@ def start_process(
                 # Each is duplicated onto itself, which makes it inheritable.
                 *((os.POSIX_SPAWN_DUP2, each, each) for each in (writer, *inherited)),
             ],
-            # Ctrl-C is for the supervisor alone.
+            # Ctrl-C must reach the supervisor alone, which then ends the children.
             setpgroup=0,
             setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),
         )

@@ -5,10 +5,11 @@ Owns: the children that were started early, and the delivery of their settings.
 A child gets, over a socket, its settings as JSON up to the end of the stream, and with the first
 bytes the descriptor of the data directory's lock and, if there is one, that of the log file.
 
+This module has few imports, because children are started only after them.
+
 Invariants:
-1. This module imports almost nothing, because the start waits for its imports.
-2. A child that never gets settings ends silently: when the socket is closed, or when the command
-   line has ended.
+1. A child that gets no settings ends without a message: when its socket is closed, or when the
+   command line has ended. Held by ``test_a_child_that_gets_no_settings_ends_without_a_word``.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ import socket
 import sys
 from collections.abc import Sequence
 
-from pravega_admin.run_directory import RunDirectory
 from pravega_admin.supervisor.child_process import (
     ChildProcess,
     ChildSpec,
@@ -26,6 +26,7 @@ from pravega_admin.supervisor.child_process import (
     start_process,
     write_pid_or_abandon,
 )
+from pravega_admin.supervisor.run_directory import RunDirectory
 
 RECEIVED_BYTES = 64 * 1024
 
@@ -78,7 +79,7 @@ def receive_settings(descriptor: int) -> str | None:
             data += more
     if not data:
         return None
-    # The first one is the lock: held for as long as it is open.
+    # The first descriptor is the lock, which is held until the descriptor is closed.
     for log_file in descriptors[1:]:
         os.dup2(log_file, 1)
         os.dup2(log_file, 2)

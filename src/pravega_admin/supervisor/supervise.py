@@ -5,9 +5,10 @@ its own program (``exec``): the process, its id, its children and its descriptor
 memory of the command line is freed.
 
 Invariants:
-1. This module imports almost nothing, see ``supervisor``.
-2. A failure is one sentence on stderr and an exit code, as in the command line; with its
-   ``--debug``, a traceback.
+1. No event loop and none of the slow standard modules is imported: the supervisor keeps its imports
+   in memory as long as a store runs. Held by ``test_a_supervisor_has_little_in_memory``.
+2. A failure is one sentence on stderr and an exit code, as in the command line. With ``--debug`` it
+   has a traceback. Held by ``test_a_traceback_is_shown_after_the_exec_when_it_is_asked_for``.
 """
 
 from __future__ import annotations
@@ -18,15 +19,14 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from types import FrameType
-from typing import TextIO
 
 from pravega_admin.errors import EXIT_OK, exit_code_of, report_error
-from pravega_admin.run_directory import SUPERVISOR, RunDirectory
-from pravega_admin.service_manager import notify_ready
 from pravega_admin.supervisor.child_process import ChildProcess, ChildSpec
+from pravega_admin.supervisor.run_directory import SUPERVISOR, RunDirectory
+from pravega_admin.supervisor.service_manager import notify_ready
 from pravega_admin.supervisor.supervisor import Supervisor
+from pravega_admin.supervisor.terminal import print_at_once
 
 
 def become_supervisor(
@@ -81,27 +81,15 @@ def main(arguments: Sequence[str]) -> int:
             for child in task["children"]
         ],
         directory=directory,
-        report=lambda sentence: _print_message(f"segstore: {sentence}"),
+        report=lambda sentence: print_at_once(f"segstore: {sentence}", sys.stderr),
         log_file=task["log_file"],
         started=[ChildProcess(child["pid"], child["verdict_pipe"]) for child in task["children"]],
     )
-    signals = 0
-
-    def end(number: int, frame: FrameType | None) -> None:
-        nonlocal signals
-        signals += 1
-        if signals == 1:
-            _print_message("stopping; press Ctrl-C again to stop at once")
-            supervisor.stop()
-        else:
-            supervisor.kill_all()
-
-    signal.signal(signal.SIGTERM, end)
-    signal.signal(signal.SIGINT, end)
+    end_by_signals(supervisor)
 
     def welcome() -> None:
         seconds = time.monotonic() - task["began"]
-        _print(f"{task['welcome']}\n\nsegstore is ready in {seconds:.2f} s", sys.stdout)
+        print_at_once(f"{task['welcome']}\n\nsegstore is ready in {seconds:.2f} s", sys.stdout)
         notify_ready()
 
     try:
@@ -116,19 +104,26 @@ def main(arguments: Sequence[str]) -> int:
     return EXIT_OK
 
 
+def end_by_signals(supervisor: Supervisor) -> None:
+    """Let the first SIGTERM or Ctrl-C stop the supervisor, and a second one kill its children."""
+    signals = 0
+
+    def end(number: int, frame: FrameType | None) -> None:
+        nonlocal signals
+        signals += 1
+        if signals == 1:
+            print_at_once("stopping; press Ctrl-C again to stop at once", sys.stderr)
+            supervisor.stop()
+        else:
+            supervisor.kill_all()
+
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, end)
+
+
 def _descriptors(task: Mapping[str, object]) -> list[int]:
     """Return the descriptors that a task waits for."""
     children = task["children"]
     assert isinstance(children, list)
     found = [task["lock"], task["log_file"], *(child["verdict_pipe"] for child in children)]
     return [descriptor for descriptor in found if isinstance(descriptor, int)]
-
-
-def _print_message(text: str) -> None:
-    _print(text, sys.stderr)
-
-
-def _print(text: str, stream: TextIO) -> None:
-    """Print a line, or drop it if the stream cannot accept it, such as a file on a full disk."""
-    with suppress(OSError):
-        print(text, file=stream, flush=True)

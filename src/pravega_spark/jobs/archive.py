@@ -31,7 +31,7 @@ def archive(
     follow: bool = False,
     max_bytes_per_trigger: int = 0,
 ) -> StreamingQuery:
-    """Start the query. Without ``follow`` it ends with the present events.
+    """Start the query. Without ``follow`` it ends when the events that exist now are archived.
 
     ``columns`` is a DDL such as ``"user string, price double"`` for events that are JSON;
     ``partition_by`` names columns of it.
@@ -57,7 +57,7 @@ def archive(
 
 
 def parse(events: DataFrame, columns: str) -> DataFrame:
-    """Return the events with their place, and the columns of their JSON if any are wanted."""
+    """Return the events, each with its segment and offset, and ``columns`` read from their JSON."""
     place = [col("segment_id"), col("offset")]
     if not columns:
         return events.select(col("event"), *place)

@@ -11,6 +11,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import col, expr
 from pyspark.sql.streaming.query import StreamingQuery
 
+FILES_PER_TRIGGER = 64
+"""Maximum number of files in a batch."""
+
 
 def ingest(
     spark: SparkSession,
@@ -23,12 +26,12 @@ def ingest(
     key: str = "",
     segments: int = 1,
     follow: bool = False,
-    files_per_trigger: int = 64,
+    files_per_trigger: int = FILES_PER_TRIGGER,
 ) -> StreamingQuery:
     """Start the query. ``key`` is an SQL expression over the line, ``value``.
 
-    ``segments`` is for a stream that does not exist yet. Without ``follow`` the query ends with
-    the files that are there now.
+    ``segments`` is for a stream that does not exist yet. Without ``follow`` the query ends when the
+    files that exist now are written.
     """
     lines = (
         spark.readStream.format("text").option("maxFilesPerTrigger", files_per_trigger).load(source)

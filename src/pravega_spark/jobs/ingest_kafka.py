@@ -13,7 +13,7 @@ from pyspark.sql.functions import col, expr
 from pyspark.sql.streaming.query import StreamingQuery
 
 KAFKA_PACKAGE = "org.apache.spark:spark-sql-kafka-0-10_2.13"
-"""The Maven coordinate of Spark's Kafka source, without its version: that is Spark's own."""
+"""The Maven coordinate of Spark's Kafka source, without the version, which is that of Spark."""
 
 
 def ingest_kafka(
@@ -30,10 +30,11 @@ def ingest_kafka(
     follow: bool = False,
     records_per_trigger: int = 500_000,
 ) -> StreamingQuery:
-    """Start the query. ``key`` is an SQL expression over the record; else its own key counts.
+    """Start the query. ``key`` is an SQL expression over the record; without it, the record's key
+    becomes the routing key.
 
-    ``segments`` is for a stream that does not exist yet. Without ``follow`` the query ends with
-    the records that are there now.
+    ``segments`` is for a stream that does not exist yet. Without ``follow`` the query ends when the
+    records that exist now are written.
     """
     records = (
         spark.readStream.format("kafka")

@@ -22,20 +22,31 @@ POLL_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of a job since its present start."""
+    """The progress of a job since it was started last."""
 
     rows: int
     batches: int
     seconds: float
     lag_bytes: int | None = None
-    """Bytes that are stored and not yet read, as of the last batch; None if no stream is read."""
+    """Number of stored bytes that the last batch had not read; None if no stream is read."""
+
+    def share_of(self, total: int, batch_bytes: int, batch_share: float) -> float:
+        """Return the part of ``total`` bytes that was read, from 0 to 1.
+
+        ``batch_share`` is the part of the present batch that was read; the batch has at most
+        ``batch_bytes``.
+        """
+        read = min(total, self.batches * batch_bytes)
+        if self.batches and self.lag_bytes is not None:
+            read = max(0, total - self.lag_bytes)
+        return min(1.0, (read + batch_share * min(batch_bytes, total - read)) / total)
 
 
 Told = Callable[[Progress], None]
 
 
 def run_query(query: StreamingQuery, told: Told) -> Progress:
-    """Wait until a query ends and return its result; ``told`` gets its progress.
+    """Wait until a query ends and return its result; ``told`` is called with its progress.
 
     An interrupt stops the query: its checkpoint lets it continue later.
     """
@@ -46,7 +57,7 @@ def run_query(query: StreamingQuery, told: Told) -> Progress:
         while True:
             ended = not query.isActive
             if ended:
-                # Raises what ended the query, if it failed.
+                # This call raises the query's error if the query failed.
                 query.awaitTermination()
             for report in query.recentProgress:
                 if report.batchId > last_batch:
@@ -67,10 +78,11 @@ def run_query(query: StreamingQuery, told: Told) -> Progress:
 
 
 def sum_lags(sources: Iterable[Any]) -> int | None:
-    """Return the bytes between what a batch read and what was stored; None without streams.
+    """Return the number of bytes that were stored but not read by a batch; None without streams.
 
-    ``sources`` are those of a query's progress. Successors of the batch's segments count from their
-    beginning; segments between them, after several scales, are not seen.
+    ``sources`` are those of a query's progress. They name the offsets of the last batch, and the
+    latest ones. A segment that only the latest offsets name counts from its beginning. Segments
+    that were created and sealed between the two are not counted.
     """
     lags = []
     for source in sources:
@@ -83,7 +95,7 @@ def sum_lags(sources: Iterable[Any]) -> int | None:
 
 
 def cause_of(error: Exception) -> str:
-    """Return the one sentence with the reason in Spark's page of an error."""
+    """Return the sentence with the reason from the long text of an error of Spark."""
     text = str(error)
     for line in reversed(text.splitlines()):
         # A Python worker's error is the last line of its traceback: "module.Class: sentence".

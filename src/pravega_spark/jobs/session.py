@@ -6,12 +6,13 @@ Owns: the settings that a job needs. Everything else comes from ``spark-submit``
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import IO, Any
 
 import pyspark
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from pravega_spark.jobs.ingest_kafka import KAFKA_PACKAGE
@@ -21,38 +22,55 @@ CONNECT_SCHEME = "sc://"
 
 LOCAL_SETTINGS = {
     "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # Executors report their counts of rows with each heartbeat.
+    "spark.executor.heartbeatInterval": "1s",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
 }
-"""Settings for a master in this process: nothing listens beyond the machine itself."""
+"""Settings for a master in this process. Its ports can be reached from the same machine only."""
 
 
 KAFKA_SETTINGS = {"spark.jars.packages": f"{KAFKA_PACKAGE}:{pyspark.__version__}"}
 """The package with Spark's Kafka source, which PySpark lacks: Spark fetches it."""
 
 
+def needs_java(master: str) -> bool:
+    """Return whether a session with this master starts Java in this process, which has none yet."""
+    is_started = "PYSPARK_GATEWAY_PORT" in os.environ or SparkContext._gateway is not None
+    return not master.startswith(CONNECT_SCHEME) and not is_started
+
+
 @contextmanager
 def open_session(
-    name: str, *, master: str, settings: Mapping[str, str] | None = None
+    name: str,
+    *,
+    master: str,
+    settings: Mapping[str, str] | None = None,
+    messages: IO[bytes] | None = None,
 ) -> Iterator[SparkSession]:
     """Yield a session with the data source registered, and stop it afterwards.
 
     A session that the caller has already is used as it is, and stays open. A master that begins
-    with ``sc://`` is a Spark Connect server, which needs no Java on this machine.
+    with ``sc://`` is a Spark Connect server, which needs no Java on this machine. The output of
+    Spark's processes goes to the file ``messages``; without it, to the streams of this process.
     """
     active = SparkSession.getActiveSession()
     if active is not None:
         active.dataSource.register(PravegaDataSource)
         yield active
         return
-    # Workers must find this package where we did.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     is_remote = master.startswith(CONNECT_SCHEME)
     start: Any = SparkSession.builder
     builder = start.remote(master) if is_remote else start.master(master).appName(name)
     given = {**(LOCAL_SETTINGS if master.startswith("local") else {}), **(settings or {})}
     for key, value in given.items():
         builder = builder.config(key, value)
+    if not is_remote and messages is not None:
+        conf = SparkConf().setMaster(master).setAppName(name).setAll(list(given.items()))
+        streams = {"stdout": messages, "stderr": messages}
+        launch: Any = launch_gateway
+        SparkContext(conf=conf, gateway=launch(conf, popen_kwargs=streams))
     spark: SparkSession = builder.getOrCreate()
     if not is_remote:
         spark.sparkContext.setLogLevel("OFF")

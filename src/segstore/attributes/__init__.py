@@ -1,1 +1,1 @@
-"""Segments' attributes in tier 2: the index of each, and reads through memory and index."""
+"""Attributes of segments in tier 2: the index of each segment, and reads from memory and index."""

@@ -1,12 +1,14 @@
-"""The attribute indexes of a container's segments, and reads through memory and index.
+"""The attribute indexes of a container's segments, and reads of attributes from memory and index.
 
-Owns: which indexes are open; how what an index says gets into memory.
+Owns: the set of open indexes, and the loading of values from an index into memory.
 
 Invariants:
-1. A segment has at most one open index, and one that is in use stays open: nobody reads a tree that
-   somebody else has left behind.
-2. What an index says is taken over in the same step in which it says so, and only where nothing is
-   in memory: what is in memory is as new or newer.
+1. While an index of a segment is in use, it stays open, and no second one is opened, which would
+   not see the updates of the first. Held by
+   ``test_an_index_in_use_stays_open_and_is_the_only_one``.
+2. When an attribute changes while its value is read from the index, the change stays: what memory
+   has is as new as the index, or newer. Held by
+   ``test_what_is_read_does_not_overwrite_what_was_changed_meanwhile``.
 """
 
 from __future__ import annotations
@@ -24,10 +26,10 @@ from segstore.model.metadata import SegmentMetadata
 from segstore.model.segment_attributes import AttributeCache
 
 OPEN_COUNT_MAX: Final = 1024
-"""Maximum count of a container's indexes that stay open without use; small ones take about 2
-KiB."""
+"""Maximum count of a container's unused indexes that stay open; a small one takes about 2 KiB of
+memory."""
 SCAN_COUNT_MAX: Final = 1000
-"""Maximum number of attributes that an iteration gets from an index at once."""
+"""Maximum number of attributes in one page of an iteration."""
 
 AttributePage = list[tuple[AttributeId, int]]
 
@@ -51,7 +53,7 @@ class AttributeIndexes:
 
     @contextmanager
     def use(self, segment: SegmentMetadata) -> Iterator[AttributeIndex]:
-        """Yield the segment's index, and hold it open until the block ends."""
+        """Yield the segment's index, which stays open until the block ends."""
         opened = self._open.pop(segment.segment_id, None) or _OpenIndex(
             AttributeIndex(
                 attribute_segment_name(segment.storage_name),
@@ -79,10 +81,8 @@ class AttributeIndexes:
                 del self._open[number]
 
     def find_now(self, segment: SegmentMetadata, attribute_id: AttributeId) -> int | None:
-        """Return an attribute's value from the index if no page has to be read for it; else None.
-
-        A missing attribute has the null value.
-        """
+        """Return an attribute's value from the index, ``NULL_ATTRIBUTE_VALUE`` if it is missing,
+        and None if a page has to be read for it."""
         opened = self._open.pop(segment.segment_id, None)
         if opened is None:
             return None
@@ -94,16 +94,16 @@ class AttributeIndexes:
         self._open.pop(segment.segment_id, None)
 
     async def delete(self, segment_id: int, storage_name: str) -> None:
-        """Delete what tier 2 has of a segment's attributes; nothing there is fine."""
+        """Delete a segment's attribute index in tier 2, if there is one."""
         self._open.pop(segment_id, None)
         await self._storage.delete(attribute_segment_name(storage_name))
 
     async def load(
         self, segment: SegmentMetadata, attribute_ids: Iterable[AttributeId]
     ) -> list[AttributeId]:
-        """Load attributes that only the index has; return the ones that were loaded.
+        """Load those of the attributes that only the index has into memory; return their ids.
 
-        They stay in memory until they are given to the attribute cache. Raises
+        They stay in memory until the caller adds them to the attribute cache. Raises
         ``NoSuchSegmentError`` when the segment was removed meanwhile, and ``StorageError``.
         """
         memory = segment.attribute_memory
@@ -117,12 +117,13 @@ class AttributeIndexes:
     async def get(
         self, segment: SegmentMetadata, attribute_ids: Sequence[AttributeId]
     ) -> dict[AttributeId, int]:
-        """Return the values of those attributes that exist. Raises like ``load``."""
+        """Return the values of those of the attributes that exist. Raises the errors of
+        ``load``."""
         memory = segment.attribute_memory
         loaded: list[AttributeId] = []
         segment.was_used = True
         try:
-            # Attributes that were in memory may have been evicted while the rest was read.
+            # While some attributes were read, others may have been evicted.
             while lacking := [each for each in attribute_ids if memory.lacks(each)]:
                 loaded += await self.load(segment, lacking)
             return {
@@ -136,8 +137,8 @@ class AttributeIndexes:
                 self._cache.touch(memory, attribute_ids)
 
     def get_now(self, segment: SegmentMetadata, attribute_id: AttributeId) -> int | None:
-        """Return an attribute's value (the null value if it has none), or None if tier 2 must be
-        read."""
+        """Return an attribute's value, ``NULL_ATTRIBUTE_VALUE`` if it is absent, and None if tier 2
+        has to be read."""
         segment.was_used = True
         memory = segment.attribute_memory
         if memory.lacks(attribute_id):
@@ -147,9 +148,11 @@ class AttributeIndexes:
     async def iterate(
         self, segment: SegmentMetadata, first: AttributeId, last: AttributeId
     ) -> AsyncGenerator[AttributePage, None]:
-        """Yield the extended attributes from ``first`` to ``last``, both included, in pages, by id.
+        """Yield the extended attributes from ``first`` to ``last``, both included, in the order of
+        ids, as pages.
 
-        Each page is right at the moment when it is given. Raises like ``load``.
+        The values of a page are those of the moment when it is yielded. Raises the errors of
+        ``load``.
         """
         memory = segment.attribute_memory
         if not len(first) == len(last) == memory.id_bytes:
@@ -183,7 +186,8 @@ class AttributeIndexes:
 
     @contextmanager
     def _reading(self, segment: SegmentMetadata) -> Iterator[AttributeIndex]:
-        """Use the index of a segment that may go away meanwhile, and the index with it."""
+        """Yield the index of a segment. Raises ``NoSuchSegmentError`` at the end of the block if
+        the segment was removed meanwhile."""
         try:
             with self.use(segment) as index:
                 yield index

@@ -1,16 +1,17 @@
-"""Bytes of history in memory that tier 2 lent: they lie beside the cache, and push nothing out of
-it.
+"""Blocks of history in memory of tier 2, which are kept for later reads outside the cache.
 
-Owns: the blocks of one process that are kept for later reads, and their bound.
+Owns: the blocks of one process, and their bound. The bytes of a block do not change, and memory
+that is being sent to a client stays valid after its block was dropped.
 
 Invariants:
-1. Kept blocks, and room that was promised to reads under way, never exceed ``bytes_max``. A block
-   holds at most twice as much memory as it has bytes: one that is shorter is copied.
-2. To make room for a new block, blocks that were read to their end are dropped first, then the ones
-   that were used least recently.
-3. The bytes of a block do not change. Memory that is being sent outlives its block.
-4. The blocks of a segment do not overlap, and its list of them is sorted by offset: a cache of
-   gigabytes keeps hundreds, and each request looks for some.
+1. Kept blocks, and room that is promised to reads under way, together never exceed ``bytes_max``.
+   Held by ``test_whatever_comes_the_bound_holds``.
+2. A block holds at most twice as much memory as it has bytes; otherwise its bytes are copied. Held
+   by ``test_a_block_holds_at_most_twice_its_bytes``.
+3. To make room, blocks that were read to their end are dropped first, then the least recently used.
+   Held by ``test_what_was_read_to_its_end_goes_first``.
+4. The blocks of a segment are sorted by offset, and the one with a byte is found by a binary
+   search. Held by ``test_blocks_are_found_as_by_a_look_at_all_of_them``.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _offset_of = attrgetter("offset")
 
 
 class HistoryBlock:
-    """Bytes of one segment from ``offset`` on. ``place`` is where its segment keeps it."""
+    """Bytes of one segment from ``offset`` on. ``place`` is the segment's list of blocks."""
 
     __slots__ = ("data", "end", "offset", "place", "used_at")
 
@@ -46,19 +47,19 @@ class HistoryBlock:
 
 
 def block_at(blocks: Sequence[HistoryBlock], offset: int) -> HistoryBlock | None:
-    """Return the one of a segment's blocks that has the byte at ``offset``, or None."""
+    """Return the block of a segment that has the byte at ``offset``, or None."""
     index = bisect_right(blocks, offset, key=_offset_of) - 1
     return blocks[index] if index >= 0 and offset < blocks[index].end else None
 
 
 def next_block_offset(blocks: Sequence[HistoryBlock], offset: int) -> int | None:
-    """Return where the first of a segment's blocks after ``offset`` begins, or None."""
+    """Return the offset of the first block of a segment that begins after ``offset``, or None."""
     index = bisect_right(blocks, offset, key=_offset_of)
     return blocks[index].offset if index < len(blocks) else None
 
 
 class HistoryBlocks:
-    """One per process. Times are of any steady clock, in seconds."""
+    """The blocks of one process. Times are those of a monotonic clock, in seconds."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
@@ -76,8 +77,8 @@ class HistoryBlocks:
                 self.forget(block)
 
     def promise(self, length: int) -> bool:
-        """Reserve room for reading ahead; return whether there is room. Only blocks that were read
-        to their end are dropped for it."""
+        """Reserve room for a read ahead. Only blocks that were read to their end are dropped for
+        it; return whether that gave enough room."""
         room = self.bytes_max - self._promised_bytes - length
         self._forget_beyond(self._read, room)
         if self.kept_bytes > room:
@@ -86,11 +87,12 @@ class HistoryBlocks:
         return True
 
     def redeem(self, length: int) -> None:
-        """Free the reserved room: the read is done."""
+        """Free room that was reserved for a read ahead, which has ended."""
         self._promised_bytes -= length
 
     def keep(self, offset: int, data: memoryview, place: list[HistoryBlock]) -> HistoryBlock | None:
-        """Keep a block, if there may be room."""
+        """Keep these bytes as a block in the list ``place``, and drop other blocks for it. Return
+        the block, or None if it does not fit."""
         room = self.bytes_max - self._promised_bytes - len(data)
         self._forget_beyond(self._read, room)
         self._forget_beyond(self._unread, room)
@@ -106,8 +108,7 @@ class HistoryBlocks:
         return block
 
     def use(self, block: HistoryBlock, end: int) -> None:
-        """Record that the block was read up to ``end``. The block may have been dropped
-        meanwhile."""
+        """Record that a block, which may have been dropped meanwhile, was read up to ``end``."""
         block.used_at = self._now
         if block in self._read:
             self._read.move_to_end(block)

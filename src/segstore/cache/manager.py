@@ -1,17 +1,24 @@
-"""Keeps the cache below its bound: decides what is evicted, and whether writers must wait.
+"""Keeps the cache below its bound: decides which entries are evicted, and whether writers must
+wait.
 
-Owns: the utilisation targets, the clock of generations, and the pace of eviction.
+Owns: the utilisation targets, the generations, and the number of evictions in a call. A
+*generation* is a second in which entries were used. Above the target, history that was read is
+evicted first, then other history except for a small share, then the entries of the oldest
+generation, and so on. That share of history does not count towards the target.
 
 Invariants:
-1. Only bytes that tier 2 has are evicted: nothing else is ever listed for eviction.
-2. Above the target, history that was read is evicted first, then other history except for a small
-   share, then the oldest generation, and so on. That share does not count towards the target: reads
-   of history never evict what was appended.
-3. One call evicts a bounded number of entries and looks at no others, so the event loop is never
-   blocked for long. New data pay with the eviction of twice their size.
-4. Writers are slowed down from ``throttle_bytes`` on and stop at ``writer_limit_bytes``, so that
-   ``used_bytes`` stays below the capacity. Bytes in flight, of all containers, count in whole
-   blocks, as if every append began an entry.
+1. When the cache is full, bytes that tier 2 lacks are not evicted; writers have to wait. Held by
+   ``test_what_tier_2_does_not_have_stays_and_writers_must_wait``.
+2. Above the target, the entries of the oldest generations are evicted. Held by
+   ``test_above_the_target_the_oldest_generations_go``.
+3. When much history is read, no appended bytes are evicted for it. Held by
+   ``test_history_never_pushes_out_what_was_appended``.
+4. One call evicts a bounded number of entries and looks at no others, so that it does not keep the
+   event loop from running. Held by ``test_one_call_evicts_a_bounded_number_of_entries``.
+5. When bytes that cannot be evicted grow, writers are slowed down before they have to stop. Held by
+   ``test_a_writer_slows_down_before_it_has_to_stop``.
+6. Bytes that containers have accepted and not yet added to the cache count as used. Held by
+   ``test_containers_leave_room_in_the_cache_for_what_others_have_in_flight``.
 """
 
 from __future__ import annotations
@@ -24,41 +31,44 @@ from _fast.cache.streaming_cache import BLOCK_LENGTH, StreamingCache
 from segstore.cache.history import HistoryBlocks
 
 ROOM_RETRY_SECONDS: Final = 0.02
-"""Interval between attempts to get room, which depends on tier 2."""
+"""Interval, in seconds, between attempts to get room in the cache. Room comes when tier 2 has
+stored more bytes."""
 EVICTIONS_PER_CALL: Final = 256
-"""Maximum count of entries that one step of background eviction drops: well below a millisecond."""
+"""Maximum count of entries that one step of background eviction drops, in much less than a
+millisecond."""
 EVICTIONS_PER_CALL_MIN: Final = 16
-"""Count of entries that even the smallest append may drop, beyond those that make room for it."""
+"""Maximum count of entries that an append may drop in addition to those that make room for it."""
 
 
 HISTORY_BLOCKS_BYTES_MIN: Final = 32 * 1024 * 1024
-"""Minimum of the bound on lent memory that is kept for reads of history."""
+"""Minimum size, in bytes, of the bound of history blocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class CachePolicy:
-    """Shares and times of the cache, the original's where it has the same. Utilisations are shares
-    of the capacity."""
+    """Shares and times of the cache; where the original has the same values, they are equal.
+    Utilisations are shares of the capacity."""
 
     target_utilization: float = 0.75
     max_utilization: float = 0.90
     eviction_margin: float = 0.05
-    """Share of the capacity by which an eviction goes below the target, so that it does not run for
-    every append."""
+    """Share of the capacity by which an eviction goes below the target, so that the next appends
+    need none."""
     throttle_margin: float = 0.05
-    """Share of the capacity above the target from which on writers are slowed down."""
+    """Writers are slowed down above the target and this share of the capacity."""
     system_margin: float = 0.05
     """Share of the capacity that system segments may use beyond the maximum."""
     history_share: float = 1 / 16
-    """Share that history may use beyond the target, so that reads find what was read ahead. It is
-    less than the distance from the target to the maximum."""
+    """Share of the capacity that history may use beyond the target, so that bytes that were read
+    ahead stay until they are read. It is less than the distance from the target to the maximum."""
     generation_seconds: float = 1.0
     age_seconds_max: float = 1800.0
-    """Maximum time without use: older entries are evicted even from an empty cache."""
+    """Maximum time without use, in seconds: after it, entries are evicted even if the cache has
+    room."""
 
 
 class CacheManager:
-    """One per process, shared by the read indexes of all its containers."""
+    """The cache manager of one process, which the read indexes of all its containers share."""
 
     def __init__(self, cache: StreamingCache, policy: CachePolicy | None = None) -> None:
         self.cache = cache
@@ -74,19 +84,20 @@ class CacheManager:
         self._ticks: int | None = None
         self._draining = False
         self.in_flight_bytes = 0
-        """Number of bytes that the containers have accepted and not yet added to the cache: they
-        add and subtract them."""
+        """Number of bytes, in whole blocks, that containers have accepted and not yet added to the
+        cache. The containers add to it and subtract from it."""
         self.writer_limit_bytes = int(capacity * policy.max_utilization)
         self._system_limit_bytes = int(capacity * (policy.max_utilization + policy.system_margin))
         cache.on_full = self._make_room
 
     @property
     def is_above_target(self) -> bool:
-        """Return whether something has to be evicted."""
+        """Return whether entries have to be evicted."""
         return self._counted_bytes() > self._target_bytes
 
     def advance(self, now: float) -> None:
-        """Begin the generations that are due at ``now``, in seconds of any steady clock."""
+        """Begin the generations that are due at ``now``, the time of a monotonic clock, in
+        seconds."""
         self.history_blocks.advance(now)
         ticks = int(now / self.policy.generation_seconds)
         if self._ticks is not None and ticks > self._ticks:
@@ -94,7 +105,8 @@ class CacheManager:
         self._ticks = ticks if self._ticks is None else max(ticks, self._ticks)
 
     def evict_some(self) -> bool:
-        """Evict some entries that are too old or too many; return whether there are more."""
+        """Evict some entries that are too old, or above the target. Return whether more have to be
+        evicted."""
         generations = self.generations
         count = 0
         if generations.current > self._age_max:
@@ -108,15 +120,15 @@ class CacheManager:
 
     @property
     def held_bytes(self) -> int:
-        """Return how many bytes cannot be evicted because tier 2 does not have them. They slow
-        writers down."""
+        """Return how many bytes cannot be evicted because tier 2 lacks them. They slow writers
+        down."""
         return self.cache.used_bytes - self.generations.evictable_bytes
 
     def has_room(self, block_bytes: int, *, system: bool = False) -> bool:
-        """Return whether new data that take ``block_bytes`` fit beside what is in flight; evicts
-        for it.
+        """Return whether the cache has room for ``block_bytes`` of new data beside the bytes in
+        flight, and evict entries for it.
 
-        ``system`` segments have a little more room than others.
+        Data of ``system`` segments may use a little more of the cache than others.
         """
         cache = self.cache
         block_bytes += self.in_flight_bytes
@@ -129,13 +141,13 @@ class CacheManager:
         limit = self._system_limit_bytes if system else self.writer_limit_bytes
         room = limit - block_bytes
         if cache.used_bytes > room >= 0:
-            # Evict entries of the present generation, too, rather than let writers wait.
+            # Evict entries of the present generation, too, so that writers need not wait.
             self.generations.evict(used_bytes_max=room, count_max=count_max)
         return cache.used_bytes <= room
 
     def has_history_room(self, block_bytes: int) -> bool:
-        """Return whether data from tier 2 that take ``block_bytes`` may come in. Only history is
-        evicted for it."""
+        """Return whether the cache has room for ``block_bytes`` of data from tier 2. Only history
+        is evicted for it."""
         generations = self.generations
         room = self._target_bytes - block_bytes
         if self.cache.used_bytes <= room:
@@ -167,8 +179,8 @@ class CacheManager:
         )
 
     def _make_room(self) -> bool:
-        """Evict entries because the cache is full in the midst of an operation; return whether any
-        went."""
+        """Evict entries because the cache became full during an operation. Return whether any was
+        evicted."""
         evicted = self.generations.evict(
             used_bytes_max=self._low_bytes, count_max=4 * EVICTIONS_PER_CALL
         )
@@ -176,5 +188,6 @@ class CacheManager:
 
 
 def block_bytes(length: int) -> int:
-    """Return how many bytes of the cache ``length`` bytes of new data use at most."""
+    """Return the size of ``length`` bytes of new data in whole blocks of the cache: the maximum
+    that they use."""
     return (length + BLOCK_LENGTH - 1) // BLOCK_LENGTH * BLOCK_LENGTH

@@ -1,1 +1,1 @@
-"""Segments as chunks in tier 2: the storage writer writes them, reads of history read them."""
+"""Segments as chunks in tier 2. The storage writer writes them, and reads of history read them."""

@@ -1,10 +1,16 @@
-"""New chunks of many segments become known in one write.
+"""Adds new chunks of many segments to the chunk metadata with one write.
 
-Owns: what waits to be added to the chunk metadata while they are being written.
+Owns: the additions that wait while the metadata are being written.
 
 Invariants:
-1. ``add`` returns when its chunk is in durable metadata, and raises when that is not certain.
-2. A chunk that does not fit where it shall go keeps no other from being added.
+1. When several chunks are added while the metadata are being written, one write adds them all. Held
+   by ``test_many_segments_first_chunks_are_few_writes_of_the_journal``.
+2. When that write fails, ``add`` raises for each of the chunks. Held by
+   ``test_all_whose_write_of_the_journal_failed_are_told``.
+3. When a chunk does not fit to its segment, ``add`` raises for it, and the others are added. Held
+   by ``test_a_chunk_that_does_not_fit_keeps_no_other_from_being_added``.
+4. When a caller is cancelled while its addition waits, the chunk is not added. Held by
+   ``test_who_gives_up_waiting_adds_nothing``.
 """
 
 from __future__ import annotations
@@ -24,15 +30,15 @@ class _Addition:
 
 
 class Additions:
-    """The new chunks of one container. Calls may come at any time, but one at a time for each
-    segment."""
+    """The additions of one container. A segment has at most one call of ``add`` at a time; other
+    segments may have others at the same time."""
 
     def __init__(self, journal: SystemJournal) -> None:
         self._journal = journal
         self._waiting: list[_Addition] = []
 
     async def add(self, change: AddChunk) -> None:
-        """Make a chunk known, together with all that came since the last write began."""
+        """Add a chunk to the durable metadata, together with all others that wait."""
         addition = _Addition(change)
         self._waiting.append(addition)
         try:
@@ -64,7 +70,8 @@ class Additions:
             for each in together:
                 each.error = None
             return
-        # One of them does not fit, and nothing was written: each has failed until it is its turn.
+        # One of the changes does not fit, and nothing was written. So each change is written alone.
+        # If a write is left unfinished, the changes after it get its error.
         for index, each in enumerate(together):
             await self._commit([each])
             if self._journal.is_unfinished:

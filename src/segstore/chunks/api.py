@@ -1,11 +1,13 @@
-"""Segments as tier 2 keeps them.
+"""The interface of segments in tier 2.
 
-Owns: the ``SegmentStorage`` protocol between the container and the chunk layer.
+Owns: the ``SegmentStorage`` protocol between the container and the chunk layer. Tier 2 decides
+which bytes of a segment are stored. The container's metadata, which are in the log, decide about
+its name, its start offset and its seal.
 
 Invariants:
-1. Container metadata (names, start offsets, seals) is authoritative elsewhere; here are bytes and
-   how many of them are stored.
-2. Every operation can be repeated after a crash with the same arguments and the same outcome.
+1. When an operation is repeated after a crash with the same arguments, the result is the same. Held
+   by ``test_a_repeated_write_changes_nothing``,
+   ``test_a_concat_can_be_repeated_after_its_source_is_gone`` and ``TestChunked``.
 """
 
 from __future__ import annotations
@@ -21,10 +23,10 @@ class SegmentStorage(Protocol):
     """Byte ranges of segments in tier 2, addressed by segment name and offset."""
 
     async def stored_length(self, segment: str, *, certain: int | None = None) -> int:
-        """Return the offset up to which the segment's bytes are stored; 0 when none are.
+        """Return the offset up to which the segment's bytes are stored; 0 if it has none.
 
-        A recovery, which asks first, passes in ``certain`` the offset up to which bytes must be
-        stored, because the log has dropped them. Bytes behind that offset need not be counted.
+        A recovery passes ``certain``, the offset up to which the bytes must be stored because the
+        log has dropped them. Bytes after that offset need not be counted.
         """
         ...
 
@@ -36,69 +38,75 @@ class SegmentStorage(Protocol):
         needed: Mapping[str, int],
         ends: Mapping[str, int],
     ) -> None:
-        """End the recovery's questions about lengths, and compare tier 2 with the log.
+        """End the recovery, and compare tier 2 with the log.
 
         The log ends with ``last_operation``, and the next segment gets the id ``next_segment_id``.
-        The log lacks the segments' bytes up to the offsets in ``needed``, and by it segments end at
-        ``ends``. Raises ``LogBehindError`` when the log once had more, and ``StorageDamagedError``
-        when needed bytes are not stored; later, in ``run``, if tier 2 cannot be asked now.
+        ``needed`` has the offset of each segment up to which the log has dropped the bytes, and
+        ``ends`` the offset at which the segment ends in the log. Raises ``LogBehindError`` when the
+        log once had more, ``StorageDamagedError`` when needed bytes are not stored, and another
+        ``StorageError`` when tier 2 does not answer.
         """
         ...
 
     async def keep_container(self, snapshot: bytes, sequence_number: int) -> None:
-        """Store a copy of the container's snapshot, durable on return, in place of the last one.
+        """Replace the copy of the container's snapshot in tier 2. It is durable on return.
 
-        Only ``segstore recover`` reads it, when the log is lost.
+        Only ``segstore recover`` reads the copy, when the log is lost.
         """
         ...
 
     async def close(self, *, last_operation: int) -> None:
-        """Record, for the next owner, what tier 2 must have; the owner ends in order. Never raises
-        ``StorageError``."""
+        """End this owner in order: record for the next owner which changes tier 2 must have. Never
+        raises ``StorageError``."""
         ...
 
     async def write(
         self, segment: str, *, offset: int, data: Sequence[Buffer], rollover_bytes: int
     ) -> None:
-        """Store ``data`` at ``offset``, durable on return.
+        """Store ``data`` at ``offset``. It is durable on return.
 
-        ``offset`` may not lie beyond ``stored_length``, except that the first write of a segment
-        may start anywhere (its head was truncated before it was ever flushed). ``rollover_bytes``
-        bounds a chunk (0: the default).
+        ``offset`` is at most ``stored_length``. Only the first write of a segment may start at any
+        offset, because its beginning may have been truncated before the first flush.
+        ``rollover_bytes`` is the maximum length of a chunk, 0 for the default.
         """
         ...
 
     async def read(self, segment: str, *, offset: int, length: int) -> Buffer:
         """Read up to ``length`` bytes (at least one) that are stored at ``offset``.
 
-        Raises ``ChunkDamagedError`` when they differ from what was written. ``ChunkStorage.read``
-        tells who owns their memory.
+        Raises ``ChunkDamagedError`` when they differ from those that were written. The rules of
+        ``ChunkStorage.read`` apply to their memory.
         """
         ...
 
     async def plan_scan(
         self, segment: str, *, start: int, end: int, lease_id: bytes, lease_seconds: float
     ) -> ScanPlan | None:
-        """Return where in tier 2 the segment's bytes from ``start`` to ``end`` are.
+        """Return the places in tier 2 of the segment's bytes from ``start`` to ``end``.
 
-        These chunks are not deleted for ``lease_seconds``, at most ``LEASE_SECONDS_MAX``, whatever
-        happens to the segment. Returns None when others cannot read this tier 2. Raises
-        ``InvalidRequestError`` when too many chunks are held.
+        Their chunks are not deleted for ``lease_seconds``, at most ``LEASE_SECONDS_MAX``, even if
+        the segment is truncated or deleted. Returns None when other processes cannot read this tier
+        2. Raises ``InvalidRequestError`` when too many chunks are in leases.
         """
         ...
 
     async def hold_chunks(
         self, segment: str | None, *, lease_id: bytes, names: Sequence[str], lease_seconds: float
     ) -> bool:
-        """Extend a lease on chunks to ``lease_seconds`` from now on, or end it with 0.
+        """Let a lease on chunks last for ``lease_seconds`` from now on; 0 ends it.
 
-        False when one of them may be gone. A lease that this owner does not know begins if all
-        chunks are held by others, or are the ``segment``'s, or wait to be deleted.
+        Returns False when one of the chunks may be deleted already. If this owner does not know the
+        lease, it begins a new one, provided that each chunk is in another lease, belongs to
+        ``segment``, or waits to be deleted.
         """
         ...
 
     async def truncate(self, segment: str, *, offset: int) -> None:
-        """Free the space before ``offset`` where whole chunks can go; offsets do not shift."""
+        """Drop the chunks that end at or before ``offset``. The offsets of other bytes stay.
+
+        If the stored bytes end before ``offset``, the segment ends at ``offset`` from now on, and
+        the bytes between are never stored.
+        """
         ...
 
     async def concat(
@@ -106,21 +114,21 @@ class SegmentStorage(Protocol):
     ) -> None:
         """Store the first ``length`` bytes of ``source`` at ``offset`` of ``target``.
 
-        Nothing but ``delete`` may follow for the source.
+        After this, the source may only be deleted.
         """
         ...
 
     async def delete(self, segment: str, *, merged_into: str | None = None) -> None:
-        """Forget the segment; deleting a missing one is fine.
+        """Delete the segment, if it exists.
 
-        Its bytes are stored in the segment into which it was merged.
+        ``merged_into`` is the segment that has its bytes now, if it was merged.
         """
         ...
 
     async def settle(self) -> None:
-        """Record, after the last write, what a later owner would have to find out."""
+        """Record, after the last write, the lengths that a later owner would have to look up."""
         ...
 
     async def run(self) -> None:
-        """Delete chunks and record checksums, which no caller waits for, until cancelled."""
+        """Delete chunks and record checksums in the background, until cancelled."""
         ...

@@ -1,12 +1,17 @@
 """Reads chunks, and returns only bytes that match their checksums.
 
-Owns: ``CheckedReads``: the check of every read of tier 2, and the log lines about damage.
+Owns: ``CheckedReads``, which checks every read of tier 2 and logs damage. A read covers whole
+blocks, because each block has one checksum.
 
 Invariants:
-1. A read covers whole blocks. Bytes of a block that does not match its checksum are never returned;
-   bytes of blocks without a checksum are returned as they are.
-2. A block counts as damaged only after two reads: bytes may be damaged on their way.
-3. Damage is logged once for each block, however often it is read.
+1. When a block does not match its checksum, a read of its bytes is refused, and other blocks are
+   read. Held by ``test_a_damaged_block_is_refused_and_named_and_others_are_read``.
+2. When a block has no checksum, its bytes are returned without a check. Held by
+   ``test_after_a_crash_bytes_without_checksums_are_read_as_they_are``.
+3. When bytes are damaged on their way from tier 2, the second read of the block succeeds. Held by
+   ``test_bytes_that_were_damaged_on_their_way_are_read_again``.
+4. When a damaged block is read many times, the damage is logged once. Held by
+   ``test_a_damaged_block_is_refused_and_named_and_others_are_read``.
 """
 
 from __future__ import annotations
@@ -33,7 +38,7 @@ logger = structlog.get_logger(__name__)
 
 
 class CheckedReads:
-    """The reads of one owner's chunks."""
+    """Reads the chunks of one owner."""
 
     def __init__(self, chunks: ChunkStorage) -> None:
         self._chunks = chunks
@@ -42,7 +47,7 @@ class CheckedReads:
     async def read(self, segment: str, chunk: Chunk, start: int, end: int) -> Buffer:
         """Read the bytes of a chunk from ``start`` to ``end``, or up to a damaged block.
 
-        Raises ``ChunkDamagedError`` when there are none before the damage.
+        Raises ``ChunkDamagedError`` when the damaged block has the first of these bytes.
         """
         try:
             return await self.read_all(segment, chunk, start, end)
@@ -93,7 +98,7 @@ class CheckedReads:
             ) from error
 
     def record_damage(self, segment: str, chunk: Chunk, damage: ChunkDamagedError) -> None:
-        """Log damage, unless it is known."""
+        """Log damage, unless it was logged before."""
         place = chunk.name, damage.offset
         if place in self._logged:
             self._logged.move_to_end(place)

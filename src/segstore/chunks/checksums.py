@@ -1,12 +1,16 @@
-"""Checksums of a chunk's bytes, by block.
+"""The checksums of a chunk's bytes, one for each block.
 
-Owns: ``Checksums``, where blocks begin, and the check of bytes that were read.
+Owns: ``Checksums``, the offsets at which blocks begin, and the check of bytes that were read. An
+object of ``Checksums`` never changes: more bytes make another object.
 
 Invariants:
-1. The checksums cover a chunk's first ``length`` bytes: each of them is in exactly one block.
-2. Blocks end at multiples of ``BLOCK_BYTES`` in the segment in which the chunk was begun, not in
-   the chunk: reads of a segment end at multiples of a larger number, so at the end of a block.
-3. A value never changes. Bytes behind ``length`` may come; those before it stay as they are.
+1. When a read needs some bytes of a chunk, it reads the whole blocks around them: each of the first
+   ``length`` bytes is in exactly one block. Held by ``test_a_read_takes_in_whole_blocks``.
+2. When a read ends at a multiple of ``BLOCK_BYTES`` in the segment, it ends at the end of a block,
+   and no more bytes are read. So blocks are counted from the segment's offset 0, not from the
+   chunk's first byte. Held by ``test_reads_that_end_at_blocks_of_the_segment_read_no_more``.
+3. When bytes are appended to a chunk, the checksums of earlier whole blocks stay the same. Held by
+   ``test_what_is_noted_later_is_put_behind``.
 """
 
 from __future__ import annotations
@@ -23,13 +27,13 @@ SUM_BYTES: Final = 4
 
 
 def sum_count(phase: int, length: int) -> int:
-    """Return the count of blocks in ``length`` bytes whose first byte is at ``phase`` of a
-    block."""
+    """Return the number of blocks that contain ``length`` bytes, if the first of these is at offset
+    ``phase`` of a block."""
     return -(-(phase + length) // BLOCK_BYTES) if length else 0
 
 
 def whole_blocks(phase: int, length: int) -> int:
-    """Return the count of these blocks that end within the bytes."""
+    """Return the number of these blocks that end within the bytes; see ``sum_count``."""
     return (phase + length) // BLOCK_BYTES if length else 0
 
 
@@ -37,8 +41,8 @@ def whole_blocks(phase: int, length: int) -> int:
 class Checksums:
     """The CRC32C of each block of a chunk's first ``length`` bytes.
 
-    The chunk's first byte is at ``phase`` of the first block. ``sums`` has four bytes for each
-    block; the last block may be incomplete.
+    The chunk's first byte is at offset ``phase`` of the first block. ``sums`` has four bytes for
+    each block; the last block may be incomplete.
     """
 
     phase: int = 0
@@ -59,9 +63,10 @@ class Checksums:
         )
 
     def blocks_around(self, start: int, end: int) -> tuple[int, int]:
-        """Return where the blocks that have bytes from ``start`` to ``end`` begin and end.
+        """Return the offsets at which the blocks around the bytes from ``start`` to ``end`` begin
+        and end.
 
-        Equal numbers when none has.
+        The two are equal if none of these bytes has a checksum.
         """
         if start >= min(end, self.length):
             return start, start
@@ -70,10 +75,10 @@ class Checksums:
         return max(0, first), min(last, self.length)
 
     def find_damage(self, data: Buffer, start: int, end: int) -> int | None:
-        """Return where the first damaged block begins, in bytes whose first ``end - start`` are
-        blocks.
+        """Return the offset of the first damaged block in ``data``, or None if no block is damaged.
 
-        Both numbers are of ``blocks_around``. None when all blocks are what was summed.
+        ``data`` begins at ``start``, and its blocks end at ``end``, both as ``blocks_around``
+        returned them.
         """
         found = find_damage(self.sums, self.phase, start, data, end - start, BLOCK_BYTES)
         return None if found < 0 else found
@@ -87,11 +92,11 @@ class Checksums:
         return Checksums(self.phase, covered, self.sums[: count * SUM_BYTES])
 
     def sums_from(self, length: int) -> bytes:
-        """Return the checksums of the blocks that have a byte at or behind ``length``."""
+        """Return the checksums of the blocks that have a byte at or after ``length``."""
         return self.sums[whole_blocks(self.phase, length) * SUM_BYTES :]
 
     def with_sums_from(self, known: int, length: int, sums: bytes) -> Checksums:
-        """Return the checksums with those that ``sums_from(known)`` gave when there were ``length``
-        bytes."""
+        """Return the checksums of ``length`` bytes: ``sums`` for the blocks that have a byte at or
+        after ``known``, joined to those of this object for earlier blocks."""
         before = self.sums[: whole_blocks(self.phase, known) * SUM_BYTES]
         return Checksums(self.phase, length, before + sums)

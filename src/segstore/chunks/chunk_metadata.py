@@ -1,13 +1,17 @@
-"""The segments in tier 2 and their chunks: the state that changes are applied to.
+"""The segments in tier 2 and their chunks: the state to which changes are applied.
 
-Owns: ``ChunkMetadata`` and its snapshot; docs/formats/chunk-metadata.md describes the bytes.
+Owns: ``ChunkMetadata`` and its snapshot; docs/formats/chunk-metadata.md describes the bytes. A
+chunk is *condemned* when no segment needs it and it waits to be deleted. An open chunk grows
+without a change of the metadata: its owner knows the length, and a later owner looks it up.
 
 Invariants:
-1. The state is a function of a snapshot and the changes after it, in order; lengths and checksums
-   of open chunks alone are known to their owner before they are in a snapshot or a change.
-2. A chunk is in one segment, or in one and the moved segment that it came from, or condemned.
-3. Records that are not in use lie in memory as their bytes, so that a snapshot is their
-   concatenation, and a hundred thousand segments are opened without looking at each.
+1. When a snapshot is read and later changes are applied in order, the state is that of the owner
+   that wrote them. Held by ``test_a_snapshot_has_all`` and ``TestChunked``.
+2. When a segment is forgotten, the chunks that only it has are condemned. Chunks that were moved to
+   another segment are condemned with that one. Held by ``test_a_snapshot_has_all``.
+3. When a container has many segments, the records that are not in use are kept in memory as bytes.
+   So a snapshot is their concatenation, and opening a container does not decode them. Held by
+   ``test_records_that_are_not_in_use_are_kept_as_bytes``.
 """
 
 from __future__ import annotations
@@ -41,15 +45,13 @@ from segstore.chunks.records import (
 
 MAGIC: Final = b"SGCM"
 VERSION: Final = 2
-"""Version of the snapshots that are written. In version 1 chunks have no checksums, and the
-checksums of system chunks do not cover their names."""
 RECORDS_IN_USE_MAX: Final = 4096
 _HEADER: Final = struct.Struct(">4sHIQIII")
 _ENTRY: Final = struct.Struct(">I")
 
 
 class SnapshotUnfinishedError(ChunkRecordError):
-    """The bytes are the beginning of a snapshot."""
+    """The bytes are only the beginning of a snapshot."""
 
 
 class ChunkMetadata:
@@ -59,8 +61,6 @@ class ChunkMetadata:
         self._stored: dict[str, bytes] = {}
         self._in_use: OrderedDict[str, StoredSegment] = OrderedDict()
         self.condemned: dict[str, None] = {}
-        self.version = VERSION
-        """Version of the snapshot from which the metadata were read."""
 
     def __len__(self) -> int:
         return len(self.segment_names())
@@ -107,7 +107,7 @@ class ChunkMetadata:
         self._stored.pop(segment, None)
 
     def chunk_names(self) -> Iterator[str]:
-        """Yield the names of all chunks of segments. The state must not change meanwhile."""
+        """Yield the names of the chunks of all segments. The state must not change meanwhile."""
         for record in self._in_use.values():
             yield from (chunk.name for chunk in record.chunks)
         for segment, data in self._stored.items():
@@ -115,7 +115,7 @@ class ChunkMetadata:
                 yield from (chunk.name for chunk in decode_record(segment, _record_of(data)).chunks)
 
     def check(self, changes: Iterable[Change]) -> None:
-        """Raise ``ChunkRecordError`` when changes would not fit the state, which stays."""
+        """Raise ``ChunkRecordError`` when changes do not fit to the state. Changes nothing."""
         trial = ChunkMetadata()
         for segment in {segment for change in changes for segment in segments_of(change)}:
             if (record := self.get(segment)) is not None:
@@ -124,7 +124,7 @@ class ChunkMetadata:
             trial.apply(change)
 
     def apply(self, change: Change) -> None:
-        """Make a change. Raises ``ChunkRecordError`` when it does not fit the state."""
+        """Apply a change. Raises ``ChunkRecordError`` when it does not fit to the state."""
         match change:
             case AddChunk():
                 self._add_chunk(change)
@@ -201,7 +201,7 @@ class ChunkMetadata:
                 f"the checksums of {chunk.name} from {known.length} to {change.known} are missing"
             )
         if known.length >= change.length:
-            return  # an owner knows its own, and a snapshot may have them
+            return  # the owner knows them already, or they were in the snapshot
         checksums = replace(known, phase=change.phase).with_sums_from(
             change.known, change.length, change.sums
         )
@@ -224,7 +224,7 @@ class ChunkMetadata:
         self.put(change.segment, StoredSegment(chunks, change.end, record.is_moved))
 
     def encode(self, *, epoch: int, sequence: int, name: str) -> bytes:
-        """Encode a snapshot of that name, with all changes up to ``sequence``."""
+        """Return the bytes of a snapshot with a name, which has all changes up to ``sequence``."""
         for segment, record in self._in_use.items():
             if segment not in self._stored:
                 self._stored[segment] = _entry(segment, record)
@@ -232,7 +232,7 @@ class ChunkMetadata:
         header = _HEADER.pack(
             MAGIC, VERSION, epoch, sequence, len(self._stored), len(self.condemned), len(body)
         )
-        # A record in use may change without being put away again.
+        # The bytes of records in use are dropped again, because these records may change.
         for segment in self._in_use:
             del self._stored[segment]
         checksum = crc32c(body, crc32c(header, sum_of_name(name)))
@@ -247,17 +247,16 @@ class ChunkMetadata:
         if len(data) < _HEADER.size:
             raise SnapshotUnfinishedError("a snapshot ends in its header")
         _, version, _, sequence, count, condemned_count, length = _HEADER.unpack_from(data)
-        if not 1 <= version <= VERSION:
+        if version != VERSION:
             raise ChunkRecordError(f"snapshot version {version} is not known, only {VERSION}")
         if len(data) < _HEADER.size + length + _ENTRY.size:
             raise SnapshotUnfinishedError(f"a snapshot ends early, after {len(data)} bytes")
         if len(data) > _HEADER.size + length + _ENTRY.size:
             raise ChunkRecordError(f"a snapshot has {len(data)} bytes, not those of its header")
-        checksum = crc32c(memoryview(data)[: -_ENTRY.size], sum_of_name(name) if version > 1 else 0)
+        checksum = crc32c(memoryview(data)[: -_ENTRY.size], sum_of_name(name))
         if checksum != _ENTRY.unpack(data[-_ENTRY.size :])[0]:
             raise ChunkRecordError("a snapshot does not match its checksum")
         metadata = cls()
-        metadata.version = version
         body = data[_HEADER.size : -_ENTRY.size]
         position = metadata._store_entries(body, count)
         reader = Reader(memoryview(body)[position:])
@@ -266,8 +265,9 @@ class ChunkMetadata:
         return metadata, sequence
 
     def _store_entries(self, body: bytes, count: int) -> int:
-        """Store a snapshot's entries undecoded; return where they end. This is most of what opening
-        a container with many segments costs."""
+        """Store the entries of a snapshot without decoding them; return the position after them.
+
+        For a container with many segments, most of the time of an opening is spent here."""
         position = 0
         try:
             for _ in range(count):
@@ -284,7 +284,7 @@ class ChunkMetadata:
 
 
 def segments_of(change: Change) -> tuple[str, ...]:
-    """Return the segments whose records a change concerns."""
+    """Return the segments whose records a change may change."""
     match change:
         case AddChunk() | Truncate() | Forget() | Checked():
             return (change.segment,)
@@ -309,8 +309,8 @@ def _record_of(entry: bytes) -> bytes:
 
 
 def gone_chunk_count(record: StoredSegment, offset: int, end: int) -> int:
-    """Return how many of a segment's chunks end at or before an offset; the last one ends at
-    ``end``."""
+    """Return the number of a segment's chunks that end at or before an offset. The last chunk ends
+    at ``end``."""
     chunks = record.chunks
     ends = [*(chunk.start for chunk in chunks[1:]), end]
     low, high = 0, len(chunks)

@@ -1,28 +1,34 @@
-"""Segments as lists of chunks in tier 2, whose truth is the chunk metadata.
+"""Segments as lists of chunks in tier 2. The chunk metadata say which chunks a segment has.
 
-Owns: ``ChunkedSegmentStorage``, and when a chunk is begun, moved and given up;
-docs/formats/chunks.md tells what is in chunks, docs/adr/0180 why it is like this.
+Owns: ``ChunkedSegmentStorage``, which begins chunks, moves them to other segments and gives them
+up; docs/formats/chunks.md describes the contents of chunks, docs/adr/0180 explains why.
 
 Invariants:
-1. A chunk is named in durable metadata before its first byte is written, so that every chunk that
-   exists can be found there, or in the list of those to be deleted.
-2. An owner writes only to chunks that it has made itself, under names that no other owner ever
-   uses. Of other owners' chunks it counts what was there when it looked first.
-3. A chunk whose write failed is not written again; what is in it beyond what was told to be stored
-   is ignored as long as this owner runs. The next write begins another chunk.
-4. An append to a chunk changes no metadata: it costs one write. The end of a segment's last chunk
-   is the chunk's own, and that of others is where the next one starts. Its checksums are noted
-   later (docs/adr/0210).
-5. ``stored_length`` never goes back except by ``delete``.
-6. Where a power cut may have left a chunk longer than what is stored of it, its bytes count as far
-   as metadata or the log know them to be stored (docs/adr/0198). A merged segment is forgotten
-   together with a change that has its target's length.
+1. When an owner crashes at any time, the metadata name every chunk that exists, so that the next
+   owner can delete those that it does not need. Each chunk is named in durable metadata before its
+   first byte is written. Held by ``TestChunked``.
+2. When an earlier owner continues writing, the present one ignores the bytes. Each owner writes
+   only to chunks that it has made itself, and reads from a chunk of an earlier owner only the bytes
+   that it had when its length was looked up. Held by
+   ``test_bytes_that_a_late_write_brings_back_count_for_nobody``.
+3. When a write to a chunk fails, the chunk is closed at its last known length, and the next write
+   begins another chunk. Held by ``test_a_write_that_failed_is_not_appended_to``.
+4. When bytes are appended to a chunk, one write is enough: the metadata do not change. Held by
+   ``test_an_append_costs_one_write``. The checksums are recorded later (docs/adr/0210). Held by
+   ``test_checksums_are_noted_in_time_and_not_when_nothing_was_written``.
+5. When a segment is truncated, its ``stored_length`` stays or grows; only ``delete`` lowers it.
+   Held by ``test_truncation_frees_whole_chunks_and_keeps_the_length``.
+6. When a power cut may have left unsynced bytes in a chunk, the chunk counts up to the length that
+   the metadata or the log know (docs/adr/0198). Held by
+   ``test_after_another_start_of_the_machine_a_chunk_counts_as_far_as_is_certain``. When a merged
+   segment is deleted, the metadata get the length of its target first. Held by
+   ``test_a_length_in_metadata_is_certain``.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -34,7 +40,6 @@ from segstore.chunks.checked_reads import CheckedReads
 from segstore.chunks.checksums import Checksums
 from segstore.chunks.chunk_metadata import gone_chunk_count
 from segstore.chunks.garbage import GARBAGE_DELAY_SECONDS, collect_garbage, collect_now
-from segstore.chunks.leases import ChunkLeases, LeaseMarks
 from segstore.chunks.records import (
     AddChunk,
     Change,
@@ -45,50 +50,55 @@ from segstore.chunks.records import (
     Truncate,
     new_chunk_name,
 )
-from segstore.chunks.scan_plan import ReadableTier, ScanPlan, choose_chunks, locate_all
+from segstore.chunks.scan_plan import ScanPlan, choose_chunks, locate_all
 from segstore.chunks.scrub import BackgroundScrub, ScrubPolicy
+from segstore.chunks.space_lack import SpaceLack
 from segstore.chunks.system_journal import (
     SNAPSHOT_BYTES_MIN,
-    LastEpoch,
     StoredState,
     SystemJournal,
     record_checksums,
 )
 from segstore.errors import (
+    BytesLostError,
     ChunkDamagedError,
     ChunkNotFoundError,
     DamageKind,
     InvalidChunkOffsetError,
     LogBehindError,
-    PermanentError,
     StorageDamagedError,
     StorageError,
+    StorageFullError,
 )
+from segstore.ownership.epoch_claims import LastEpoch
+from segstore.ownership.leases import ChunkLeases, LeaseMarks
+from segstore.ownership.token import OwnerToken
 from segstore.tiers.api import Buffer, ChunkStorage
+from segstore.tiers.vendor import ReadableTier
 
 MIB: Final = 1024 * 1024
 ROLLOVER_BYTES_MAX: Final = 128 * MIB
 COPY_BYTES_MAX: Final = 4 * MIB
 MOVE_BYTES_MIN: Final = MIB
-"""Minimum average length of a merged segment's chunks to be moved; shorter ones are copied, because
-each chunk has a cost, now and at every read."""
+"""Minimum average length, in bytes, of a merged segment's chunks, from which on they are moved.
+Bytes of shorter chunks are copied instead, because each chunk has a cost at every read."""
 
-NEEDED_RETRY_SECONDS: Final = 1.0
 CHUNKS_PER_TURN: Final = 1000
-"""Count of chunk records that a check of all segments decodes, at 2 to 4 us each, before other
-tasks run."""
+"""Number of chunk records that a check of all segments decodes before it lets other tasks run. Each
+takes 2 to 4 us."""
 
 logger = structlog.get_logger(__name__)
 
 
 class ChunkedSegmentStorage:
-    """The segments of one owner of a container. Calls that change one segment come one at a time;
-    reads may come at any time.
+    """The segments of one owner of a container. For each segment, the caller makes one change at a
+    time; it may read at any time.
 
     ``epoch`` returns the epoch of the container's log; it is called at the first use. ``boot_id``
     names the start of the machine if a power cut may leave incomplete chunks. ``readable`` is set
-    if others may read the chunks themselves. Without ``scrub``, the lengths of chunks are checked
-    once, and their bytes only when they are read.
+    if other processes may read the chunks. Without ``scrub``, the lengths of chunks are checked
+    once, and their bytes only when they are read. The owners in one process share ``lack``. Without
+    the owner's ``token``, the storage makes its own.
     """
 
     def __init__(
@@ -100,9 +110,12 @@ class ChunkedSegmentStorage:
         garbage_delay_seconds: float = GARBAGE_DELAY_SECONDS,
         move_bytes_min: int = MOVE_BYTES_MIN,
         snapshot_bytes_min: int = SNAPSHOT_BYTES_MIN,
+        reserve_bytes: int = 0,
         boot_id: str | None = None,
         scrub: ScrubPolicy | None = None,
         readable: ReadableTier | None = None,
+        lack: SpaceLack | None = None,
+        token: OwnerToken | None = None,
     ) -> None:
         self._chunks = chunks
         self._reads = CheckedReads(chunks)
@@ -111,8 +124,10 @@ class ChunkedSegmentStorage:
             container_id=container_id,
             epoch=epoch,
             snapshot_bytes_min=snapshot_bytes_min,
+            reserve_bytes=reserve_bytes,
             boot_id=boot_id,
-            compare=self._refuse_others,
+            lack=lack,
+            token=token,
         )
         self._additions = Additions(self._journal)
         self._scrub = BackgroundScrub(chunks, self._journal, self._reads, scrub)
@@ -122,15 +137,10 @@ class ChunkedSegmentStorage:
         self._garbage_delay_seconds = garbage_delay_seconds
         self._move_bytes_min = move_bytes_min
         self._chunk_count = 0
-        self._needed: dict[str, int] = {}
-        """Bytes of each segment that the log relies on, until tier 2 is known to have them."""
-        self._ends: Mapping[str, int] = {}
-        """Length of each segment by the log, until tier 2 is known to have no more."""
 
     async def run(self) -> None:
         """Delete obsolete chunks, record checksums and look for damage, until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._find_needed)
             nursery.start_soon(self._scrub.run)
             nursery.start_soon(record_checksums, self._journal)
             await collect_garbage(
@@ -147,16 +157,16 @@ class ChunkedSegmentStorage:
             await self._journal.settle()
 
     async def collect(self) -> None:
-        """Delete obsolete chunks without a lease now, even if reads of them are under way."""
+        """Delete condemned chunks without a lease now, even if reads of them are under way."""
         await self._journal.ready()
         await collect_now(self._chunks, self._journal, self._leases)
 
     async def check_log(self, last_epoch: LastEpoch) -> None:
-        """Raise ``LogBehindError`` when an owner of a later epoch has used these chunks.
+        """Raise ``LogBehindError`` when tier 2 was used under a later epoch than the log had.
 
-        Asked before the container's log is opened under the next one.
+        Call this before the log is opened under its next epoch.
         """
-        await self._journal.check_log(last_epoch)
+        await self._journal.claim.check_log(last_epoch)
 
     async def recovered(
         self,
@@ -166,12 +176,11 @@ class ChunkedSegmentStorage:
         needed: Mapping[str, int] | None = None,
         ends: Mapping[str, int] | None = None,
     ) -> None:
-        """End the recovery: from now on ``stored_length`` is not asked with ``certain``.
-
-        See ``SegmentStorage.recovered``.
-        """
-        self._needed, self._ends = dict(needed or {}), ends or {}
-        await self._journal.recovered(last_operation=last_operation, was_used=bool(needed))
+        """End the recovery; see ``SegmentStorage.recovered``. After this, no call passes
+        ``certain``."""
+        needed, ends = needed or {}, ends or {}
+        known = bool(needed or ends)
+        await self._journal.recovered(last_operation=last_operation, is_known=known)
         if not self._journal.opened.is_set():
             return
         if next_segment_id is not None:
@@ -181,42 +190,15 @@ class ChunkedSegmentStorage:
                         f"tier 2 has {segment}, which the log never knew: the journal is an older"
                         " copy"
                     )
-        try:
-            await self._refuse_others()
-        except PermanentError:
-            raise
-        except StorageError as error:
-            logger.warning("segments are looked for later", error=str(error))
-            self._ends = {}  # they become longer from now on
+        # This is the last moment for the comparison: after it, the segments grow.
+        await self._refuse_older(needed)
+        await self._refuse_newer(ends)
 
-    async def _find_needed(self) -> None:
-        """Compare tier 2 with the log, if it was away during the recovery."""
-        while (self._needed or self._ends) and not self._journal.opened.is_set():
-            try:
-                await self._journal.ready()
-            except PermanentError:
-                raise
-            except StorageError:
-                await trio.sleep(NEEDED_RETRY_SECONDS)
-        await self._journal.opened.wait()
-        while self._needed:
-            try:
-                await self._refuse_older()
-            except PermanentError:
-                raise
-            except StorageError:
-                await trio.sleep(NEEDED_RETRY_SECONDS)
-
-    async def _refuse_others(self) -> None:
-        """Raise what says that tier 2 or the log is an older copy."""
-        await self._refuse_older()
-        await self._refuse_newer()
-
-    async def _refuse_newer(self) -> None:
+    async def _refuse_newer(self, ends: Mapping[str, int]) -> None:
         """Raise ``LogBehindError`` when tier 2 has bytes that the log never had."""
         metadata, unsettled = self._journal.metadata, dict[str, Chunk]()
         chunk_count = 0
-        for segment, end in self._ends.items():
+        for segment, end in ends.items():
             if chunk_count >= CHUNKS_PER_TURN:
                 chunk_count = 0
                 await trio.lowlevel.checkpoint()
@@ -227,27 +209,26 @@ class ChunkedSegmentStorage:
             last = record.chunks[-1] if record.chunks else None
             if record.end > end:
                 raise _newer(segment, end, record.end)
-            if last is not None and last.is_open and last.epoch != self._journal.epoch:
+            if last is None or not last.is_open or last.epoch == self._journal.epoch:
+                continue
+            # A chunk in doubt is not compared: it may have unsynced bytes, which do not count.
+            if not self._journal.claim.doubts(last.epoch):
                 unsettled[segment] = last
-        # Bytes that a power cut left behind the end of a chunk do not count.
-        if unsettled and not self._journal.is_in_doubt:
+        if unsettled:
             lengths = await self._chunks.lengths([chunk.name for chunk in unsettled.values()])
             for (segment, chunk), length in zip(unsettled.items(), lengths, strict=True):
-                if (found := chunk.start + (length or 0)) > self._ends[segment]:
-                    raise _newer(segment, self._ends[segment], found)
-        self._ends = {}
+                if (found := chunk.start + (length or 0)) > ends[segment]:
+                    raise _newer(segment, ends[segment], found)
 
-    async def _refuse_older(self) -> None:
+    async def _refuse_older(self, needed: Mapping[str, int]) -> None:
         """Raise ``StorageDamagedError`` when tier 2 lacks bytes that the log has dropped."""
         metadata = self._journal.metadata
         unsettled: dict[str, tuple[Chunk, int]] = {}
         chunk_count = 0
-        for segment, end in list(self._needed.items()):
+        for segment, end in needed.items():
             if chunk_count >= CHUNKS_PER_TURN:
                 chunk_count = 0
                 await trio.lowlevel.checkpoint()
-            if segment not in self._needed:
-                continue  # it was deleted meanwhile
             record = metadata.peek(segment)
             chunk_count += 1 + (len(record.chunks) if record is not None else 0)
             if record is None or record.end < end:
@@ -255,12 +236,12 @@ class ChunkedSegmentStorage:
                 if last is None or not last.is_open:
                     raise _older(segment, end, record.end if record is not None else 0)
                 unsettled[segment] = last, end
-        lengths = await self._chunks.lengths([chunk.name for chunk, _ in unsettled.values()])
-        for (segment, (chunk, end)), length in zip(unsettled.items(), lengths, strict=True):
-            found = chunk.start + (length or 0)
-            if found < end and segment in self._needed:  # else it was deleted meanwhile
-                raise _older(segment, end, found)
-        self._needed = {}
+        if unsettled:
+            lengths = await self._chunks.lengths([chunk.name for chunk, _ in unsettled.values()])
+            for (segment, (chunk, end)), length in zip(unsettled.items(), lengths, strict=True):
+                found = chunk.start + (length or 0)
+                if found < end:
+                    raise _older(segment, end, found)
 
     async def keep_container(self, snapshot: bytes, sequence_number: int) -> None:
         """See ``SegmentStorage.keep_container``."""
@@ -270,33 +251,37 @@ class ChunkedSegmentStorage:
         """See ``SegmentStorage.close``."""
         await self._journal.close(last_operation=last_operation)
 
-    async def inspect(self) -> StoredState:
+    async def inspect(self, *, tolerates_damage: bool = False) -> StoredState:
         """Return what the last owner of a stopped container left. See ``SystemJournal.inspect``."""
-        return await self._journal.inspect()
+        return await self._journal.inspect(tolerates_damage=tolerates_damage)
 
-    async def replace_records(self, records: Mapping[str, StoredSegment]) -> None:
-        """Replace the chunks of some segments, durably."""
-        await self._journal.replace_records(records)
+    def adopt(self, state: StoredState) -> None:
+        """Use these metadata when the epoch is claimed. See ``SystemJournal.adopt``."""
+        self._journal.adopt(state)
+
+    async def begin_recovery(self, log_epoch: int) -> None:
+        """Record that a recovery of the last owner's log begins. See
+        ``SystemJournal.begin_recovery``."""
+        await self._journal.begin_recovery(log_epoch)
+
+    async def replace_records(
+        self,
+        records: Mapping[str, StoredSegment],
+        *,
+        forgotten: Iterable[str] = (),
+        condemned: Sequence[str] = (),
+    ) -> None:
+        """Replace the records of some segments, forget others, and condemn chunks, all in one
+        durable change."""
+        await self._journal.replace_records(records, forgotten=forgotten, condemned=condemned)
 
     async def stored_length(self, segment: str, *, certain: int | None = None) -> int:
-        """Return the offset up to which the segment's bytes are stored; 0 when none are.
+        """Return the offset up to which the segment's bytes are stored; 0 if it has none.
 
         See ``SegmentStorage.stored_length``.
         """
         record = await self._settled(segment, certain)
         return record.end if record is not None else 0
-
-    async def shorten(self, ends: Mapping[str, int]) -> None:
-        """Make segments end earlier, durably. Chunks behind their ends stay, and do not count."""
-        records = {}
-        for segment, end in ends.items():
-            record = await self._unchanging(segment)
-            assert record is not None
-            chunks = [chunk for chunk in record.chunks if chunk.start < end]
-            if chunks:
-                chunks[-1] = chunks[-1].cut(end - chunks[-1].start)
-            records[segment] = replace(record, chunks=tuple(chunks), end_without_chunks=end)
-        await self.replace_records(records)
 
     async def segment_names(self) -> list[str]:
         """Return the names of all stored segments."""
@@ -309,9 +294,10 @@ class ChunkedSegmentStorage:
         return record.chunks if record is not None else ()
 
     async def read(self, segment: str, *, offset: int, length: int) -> Buffer:
-        """Read up to ``length`` bytes at ``offset``: as many as lie in the same chunk.
+        """Read up to ``length`` bytes at ``offset``, up to the end of the chunk that has the first.
 
-        Raises ``InvalidChunkOffsetError`` when no byte is stored there.
+        Raises ``InvalidChunkOffsetError`` when no byte is stored at ``offset``, and
+        ``BytesLostError`` when the byte there was lost.
         """
         assert length > 0, "a read is for at least one byte"
         record = await self._settled(segment)
@@ -321,6 +307,8 @@ class ChunkedSegmentStorage:
             raise InvalidChunkOffsetError(f"segment {segment} has no stored byte at {offset}")
         chunk = chunks[index]
         end = min(offset + length, chunk.end)
+        if chunk.is_lost:
+            raise BytesLostError(segment, chunk.start, chunk.end)
         try:
             return await self._reads.read(segment, chunk, offset - chunk.start, end - chunk.start)
         except ChunkDamagedError as error:
@@ -338,11 +326,12 @@ class ChunkedSegmentStorage:
         await self._journal.ready()
         await self._lease_marks.make()
         record = await self._settled(segment)
-        # Without an await in between: a chunk in the record is not being deleted, and will not be.
+        # There is no await between reading the record and holding its chunks, so that no deletion
+        # of a chunk can begin in between.
         chunks = choose_chunks(record.chunks if record is not None else (), start, end)
         self._leases.hold(lease_id, [chunk.name for chunk in chunks], lease_seconds)
         planned = await locate_all(self._readable.locate, chunks)
-        stored_end = min(end, record.end) if record is not None else start
+        stored_end = min(end, _readable_end(record, start)) if record is not None else start
         planned_end = min(stored_end, chunks[-1].end) if chunks else start
         return ScanPlan(self._readable.address, planned_end, stored_end, planned)
 
@@ -369,6 +358,7 @@ class ChunkedSegmentStorage:
     ) -> None:
         """Store ``data`` at ``offset``; see ``SegmentStorage.write``."""
         record = await self._unchanging(segment)
+        await self._journal.restore_reserve()
         remaining = _Buffers(data)
         if record is not None:
             if offset > record.end:
@@ -388,13 +378,14 @@ class ChunkedSegmentStorage:
             offset = await self._append(segment, chunk, taken)
 
     async def _compare(self, segment: str, offset: int, data: Sequence[Buffer]) -> None:
-        """Compare bytes that are written again with the stored ones; raises if they differ."""
+        """Compare bytes that are written again with the stored bytes. Raises ``ChunkDamagedError``
+        when they differ."""
         for part in data:
             view = memoryview(part)
             while len(view) > 0:
                 try:
                     stored = await self.read(segment, offset=offset, length=len(view))
-                except InvalidChunkOffsetError:  # it was truncated meanwhile
+                except InvalidChunkOffsetError:  # the segment was truncated meanwhile
                     return
                 if stored != view[: len(stored)]:
                     raise ChunkDamagedError(
@@ -407,24 +398,26 @@ class ChunkedSegmentStorage:
                 offset += len(stored)
 
     async def truncate(self, segment: str, *, offset: int) -> None:
-        """Drop the chunks that end at or before ``offset``."""
+        """Drop the chunks that end at or before ``offset``; see ``SegmentStorage.truncate``."""
         record = await self._unchanging(segment)
-        if record is None or gone_chunk_count(record, offset, record.end) == 0:
+        if record is None:
+            return
+        end = max(offset, record.end)
+        if end == record.end and gone_chunk_count(record, offset, end) == 0:
             return
         _refuse_moved(segment, record)
         async with self._journal.changing():
-            await self._journal.commit(Truncate(segment, offset, record.end))
+            await self._journal.commit(Truncate(segment, offset, end))
 
     async def concat(
         self, target: str, *, offset: int, source: str, length: int, rollover_bytes: int
     ) -> None:
-        """Append the first ``length`` bytes of ``source`` at ``offset`` of ``target``: move their
-        chunks, or copy the bytes if they are few and sound.
+        """Store the first ``length`` bytes of ``source`` at ``offset`` of ``target``: move their
+        chunks, or copy the bytes if they are few and undamaged.
 
-        When the target reaches to their end, an earlier call did it.
+        Does nothing when the target has these bytes already, from an earlier call.
         """
         to, given = await self._unchanging(target), await self._unchanging(source)
-        self._needed.pop(source, None)
         end = to.end if to is not None else 0
         if length == 0 or end >= offset + length:
             return
@@ -455,11 +448,11 @@ class ChunkedSegmentStorage:
             copied += sum(map(len, data))
 
     async def _read_sound(self, segment: str, length: int) -> list[Buffer] | None:
-        """Read the first ``length`` bytes of a segment; returns as many as one write may have, None
-        if some of them are damaged.
+        """Read the first ``length`` bytes of a segment, and return as many of them as one write may
+        have; return None if some of them are damaged.
 
-        These are moved with their checksums: reads of them are refused in their new place as well,
-        and the log need not keep what comes behind.
+        Chunks with damaged bytes are moved with their checksums instead of being copied. So reads
+        of these bytes are refused in the target, too, and the merge does not hold the log back.
         """
         first: list[Buffer] = []
         position = 0
@@ -478,24 +471,24 @@ class ChunkedSegmentStorage:
         """Forget the segment. Its chunks are deleted later."""
         await self._journal.ready()
         if not self._journal.is_unfinished and self._journal.metadata.get(segment) is None:
-            # Changes of others at this moment are not about this segment.
-            self._needed.pop(segment, None)
+            # No lock is needed: changes that are under way concern other segments.
             return
         target = None if merged_into is None else await self._unchanging(merged_into)
-        self._needed.pop(segment, None)
         async with self._journal.changing():
             if self._journal.metadata.get(segment) is None:
                 return
             known: list[Change] = []
             if merged_into is not None and target is not None and target.end > 0:
-                # After this its bytes are nowhere else: the target's must not come into doubt.
+                # After this change only the target has the bytes. The target's length is recorded
+                # with the change, so that these bytes are not in doubt after a power cut.
                 known.append(Truncate(merged_into, 0, target.end))
             await self._journal.commit(*known, Forget(segment))
 
     # ---- Chunks ----------------------------------------------------------------------------------
 
     async def _unchanging(self, segment: str) -> StoredSegment | None:
-        """Return the segment's record, as soon as no change that failed can still take effect."""
+        """Return the segment's record, after repeating a change that failed, which may have taken
+        effect."""
         await self._journal.ready()
         if self._journal.is_unfinished:
             async with self._journal.changing():
@@ -503,7 +496,8 @@ class ChunkedSegmentStorage:
         return await self._settled(segment)
 
     async def _settled(self, segment: str, certain: int | None = None) -> StoredSegment | None:
-        """Return the segment's record, with the length of an older owner's last chunk found out."""
+        """Return the segment's record. If its last chunk is one of an earlier owner, look up and
+        record the length of that chunk first."""
         await self._journal.ready()
         metadata = self._journal.metadata
         record = metadata.get(segment)
@@ -512,9 +506,9 @@ class ChunkedSegmentStorage:
             if not last.is_open or last.epoch == self._journal.epoch:
                 break
             length = await self._length_of(segment, last)
-            if certain is not None and self._journal.is_in_doubt:
+            if certain is not None and self._journal.claim.doubts(last.epoch):
                 length = min(length, max(last.length, certain - last.start))
-            if metadata.get(segment) == record:  # else another task found it out meanwhile
+            if metadata.get(segment) == record:  # otherwise another task has recorded the length
                 record = _with_last(record, replace(last, length=length, is_open=False))
                 metadata.put(segment, record)
             else:
@@ -524,7 +518,7 @@ class ChunkedSegmentStorage:
     async def _length_of(self, segment: str, chunk: Chunk) -> int:
         try:
             length = (await self._chunks.info(chunk.name)).length
-        except ChunkNotFoundError:  # its owner ended before the first byte
+        except ChunkNotFoundError:  # its owner ended before it wrote the first byte
             length = 0
         if length < chunk.length:
             raise StorageDamagedError(
@@ -534,7 +528,7 @@ class ChunkedSegmentStorage:
         return length
 
     async def _chunk_with_room(self, segment: str, offset: int, rollover_bytes: int) -> Chunk:
-        """Return the segment's last chunk if it can be appended to, else a new one."""
+        """Return the segment's last chunk if bytes can be appended to it, otherwise a new one."""
         metadata, epoch = self._journal.metadata, self._journal.epoch
         record = metadata.get(segment)
         if record is not None and record.chunks:
@@ -550,7 +544,7 @@ class ChunkedSegmentStorage:
         return record.chunks[-1]
 
     async def _append(self, segment: str, chunk: Chunk, data: Sequence[Buffer]) -> int:
-        """Append to a chunk, and return the segment's offset behind."""
+        """Append to a chunk, and return the offset after the new bytes in the segment."""
         known = chunk.checksums if chunk.length else Checksums.at(chunk.start)
         checksums = known
 
@@ -560,7 +554,9 @@ class ChunkedSegmentStorage:
 
         try:
             await self._chunks.write(chunk.name, offset=chunk.length, data=data, meanwhile=extend)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, StorageFullError):
+                self._journal.lack.begin()
             self._replace_last(segment, chunk, replace(chunk, is_open=False))
             raise
         assert checksums.length == chunk.length + sum(map(len, data)), "the storage did not call it"
@@ -568,7 +564,7 @@ class ChunkedSegmentStorage:
         if self._replace_last(segment, chunk, grown):
             self._journal.record_append(segment, known.length)
         elif self._has_chunk(segment, chunk):
-            # The metadata end the chunk where it ended before: these bytes would never be read.
+            # In the metadata the chunk ends before these bytes, so they would never be read.
             raise StorageError(f"chunk {chunk.name} was closed while it was written to")
         return grown.end
 
@@ -586,7 +582,7 @@ class ChunkedSegmentStorage:
 
 
 class _Buffers:
-    """Buffers that are used up from the front, without copying."""
+    """Buffers from which bytes are taken at the front, without copying."""
 
     def __init__(self, buffers: Sequence[Buffer]) -> None:
         self._views = [memoryview(buffer) for buffer in reversed(buffers)]
@@ -610,9 +606,16 @@ def _with_last(record: StoredSegment, last: Chunk) -> StoredSegment:
     return replace(record, chunks=(*record.chunks[:-1], last))
 
 
+def _readable_end(record: StoredSegment, start: int) -> int:
+    """Return the offset up to which the segment can be read from ``start`` on: its end, or the
+    beginning of the next lost range."""
+    lost = (chunk.start for chunk in record.chunks if chunk.is_lost and chunk.end > start)
+    return max(start, next(lost, record.end))
+
+
 def _refuse_moved(segment: str, record: StoredSegment | None) -> None:
-    """Raise for a segment whose chunks belong to another one since a merge: changes would affect
-    that one."""
+    """Raise ``InvalidChunkOffsetError`` for a segment whose chunks were moved to another one: a
+    change would affect that one."""
     if record is not None and record.is_moved:
         raise InvalidChunkOffsetError(f"segment {segment} was merged: it can only be deleted")
 
@@ -632,8 +635,7 @@ def _older(segment: str, needed: int, found: int) -> StorageDamagedError:
 
 
 def _segment_id(segment: str) -> int:
-    """Return the number in the name of a segment in tier 2; -1 for one that no container has
-    made."""
+    """Return the id that is in the name of a segment in tier 2; -1 if the name has none."""
     digits = segment.rpartition(".S-")[2].partition("$")[0]
     return int(digits) if digits.isdecimal() else -1
 

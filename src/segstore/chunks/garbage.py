@@ -1,34 +1,49 @@
-"""Deletes chunks that no segment has any more, some time after that became durable.
+"""Deletes chunks that no segment needs, after a delay.
 
-Owns: ``collect_garbage``, the task that does it, and ``collect_now``.
+Owns: ``collect_garbage``, the task that deletes them, and ``collect_now``. The change that condemns
+a chunk is durable before the delay begins.
 
 Invariants:
-1. A chunk is deleted only after the change that condemned it is durable, then a delay has passed,
-   so that earlier reads end, and then it was checked that no owner had claimed a later epoch.
-2. A condemned chunk is in the chunk metadata until it is deleted: a crash forgets none.
-3. A chunk that cannot be deleted does not block others: each deletion is recorded.
-4. A chunk with a lease stays until the lease ends; it is looked at again after a delay.
+1. When a chunk is condemned, it is deleted only after ``delay_seconds``, so that earlier reads of
+   it can end. Held by ``test_garbage_goes_after_the_delay``.
+2. When a later owner has claimed the chunks, an earlier one deletes none: before each round it
+   lists the claims. Held by ``test_an_owner_that_was_replaced_deletes_nothing`` and
+   ``test_deleting_without_a_look_at_the_claims_would_be_found``.
+3. When an owner crashes, the next owner finds the condemned chunks in the metadata and deletes
+   them. Held by ``test_garbage_that_a_crash_left_is_collected_by_the_next_owner``.
+4. While tier 2, or the journal on the same disk, has no space, chunks are deleted after
+   ``HURRIED_DELAY_SECONDS``. Held by
+   ``test_chunks_go_at_once_when_another_container_wants_their_space``.
+5. When a chunk cannot be deleted, the others are deleted. Held by
+   ``test_a_chunk_that_cannot_be_deleted_does_not_keep_the_others``.
+6. When a reader has a lease on a chunk, the chunk is not deleted before the lease has ended. Held
+   by ``test_deletion_of_chunks_waits_for_leases``.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final
 
 import structlog
 import trio
 
-from segstore.chunks.leases import ChunkLeases, LeaseMarks
 from segstore.chunks.records import Collected
 from segstore.chunks.system_journal import SystemJournal
-from segstore.errors import FencedOutError, StorageError
+from segstore.errors import FencedOutError, StorageError, StorageFullError
+from segstore.ownership.leases import ChunkLeases, LeaseMarks
+from segstore.ownership.states import Permission
 from segstore.runtime.parallel import run_parallel
 from segstore.tiers.api import ChunkStorage
 
 GARBAGE_DELAY_SECONDS: Final = 60.0
+HURRIED_DELAY_SECONDS: Final = 1.0
+"""Delay, in seconds, while there is no space. Reads that began before a deletion may then fail, and
+are repeated."""
 COLLECTED_TOGETHER_MAX: Final = 100
 PARALLEL_DELETES_MAX: Final = 4
 FAILURES_MAX: Final = 8
-"""Maximum count of failed deletions before the remaining chunks are left for the next time."""
+"""Number of failed deletions after which the other chunks are left for the next round."""
 ERROR_SLEEP_SECONDS: Final = 5.0
 
 logger = structlog.get_logger(__name__)
@@ -42,15 +57,24 @@ async def collect_garbage(
     delay_seconds: float,
 ) -> None:
     """Delete condemned chunks until cancelled or fenced out."""
-    # The recovery or the first flush opens the metadata; here it is not urgent.
+    # Usually the recovery or the first flush opens the metadata. This task needs the metadata only
+    # later.
     with trio.move_on_after(delay_seconds):
         await journal.opened.wait()
     while True:
         try:
             await journal.ready()
             await journal.wait_for_garbage()
+            with suppress(StorageFullError):
+                await journal.restore_reserve()
             condemned = list(journal.metadata.condemned)
-            await trio.sleep(delay_seconds)
+            hurried_seconds = min(delay_seconds, HURRIED_DELAY_SECONDS)
+            await trio.sleep(hurried_seconds)
+            if hurried_seconds < delay_seconds and not journal.lack.is_present:
+                with trio.move_on_after(delay_seconds - hurried_seconds):
+                    await journal.lack.wait()
+            if journal.lack.is_present:
+                condemned = list(journal.metadata.condemned)
             if condemned:
                 await marks.outlive()
             await _collect(chunks, journal, leases, condemned)
@@ -65,7 +89,7 @@ async def collect_garbage(
 async def collect_now(chunks: ChunkStorage, journal: SystemJournal, leases: ChunkLeases) -> None:
     """Delete condemned chunks without a delay."""
     await _collect(chunks, journal, leases, list(journal.metadata.condemned))
-    if journal.metadata.condemned:  # by what was found in system chunks
+    if journal.metadata.condemned:  # the first round found more of them in obsolete system chunks
         await _collect(chunks, journal, leases, list(journal.metadata.condemned))
 
 
@@ -74,6 +98,7 @@ async def _collect(
 ) -> None:
     failures: list[StorageError] = []
     await journal.confirm_ownership()
+    journal.claim.require(Permission.DELETE)
     for start in range(0, len(condemned), COLLECTED_TOGETHER_MAX):
         names = condemned[start : start + COLLECTED_TOGETHER_MAX]
         with leases.deleting(names) as free:
@@ -89,7 +114,8 @@ async def _collect(
 async def _delete_all(
     chunks: ChunkStorage, names: list[str], failures: list[StorageError]
 ) -> list[str]:
-    """Delete chunks; return the names of the deleted ones. Stops after many failures."""
+    """Delete chunks; return the names of those that were deleted. Stops after ``FAILURES_MAX``
+    failures, which it adds to ``failures``."""
     deleted: list[str] = []
 
     async def delete(name: str) -> None:

@@ -1,11 +1,17 @@
 """Records of segments and chunks, the changes to them, and the bytes of both.
 
 Owns: ``Chunk``, ``StoredSegment``, the changes, and their codec; docs/formats/chunk-metadata.md
-describes the bytes. Nothing here does I/O.
+describes the bytes. No function reads or writes tier 2.
 
 Invariants:
-1. Parsing returns exactly what was encoded; any other bytes raise ``ChunkRecordError``.
-2. The checksum of a frame covers its length, its number, its change and the name of its journal.
+1. When a record or change is encoded and decoded, it is the same. Held by
+   ``test_a_record_is_read_as_it_was_written`` and ``test_a_change_is_read_as_it_was_written``.
+2. When bytes are not those of a change, decoding them raises ``ChunkRecordError``. Held by
+   ``test_damaged_bytes_of_a_change_are_another_change_or_an_error`` and
+   ``test_bytes_behind_a_change_or_missing_from_it_are_an_error``.
+3. When a bit of a frame is wrong, or the frame is in another journal, its checksum does not match.
+   Held by ``test_a_wrong_bit_before_the_last_frame_is_damage`` and
+   ``test_a_system_chunk_counts_only_under_its_name``.
 """
 
 from __future__ import annotations
@@ -26,10 +32,13 @@ from segstore.chunks.checksums import (
 CLOSED: Final = 0
 OPEN: Final = 1
 FOREIGN_NAME: Final = 2
-"""Flag of a chunk that was moved here from another segment: its name is not its segment's with a
-suffix."""
+"""Flag of a chunk that was moved from another segment, so that its name does not begin with the
+name of its segment."""
 
 HAS_CHECKSUMS: Final = 4
+
+LOST: Final = 8
+"""Flag of a range whose bytes are lost: there is no chunk with its name."""
 
 MOVED: Final = 1
 
@@ -47,16 +56,18 @@ NO_CHECKSUMS: Final = Checksums()
 
 
 class ChunkRecordError(ValueError):
-    """The bytes are not a record that was encoded."""
+    """The bytes are not those of a record."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """The bytes of a segment from ``start`` on that lie in one chunk, from its first byte on.
+    """The bytes of a segment that are in one chunk: ``length`` bytes from the offset ``start``,
+    which begin with the chunk's first byte.
 
-    An open chunk is the segment's last one: it has at least ``length`` bytes. For the owner of the
-    epoch that made it, who may append, it has exactly that many. Bytes behind the ones that
-    ``checksums`` cover are not checked.
+    Only the last chunk of a segment may be open. The owner that made it, under ``epoch``, can
+    append to it, and knows its exact length; for other owners, it has at least ``length`` bytes.
+    Bytes after those that ``checksums`` cover are not checked. A chunk that ``is_lost`` stands for
+    a range of bytes that ``segstore recover`` did not find.
     """
 
     start: int
@@ -65,23 +76,25 @@ class Chunk:
     epoch: int
     is_open: bool = False
     checksums: Checksums = NO_CHECKSUMS
+    is_lost: bool = False
 
     @property
     def end(self) -> int:
-        """Return the offset behind the chunk's last byte."""
+        """Return the offset after the chunk's last byte."""
         return self.start + self.length
 
     def cut(self, length: int) -> Chunk:
-        """Return the chunk with its first ``length`` bytes only, closed."""
+        """Return the closed chunk that has only the first ``length`` bytes."""
         checksums = self.checksums.cut(length)
         return replace(self, length=length, is_open=False, checksums=checksums)
 
 
 @dataclass(frozen=True, slots=True)
 class StoredSegment:
-    """A segment: its chunks by offset, without holes, and where it ends when there are none.
+    """The record of a segment: its chunks in the order of their offsets, without gaps, and the
+    offset at which it ends if it has no chunks.
 
-    The chunks of a segment that ``is_moved`` belong to another one.
+    The chunks of a segment that ``is_moved`` belong to another segment now.
     """
 
     chunks: tuple[Chunk, ...] = ()
@@ -90,14 +103,14 @@ class StoredSegment:
 
     @property
     def end(self) -> int:
-        """Return the offset behind the last stored byte."""
+        """Return the offset after the last stored byte."""
         return self.chunks[-1].end if self.chunks else self.end_without_chunks
 
 
 @dataclass(frozen=True, slots=True)
 class AddChunk:
-    """A chunk begins at ``start``, where the chunks before it end. Chunks that start there or
-    later had no bytes, and go."""
+    """A new chunk begins at ``start``, where the earlier chunks end. Chunks that begin at or after
+    ``start`` had no bytes, and are condemned."""
 
     segment: str
     start: int
@@ -107,7 +120,8 @@ class AddChunk:
 
 @dataclass(frozen=True, slots=True)
 class MoveChunks:
-    """The first ``length`` bytes of ``source`` are at ``offset`` of ``target``, where that ends."""
+    """The chunks with the first ``length`` bytes of ``source`` move to ``target``, which ends at
+    ``offset``."""
 
     target: str
     offset: int
@@ -117,7 +131,7 @@ class MoveChunks:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """The chunks that end at or before ``offset`` go; the last one has its bytes up to ``end``."""
+    """The chunks that end at or before ``offset`` are condemned. The segment ends at ``end``."""
 
     segment: str
     offset: int
@@ -126,14 +140,14 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """The segment goes with all chunks that are its own."""
+    """The record of the segment is removed, and the chunks that are its own are condemned."""
 
     segment: str
 
 
 @dataclass(frozen=True, slots=True)
 class Condemn:
-    """These chunks belong to no segment any more."""
+    """These chunks belong to no segment, and wait to be deleted."""
 
     names: tuple[str, ...]
 
@@ -149,8 +163,8 @@ class Collected:
 class Checked:
     """The chunk that begins at ``start`` of the segment has these checksums.
 
-    ``sums`` are those of the blocks with bytes from ``known`` up to ``length``: earlier changes
-    have those before.
+    ``sums`` are the checksums of the blocks with bytes from ``known`` up to ``length``. Earlier
+    changes have those of earlier blocks.
     """
 
     segment: str
@@ -186,7 +200,8 @@ def encode_text(text: str) -> bytes:
 
 
 class Reader:
-    """Takes fields from the front of a buffer; ``ChunkRecordError`` when they are not there."""
+    """Reads the fields of a buffer, one after the other. Its methods raise ``ChunkRecordError``
+    when the buffer does not have the field."""
 
     def __init__(self, data: bytes | memoryview) -> None:
         self._data = memoryview(data)
@@ -194,11 +209,11 @@ class Reader:
 
     @property
     def remaining(self) -> int:
-        """Return how many bytes are left."""
+        """Return the number of bytes that were not read yet."""
         return len(self._data) - self.position
 
     def read_bytes(self, length: int) -> bytes:
-        """Return the next bytes. Raises ``ChunkRecordError`` when there are fewer."""
+        """Return the next ``length`` bytes. Raises ``ChunkRecordError`` when there are fewer."""
         end = self.position + length
         if end > len(self._data):
             raise ChunkRecordError(f"{length} bytes are missing at {self.position}")
@@ -246,7 +261,7 @@ def encode_record(segment: str, record: StoredSegment) -> bytes:
     ]
     prefix = f"{segment}$"
     for chunk in record.chunks:
-        flags = OPEN if chunk.is_open else CLOSED
+        flags = (OPEN if chunk.is_open else CLOSED) | (LOST if chunk.is_lost else 0)
         name = chunk.name
         if name.startswith(prefix):
             name = name[len(prefix) :]
@@ -272,12 +287,13 @@ def decode_record(segment: str, data: bytes) -> StoredSegment:
     for _ in range(count):
         start, length, epoch, flags = reader.fields(_CHUNK)
         name = reader.text()
-        if flags & ~(OPEN | FOREIGN_NAME | HAS_CHECKSUMS):
+        if flags & ~(OPEN | FOREIGN_NAME | HAS_CHECKSUMS | LOST):
             raise ChunkRecordError(f"unknown flags {flags} of a chunk")
         if not flags & FOREIGN_NAME:
             name = f"{segment}${name}"
         checksums = reader.checksums() if flags & HAS_CHECKSUMS else NO_CHECKSUMS
-        chunks.append(Chunk(start, length, name, epoch, bool(flags & OPEN), checksums))
+        is_open, is_lost = bool(flags & OPEN), bool(flags & LOST)
+        chunks.append(Chunk(start, length, name, epoch, is_open, checksums, is_lost))
     reader.end()
     return StoredSegment(tuple(chunks), end, bool(moved))
 
@@ -337,11 +353,8 @@ def _decode_checked(reader: Reader) -> Checked:
 
 
 def sum_of_name(name: str) -> int:
-    """Return the start value for the checksums of a system chunk, so that it is valid under its own
-    name only.
-
-    Those of older versions begin at that of no name.
-    """
+    """Return the start value of the checksums in a system chunk. With it, the bytes are valid only
+    in a chunk with this name."""
     return crc32c(name.encode("utf-8", "surrogatepass"))
 
 
@@ -353,8 +366,8 @@ def encode_frame(sequence: int, change: Change, *, journal: str) -> bytes:
 
 
 def frame_at(data: bytes, position: int, name_sum: int) -> tuple[int, Change, int] | None:
-    """Return sequence number, change and end of the frame at a position; None when none is
-    there."""
+    """Return the sequence number, the change and the end of the frame at a position; None if there
+    is no valid frame."""
     if position + FRAME.size > len(data):
         return None
     length, checksum, sequence = FRAME.unpack_from(data, position)
@@ -370,10 +383,12 @@ def frame_at(data: bytes, position: int, name_sum: int) -> tuple[int, Change, in
 def decode_frames(
     data: bytes, *, journal: str, may_have_holes: bool = False
 ) -> tuple[list[tuple[int, Change]], int]:
-    """Return the changes in a journal's bytes up to a torn end, and where that end is.
+    """Return the changes in a journal's bytes, and the position after the last one. A frame that
+    was not written completely ends the journal.
 
-    A frame that is whole behind one that is not is damage: ``ChunkRecordError``. After a power
-    cut it need not be: of several that were written together any may be missing.
+    Raises ``ChunkRecordError`` when a valid frame follows one that is not valid, unless the journal
+    ``may_have_holes``: after a power cut, any of several frames that were written together may be
+    missing.
     """
     changes = []
     position = 0

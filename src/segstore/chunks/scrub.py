@@ -1,14 +1,17 @@
-"""Looks for damage in chunks, whether they are read or not.
+"""Looks for damage in chunks, even in those that no client reads.
 
 Owns: the comparison of chunks' lengths with the metadata, the check of a chunk's bytes, and
-``BackgroundScrub``, which does both in a container that serves; docs/adr/0211 tells why.
+``BackgroundScrub``, which does both in a container that serves; docs/adr/0211 explains why. It
+scans the metadata a few segments at a time, so that it does not hold up the event loop.
 
 Invariants:
-1. Nothing that serves is slowed down for long: metadata are scanned a few segments at a time, and
-   bytes are read at the rate of a ``Pace``.
-2. Damage is reported only if the segment still has the chunk after the damage was found.
-3. Bytes without checksums get some when they are read here for the first time, if their chunk has
-   ended. The checksums are those of the bytes that were read.
+1. While a pass checks chunks, it reads no more bytes per second than its ``Pace`` allows. Held by
+   ``test_a_pass_keeps_to_its_rate``.
+2. When a segment was truncated, merged or deleted while its chunk was checked, no damage of the
+   chunk is reported. Held by
+   ``test_segments_that_change_while_they_are_scrubbed_are_not_damaged``.
+3. When bytes of a closed chunk have no checksums, they get checksums when they are read here for
+   the first time. Held by ``test_what_has_no_checksums_gets_them``.
 """
 
 from __future__ import annotations
@@ -34,12 +37,13 @@ SEGMENTS_AT_ONCE: Final = 50
 """Number of records that are examined in one step of the event loop."""
 PAUSE_SECONDS: Final = 0.02
 START_SECONDS: Final = 2.0
-"""Wait before the metadata are opened here: a container that serves opens them earlier itself."""
+"""Maximum time, in seconds, to wait until the container opens the metadata. Then they are opened
+here."""
 FIRST_PASS_SECONDS: Final = 60.0
-"""Wait before the first pass: the work of a start comes first."""
+"""Time, in seconds, before the first pass, so that the work of a start is done first."""
 ADOPTED_TOGETHER_MAX: Final = 128
 FAILURES_MAX: Final = 8
-"""Number of refused chunks after which a pass ends: that is an outage of tier 2, and no damage."""
+"""Number of failed reads after which a pass ends, because tier 2 itself seems to be away."""
 RETRY_SECONDS: Final = 600.0
 
 logger = structlog.get_logger(__name__)
@@ -48,7 +52,7 @@ Spend = Callable[[int], Awaitable[None]]
 
 
 class Pace:
-    """Limits the bytes per second of all users of this object together."""
+    """A limit for the bytes per second that all users of one object read together."""
 
     def __init__(self, bytes_per_second: float) -> None:
         self._bytes_per_second = bytes_per_second
@@ -56,11 +60,11 @@ class Pace:
 
     @property
     def is_stopped(self) -> bool:
-        """Return whether nothing may be read at all."""
+        """Return whether the limit is 0, so that nothing may be read."""
         return self._bytes_per_second <= 0
 
     async def spend(self, count: int) -> None:
-        """Wait until ``length`` bytes may be read. A short read counts as a block."""
+        """Wait until ``count`` bytes may be read. Fewer bytes than a block count as a block."""
         seconds = max(count, BLOCK_BYTES) / self._bytes_per_second
         self._free_at = max(self._free_at, trio.current_time()) + seconds
         await trio.sleep_until(self._free_at)
@@ -68,8 +72,8 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class ScrubPolicy:
-    """Settings for a running container's search for damage. ``random`` returns numbers from 0
-    to 1."""
+    """The settings of a running container's search for damage. ``random`` returns numbers from 0 to
+    1."""
 
     pace: Pace
     pass_seconds_min: float
@@ -88,19 +92,19 @@ class Damage:
 async def counted_chunks(
     metadata: ChunkMetadata, segments: Sequence[str], *, pause: float = PAUSE_SECONDS
 ) -> AsyncGenerator[tuple[str, Chunk], None]:
-    """Yield the chunks of these segments that may have bytes; skip segments whose chunks were moved
-    to another segment."""
+    """Yield the chunks of these segments that may have bytes. Skip lost ranges, and segments whose
+    chunks were moved to another segment."""
     for index, segment in enumerate(segments, start=1):
         record = metadata.peek(segment)
         for chunk in record.chunks if record is not None and not record.is_moved else ():
-            if chunk.length or chunk.is_open:
+            if (chunk.length or chunk.is_open) and not chunk.is_lost:
                 yield segment, chunk
         if index % SEGMENTS_AT_ONCE == 0:
             await trio.sleep(pause)
 
 
 async def compare_lengths(chunks: ChunkStorage, metadata: ChunkMetadata) -> list[Damage]:
-    """Find the chunks that are missing, or shorter than the metadata say."""
+    """Return the chunks that are missing, or shorter than in the metadata."""
     async with aclosing(counted_chunks(metadata, metadata.segment_names())) as found:
         known = [each async for each in found]
     lengths = await chunks.lengths([chunk.name for _, chunk in known])
@@ -113,15 +117,15 @@ async def compare_lengths(chunks: ChunkStorage, metadata: ChunkMetadata) -> list
 
 
 def still_counts(metadata: ChunkMetadata, segment: str, chunk: Chunk) -> bool:
-    """Return whether the segment has the chunk now."""
+    """Return whether the segment still has the chunk."""
     record = metadata.peek(segment)
     return record is not None and any(each.name == chunk.name for each in record.chunks)
 
 
 @dataclass(slots=True)
 class ChunkCheck:
-    """Reads and checks one chunk. At the end ``checksums`` are those of all bytes that were read,
-    if there is no damage."""
+    """Reads and checks one chunk. After ``run``, ``checksums`` are those of all bytes that were
+    read, if no damage was found."""
 
     reads: CheckedReads
     segment: str
@@ -129,7 +133,8 @@ class ChunkCheck:
     checksums: Checksums = NO_CHECKSUMS
 
     async def run(self, length: int, spend: Spend) -> list[ChunkDamagedError]:
-        """Read the first ``length`` bytes. Raises ``StorageError`` when they cannot be read."""
+        """Read the first ``length`` bytes of the chunk, and return the damage in them. Raises
+        ``StorageError`` when they cannot be read."""
         known = self.chunk.checksums
         self.checksums = known if known.length else Checksums.at(self.chunk.start)
         damages: list[ChunkDamagedError] = []
@@ -156,7 +161,7 @@ class ChunkCheck:
 
 
 def _block_end(phase: int, position: int) -> int:
-    """Return where the block ends that has the byte at a position."""
+    """Return the position after the block that has the byte at a position."""
     return ((phase + position) // BLOCK_BYTES + 1) * BLOCK_BYTES - phase
 
 
@@ -178,7 +183,8 @@ class BackgroundScrub:
         self._failure_count = 0
 
     async def run(self) -> None:
-        """Compare lengths once, then go over all chunks again and again, until cancelled."""
+        """Compare the lengths of all chunks once, then check their bytes again and again, until
+        cancelled."""
         with trio.move_on_after(START_SECONDS):
             await self._journal.opened.wait()
         try:
@@ -207,8 +213,8 @@ class BackgroundScrub:
             self._reads.record_damage(damage.segment, damage.chunk, damage.error)
 
     async def _pass(self, policy: ScrubPolicy) -> None:
-        """Check every chunk once. It begins anywhere, so that a store that is started often does
-        not always check the same ones."""
+        """Check every chunk once. Begin with a random segment, so that a store that is restarted
+        often does not always check the same chunks."""
         metadata = self._journal.metadata
         segments = metadata.segment_names()
         first = int(policy.random() * len(segments))
@@ -236,7 +242,7 @@ class BackgroundScrub:
         )
 
     async def _check(self, segment: str, chunk: Chunk, pace: Pace) -> int:
-        """Check a chunk; how much of it is damaged."""
+        """Check a chunk, and return the number of damaged places in it."""
         check = ChunkCheck(self._reads, segment, chunk)
         try:
             damages = await check.run(chunk.length, pace.spend)

@@ -1,43 +1,45 @@
-"""Keeps a container's chunk metadata in tier 2, by snapshots and journals of what changed since.
+"""Keeps a container's chunk metadata in tier 2, as snapshots and as journals of later changes.
 
-Owns: the container's system chunks, and who may change its metadata;
-docs/formats/chunk-metadata.md describes them, docs/adr/0180 tells why.
+Owns: the snapshots and journals among the container's system chunks; docs/formats/chunk-metadata.md
+describes them, docs/adr/0180 explains why. The claim of the owner's epoch
+(``ownership.epoch_claims``) gives the right to change the metadata. The names of system chunks
+contain the epoch of their owner.
 
 Invariants:
-1. A change is applied in memory only when it is durable. One whose write failed is written again
-   before any other: what was tried once happens, at the latest in the next call.
-2. System chunks are named by epoch. A new owner claims its epoch before it reads, and writes a
-   snapshot of its own before it changes anything: what an older owner writes from then on counts
-   for nobody.
-3. An owner deletes nothing on the strength of a change before it has seen, after the change was
-   durable, that nobody claimed a later epoch: then every later owner has read that change.
-4. A system chunk whose write failed is never appended to again.
-5. Sequence numbers have no gap. Where one is missing, the metadata is damaged and is not used.
-6. Checksums of what was appended to open chunks are written with the next change of the segment's
-   chunks, with the next snapshot, or by ``record_checksums``: an append waits for no write of them.
-7. An owner that ends in order says so in its claim, with the number of its last change and of the
-   last operation in the log: a successor that finds fewer changes, or a log that is shorter, has
-   lost some.
-8. A claim tells on which start of the machine its owner ran, and whether it came to the end of its
-   recovery. What was not synced when another start ended is in doubt for every owner until one of
-   them has come to that end (docs/adr/0198).
+1. When the write of a change fails, it is written again before any other change, because it may
+   have become durable. A change is applied in memory only when it is durable. Held by
+   ``test_a_change_that_failed_happens_before_the_next``.
+2. When a new owner has read the metadata, no later write of an earlier owner counts: the new owner
+   claims its epoch, reads, and writes a snapshot under its own epoch before it changes anything.
+   Held by ``test_what_an_owner_makes_after_it_was_replaced_is_collected``.
+3. When a change lets a chunk be deleted, the owner lists the claims after the change is durable. If
+   there is no later claim, each later owner will read the change, and the chunk can be deleted.
+   Held by ``test_deleting_without_a_look_at_the_claims_would_be_found``.
+4. When a write to a system chunk fails, it is repeated in another system chunk, to which later
+   changes go, too. Held by ``test_a_missing_journal_is_told``.
+5. When a change between two others is missing, the metadata are damaged and are not used. Held by
+   ``test_a_missing_journal_is_told``.
+6. When bytes are appended to a chunk, the append does not wait until their checksums are written.
+   Held by ``test_an_append_is_one_write_however_short``. They are written with the next change of
+   the segment's chunks. Held by
+   ``test_a_new_chunk_is_named_and_the_last_one_noted_in_one_write``. They are also written with the
+   next snapshot, and by ``record_checksums``. Held by ``test_a_later_owner_has_the_checksums``.
 """
 
 from __future__ import annotations
 
-import re
-import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Final
 
 import structlog
 import trio
 
-from _fast.crc import crc32c
 from segstore.chunks.checksums import Checksums
 from segstore.chunks.chunk_metadata import ChunkMetadata, SnapshotUnfinishedError, segments_of
+from segstore.chunks.container_copies import decode_copy, encode_copy
 from segstore.chunks.records import (
     AddChunk,
     Change,
@@ -50,56 +52,47 @@ from segstore.chunks.records import (
     StoredSegment,
     decode_frames,
     encode_frame,
-    frame_at,
-    sum_of_name,
 )
+from segstore.chunks.reserve import Reserve
+from segstore.chunks.space_lack import SpaceLack
 from segstore.errors import (
     ChunkNotFoundError,
-    EpochUsedError,
     FencedOutError,
     InvalidChunkOffsetError,
-    LogBehindError,
-    PermanentError,
     StorageDamagedError,
     StorageError,
+    StorageFullError,
 )
-from segstore.tiers.api import ChunkInfo, ChunkStorage
+from segstore.ownership.epoch_claims import EpochClaim
+from segstore.ownership.states import Permission
+from segstore.ownership.system_chunks import (
+    CLAIM,
+    CONTAINER,
+    JOURNAL,
+    RECOVERING,
+    SNAPSHOT,
+    SystemChunk,
+    parse_system_chunk,
+    system_name,
+    system_prefix,
+)
+from segstore.ownership.token import OwnerToken
+from segstore.tiers.api import Buffer, ChunkStorage
 
 SNAPSHOT_BYTES_MIN: Final = 256 * 1024
-"""Minimum length, in bytes, of the journals since the last snapshot at which the next one is
-written; they must also be longer than that snapshot."""
+"""Minimum length, in bytes, of the journals after a snapshot at which the next snapshot is written.
+The journals must also be longer than the last snapshot."""
 JOURNALS_MAX: Final = 16
 CHECKSUMS_SECONDS_MAX: Final = 10.0
-"""Maximum time until checksums of appended bytes are durable. After a crash, bytes without
-checksums are read as they are."""
+"""Maximum time, in seconds, until the checksums of appended bytes are durable. After a crash, bytes
+without checksums are read without a check."""
 CHECKSUMS_PER_STEP: Final = 256
 """Maximum number of chunks whose checksums are recorded in one step of the event loop."""
 LOOKS_MAX: Final = 3
 
-_CLAIM: Final = "claim"
-_SNAPSHOT: Final = "snapshot"
-_JOURNAL: Final = "journal"
-_CONTAINER: Final = "container"
-_NAME: Final = re.compile(r"(claim|snapshot|journal|container)-([0-9]{10})-([0-9]{10})", re.ASCII)
-_RECOVERED: Final = b"recovered\n"
-_CLOSED: Final = re.compile(rb"closed ([0-9]+) ([0-9]+)\n")
-_CONTAINER_HEADER: Final = struct.Struct(">4sHQI")
-_CONTAINER_MAGIC: Final = b"SGCN"
+_BEGUN: Final = b"begun\n"
 
 logger = structlog.get_logger(__name__)
-
-
-LastEpoch = Callable[[], Awaitable[int]]
-"""Returns the epoch under which a container's log was opened last."""
-
-
-@dataclass(frozen=True, slots=True)
-class _SystemChunk:
-    kind: str
-    epoch: int
-    number: int
-    name: str
-    length: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,22 +100,27 @@ class StoredState:
     """The content of a container's system chunks for a reader that does not own them."""
 
     epoch: int
-    """The latest epoch of any of them; 0 when there are none."""
+    """The latest epoch of the system chunks; 0 if there are none."""
     metadata: ChunkMetadata
     container: bytes | None
     """The last copy of the container's snapshot."""
     last_operation: int
-    """Number of an operation that the log had when its last owner ended in order; 0 if it did not.
-    """
+    """Number of the last operation in the log when its last owner was closed; 0 if it was not."""
     names: tuple[str, ...]
+    recovering_from: int = 0
+    """Epoch of the log from which an interrupted recovery began, if the recovery claimed the latest
+    epoch; otherwise 0."""
+    sequence: int = 0
+    """Number of the last change in ``metadata``."""
+    damage: str = ""
+    """The reason why ``metadata`` lack changes; empty if they are complete."""
 
 
 class SystemJournal:
     """The system chunks of one container. ``metadata`` may be read once ``ready`` has returned.
 
-    ``boot_id`` names the start of the machine on which this owner runs; without one a power cut
-    leaves no incomplete chunk. ``compare`` checks that the metadata fit the log, before they are
-    used by anything that comes after the recovery.
+    ``boot_id`` names the start of the machine on which this owner runs; it is None if no power cut
+    can leave an incomplete chunk.
     """
 
     def __init__(
@@ -132,28 +130,30 @@ class SystemJournal:
         container_id: int,
         epoch: Callable[[], int],
         snapshot_bytes_min: int = SNAPSHOT_BYTES_MIN,
+        reserve_bytes: int = 0,
         boot_id: str | None = None,
-        compare: Callable[[], Awaitable[None]] | None = None,
+        lack: SpaceLack | None = None,
+        token: OwnerToken | None = None,
     ) -> None:
         self._chunks = chunks
-        self._compare = compare
-        self._claim = b"" if boot_id is None else boot_id.encode() + b"\n"
-        self._prefix = f"_system/chunks-{container_id}$"
+        self.claim = EpochClaim(
+            chunks, container_id=container_id, epoch=epoch, boot_id=boot_id, token=token
+        )
+        """The claim of this owner's epoch."""
+        self._prefix = system_prefix(container_id)
+        self._reserve = Reserve(chunks, self._prefix, reserve_bytes)
+        self.lack = lack or SpaceLack()
         self._container_id = container_id
         self._epoch = epoch
         self._snapshot_bytes_min = snapshot_bytes_min
         self.metadata = ChunkMetadata()
         self.opened = trio.Event()
-        self.is_in_doubt = False
-        """True if a chunk may be longer than what was synced of it when the power went."""
-        self._has_old_claim = self._is_recovered = self._is_closed = False
-        self._has_noted_recovery = self._has_claims = False
-        self._claims: dict[int, bytes] = {}
+        self._is_recovered = False
+        self._adopted: StoredState | None = None
         self._container_number = 0
-        self._last_operation = self._known_operation = 0
-        self._is_fenced_out = False
+        self._known_operation = 0
         self._lock = trio.Lock()
-        self._attempt_count = 0
+        self._restoring = trio.Lock()
         self._sequence = 0
         self._number = 0
         self._journal: tuple[str, int] | None = None
@@ -166,10 +166,10 @@ class SystemJournal:
         """True if there may be system chunks that ``clean_up`` would delete."""
         self._counted: dict[int, int] = {}
         self._unrecorded: dict[str, int] = {}
-        """Segments whose last chunk has more checksums than durable metadata, and how many bytes
-        of it those in durable metadata cover."""
+        """The segments whose last chunk has checksums that are not durable yet. The value is the
+        number of the chunk's bytes whose checksums are durable."""
         self._begun: set[str] = set()
-        """Segments whose last chunk is this owner's, and may be open."""
+        """The segments whose last chunk this owner has made, and which may be open."""
         self._garbage = trio.Event()
 
     @property
@@ -184,178 +184,172 @@ class SystemJournal:
 
     @property
     def is_unfinished(self) -> bool:
-        """Return whether a change waits to be written again."""
+        """Return whether the write of a change failed, so that it has to be written again."""
         return bool(self._unfinished)
 
-    async def check_log(self, last_epoch: LastEpoch) -> None:
-        """Raise ``LogBehindError`` when an epoch later than the log's last one was claimed.
-
-        Every claim is made after its epoch is durable in the log, which is asked after the claims
-        for that reason: another owner may come in between. Call this before the log is opened under
-        the next epoch: each opening that is refused would else bring the log's epoch closer to the
-        claims.
-        """
-        claims = await self._chunks.list_chunks(f"{self._prefix}{_CLAIM}-")
-        latest = max((each.epoch for each in map(self._parsed, claims) if each), default=0)
-        self._has_claims = latest > 0
-        known = await last_epoch()
-        if latest > known:
-            raise LogBehindError(
-                f"tier 2 of container {self._container_id} was written under epoch {latest}, and"
-                f" its log in the journal knows none after {known}: the journal is an older"
-                " copy, or was lost"
-            )
-
     async def ready(self) -> None:
-        """Claim the epoch and read the metadata, at the first call that succeeds."""
+        """Claim the epoch and read the metadata, unless an earlier call has done it."""
         if self.opened.is_set():
             return
         async with self._lock:
             if not self.opened.is_set():
                 await self._open()
                 if self._is_recovered:
-                    self._check_last_operation()
-                    if self._compare is not None:
-                        await self._compare()
+                    self.claim.refuse_shorter_log(self._known_operation)
                     await self._record_recovered(found_out=False)
+                self.claim.record_claimed()
                 self.opened.set()
 
     async def look(self) -> None:
-        """Read the metadata that the present owner has made durable, without changing anything.
+        """Read the durable metadata of the present owner, without changing anything.
 
-        The owner goes on meanwhile: the result is a state that was durable once.
+        The owner may change them meanwhile, so the result is an earlier state.
         """
         for look in range(1, LOOKS_MAX + 1):
             found = await self._found()
             try:
-                self.is_in_doubt = await self._doubts(found)
+                await self.claim.find_doubted(found)
                 await self._read(found)
                 return
             except (ChunkNotFoundError, StorageDamagedError):
                 if look == LOOKS_MAX:
                     raise
 
-    async def recovered(self, *, last_operation: int = 0, was_used: bool = False) -> None:
+    async def recovered(self, *, last_operation: int = 0, is_known: bool = False) -> None:
         """Record for later owners that the lengths of all chunks in doubt are known now.
 
-        If that fails they are in doubt for the next owner, too. ``was_used`` when the log knows of
-        bytes in tier 2, whether there are claims or not. Raises ``LogBehindError`` when the log
-        ends with ``last_operation``, and the last owner knew of a later one.
+        If that cannot be recorded, these chunks are in doubt for the next owner, too. This claims
+        the epoch if tier 2 has claims, or if ``is_known`` says that the log has a segment;
+        otherwise the first write claims it. Raises ``LogBehindError`` when the last owner knew of a
+        later operation than ``last_operation``, with which the log ends, and ``StorageError`` when
+        tier 2 does not answer.
         """
         self._is_recovered = True
         self._known_operation = last_operation
-        if self._has_claims or was_used:
-            await self._open_early()
+        if self.claim.are_known or is_known:
+            await self.ready()
         async with self._lock:
             if self.opened.is_set():
-                self._check_last_operation()
-                await self._record_recovered(found_out=self.is_in_doubt or self._has_old_claim)
-
-    async def _open_early(self) -> None:
-        """Find damage now, and not when the container serves. A tier 2 that is away may wait."""
-        try:
-            await self.ready()
-        except PermanentError:
-            raise
-        except StorageError as error:
-            logger.warning("chunks are looked at later", chunks=self._prefix, error=str(error))
-
-    def _check_last_operation(self) -> None:
-        if self._is_recovered and self._known_operation < self._last_operation:
-            raise LogBehindError(
-                f"the log of container {self._container_id} ends with operation"
-                f" {self._known_operation}, and its last owner ended with {self._last_operation}:"
-                " the journal is an older copy"
-            )
+                self.claim.refuse_shorter_log(last_operation)
+                await self._record_recovered(
+                    found_out=self.claim.doubted_before > 0 or self.claim.has_old
+                )
 
     async def close(self, *, last_operation: int) -> None:
-        """Record that nothing is written any more, and which change and operation were the last."""
+        """Record that this owner has ended, with the numbers of its last change and operation."""
         async with self._lock:
-            if not (self._claim and self.opened.is_set()) or self._is_closed or self._unfinished:
+            if not (self.claim.has_notes and self.opened.is_set()) or self._unfinished:
                 return
-            self._is_closed = True
-            length = len(self._claim) + len(_RECOVERED) * self._has_noted_recovery
-            note = b"closed %d %d\n" % (self._sequence, last_operation)
             try:
-                await self._chunks.write(self._name(_CLAIM, 0), offset=length, data=[note])
+                await self.claim.note_closed(self._sequence, last_operation)
             except StorageError as error:
                 logger.warning("an end is not noted", chunks=self._prefix, error=str(error))
 
     async def keep_container(self, snapshot: bytes, sequence_number: int) -> None:
-        """Store a copy of the container's snapshot, for a recovery without the log."""
+        """Write a copy of the container's snapshot, for a recovery without the log."""
         await self.ready()
         async with self._lock:
-            self._refuse_when_fenced_out()
+            self.claim.require(Permission.STORE)
             self._number += 1
             number = self._number
-            head = _CONTAINER_HEADER.pack(_CONTAINER_MAGIC, 1, sequence_number, len(snapshot))
-            checksum = crc32c(snapshot, crc32c(head)).to_bytes(4, "big")
-            data = [head, snapshot, checksum]
-            await self._chunks.write(self._name(_CONTAINER, number), offset=0, data=data)
+            data = encode_copy(snapshot, sequence_number)
+            await self._chunks.write(self._name(CONTAINER, number), offset=0, data=data)
             self._container_number = number
             self.has_obsolete_chunks = True
             self._garbage.set()
 
-    async def inspect(self) -> StoredState:
+    async def inspect(self, *, tolerates_damage: bool = False) -> StoredState:
         """Read the state of a container that does not run, without claiming it.
 
-        Raises ``StorageDamagedError`` when the metadata are damaged.
+        Raises ``StorageDamagedError`` when the metadata are damaged. With ``tolerates_damage``, it
+        returns the changes before the damage instead.
         """
         found = await self._found()
-        self.is_in_doubt = True
-        await self._read(found)
-        copies = [each for each in found if each.kind == _CONTAINER]
+        if tolerates_damage:
+            await self.claim.find_doubted(found)
+        else:
+            self.claim.doubted_before = inf
+        damage = ""
+        try:
+            await self._read(found)
+        except StorageDamagedError as error:
+            if not tolerates_damage:
+                raise
+            damage = str(error)
+        copies = [each for each in found if each.kind == CONTAINER]
         container = None
-        for each in sorted(copies, key=_order, reverse=True):
-            if (container := _snapshot_in(await self._read_chunk(each))) is not None:
+        for each in sorted(copies, key=lambda each: each.order, reverse=True):
+            if (container := decode_copy(await self._read_chunk(each))) is not None:
                 break
+        latest = max((each.epoch for each in found), default=0)
+        begun = [each.number for each in found if (each.kind, each.epoch) == (RECOVERING, latest)]
         return StoredState(
-            max((each.epoch for each in found), default=0),
+            latest,
             self.metadata,
             container,
-            self._last_operation,
+            self.claim.last_operation,
             tuple(each.name for each in found),
+            max(begun, default=0),
+            self._sequence,
+            damage,
         )
 
-    async def replace_records(self, records: Mapping[str, StoredSegment]) -> None:
-        """Replace the records of some segments, durably."""
+    def adopt(self, state: StoredState) -> None:
+        """Use these metadata when the epoch is claimed, instead of those in tier 2."""
+        self._adopted = state
+
+    async def begin_recovery(self, log_epoch: int) -> None:
+        """Record, before the epoch is claimed, that a recovery of the last owner's log claims it.
+        That log has ``log_epoch``. If the recovery is interrupted, the next one uses the same log.
+        """
+        await self._put(self._name(RECOVERING, log_epoch), 0, [_BEGUN])
+
+    async def replace_records(
+        self,
+        records: Mapping[str, StoredSegment],
+        *,
+        forgotten: Iterable[str] = (),
+        condemned: Sequence[str] = (),
+    ) -> None:
+        """Replace the records of some segments, forget others, and condemn chunks, all in one
+        durable snapshot."""
         await self.ready()
         async with self._lock:
             for segment, record in records.items():
                 self.metadata.put(segment, record)
+            for segment in forgotten:
+                self.metadata.apply(Forget(segment))
+            self.metadata.apply(Condemn(tuple(condemned)))
             await self._write_snapshot()
 
     async def _record_recovered(self, *, found_out: bool) -> None:
-        if not self._claim:
+        if not self.claim.has_notes:
             return
         try:
-            if found_out:  # lengths, which are in no journal
+            if found_out:  # the lengths that were looked up are not in a journal
                 await self._write_snapshot()
-                # An owner that claims a later epoch now reads them; an earlier one has others.
+                # If there is no later claim yet, each later owner reads this snapshot.
                 await self.confirm_ownership()
-            await self._chunks.write(
-                self._name(_CLAIM, 0), offset=len(self._claim), data=[_RECOVERED]
-            )
-            self._has_noted_recovery = True
+            await self.claim.note_recovered()
         except StorageError as error:
             logger.warning("a recovery is not noted", chunks=self._prefix, error=str(error))
 
     @asynccontextmanager
     async def changing(self) -> AsyncIterator[None]:
-        """Hold the lock for changes of the metadata, once earlier changes have either happened or
-        failed."""
+        """Hold the lock for changes of the metadata, for the block. If the write of an earlier
+        change failed, write it again first."""
         await self.ready()
         async with self._lock:
-            self._refuse_when_fenced_out()
+            self.claim.require(Permission.STORE)
             if self._unfinished:
                 await self._write(self._unfinished)
             yield
 
     async def commit(self, *changes: Change) -> None:
-        """Make changes durable, together, then apply them. Only inside ``changing``.
+        """Make changes durable with one write, and then apply them. Call this inside ``changing``.
 
-        Raises ``InvalidChunkOffsetError`` when they do not fit: a journal that had them could never
-        be read again.
+        Raises ``InvalidChunkOffsetError`` when the changes do not fit to the metadata, because a
+        journal with such changes could not be read.
         """
         assert not self._unfinished
         changes = self._with_checksums(changes)
@@ -373,9 +367,23 @@ class SystemJournal:
                 self._journal_count = 0
 
     def record_append(self, segment: str, known: int) -> None:
-        """Record that the segment's last chunk was appended to; ``known`` of its bytes had
+        """Record that bytes were appended to the segment's last chunk, of which ``known`` bytes had
         checksums before."""
         self._unrecorded.setdefault(segment, known)
+
+    async def restore_reserve(self) -> None:
+        """Write the missing part of the reserve. Call this before bytes of segments are written.
+
+        Raises ``StorageFullError`` when there is no space for the reserve.
+        """
+        if not self._reserve.is_whole:
+            try:
+                async with self._restoring:
+                    await self._reserve.restore()
+            except StorageFullError:
+                self.lack.begin()
+                raise
+        self.lack.end()
 
     async def record_checksums(self) -> None:
         """Make the known checksums of open chunks durable."""
@@ -387,7 +395,7 @@ class SystemJournal:
                     await self.commit(*changes)
 
     async def adopt_checksums(self, adopted: Sequence[tuple[str, Chunk, Checksums]]) -> None:
-        """Set the checksums of all bytes of chunks that have ended, durably."""
+        """Record the checksums of closed chunks durably."""
         async with self.changing():
             changes: list[Change] = []
             for segment, chunk, checksums in adopted:
@@ -398,7 +406,7 @@ class SystemJournal:
                 await self.commit(*changes)
 
     async def settle(self) -> None:
-        """End the chunks that this owner has begun, and write a snapshot that tells where."""
+        """Close the chunks that this owner has made, and write a snapshot with their lengths."""
         async with self.changing():
             if not self._begun:
                 return
@@ -411,13 +419,13 @@ class SystemJournal:
             self._begun.clear()
 
     def _with_checksums(self, changes: tuple[Change, ...]) -> tuple[Change, ...]:
-        """Return the changes, preceded by the checksums of the chunks that they end."""
+        """Return the changes, after changes with the checksums of the same segments' chunks."""
         named = {segment for change in changes for segment in segments_of(change)}
         noted = {change.segment for change in changes if isinstance(change, Checked)}
         return (*self._checksums_of(sorted(named - noted)), *changes)
 
     def _checksums_of(self, segments: Iterable[str]) -> list[Change]:
-        """Return the checksums of these segments' last chunks that are not recorded yet."""
+        """Return changes with the checksums of these segments' last chunks that are not durable."""
         changes: list[Change] = []
         for segment in segments:
             known = self._unrecorded.get(segment)
@@ -430,8 +438,7 @@ class SystemJournal:
         return changes
 
     def _forget_recorded(self, change: Change) -> None:
-        """Forget the checksums that are to be recorded, as far as a durable change contains
-        them."""
+        """Remove the checksums that a durable change contains from those that are not recorded."""
         match change:
             case Checked(segment, start, length=length):
                 record = self.metadata.get(segment)
@@ -451,23 +458,26 @@ class SystemJournal:
                 pass
 
     async def wait_for_garbage(self) -> None:
-        """Wait until there is something to be deleted."""
+        """Wait until there are chunks or system chunks to delete."""
         while not self.metadata.condemned and not self.has_obsolete_chunks:
             self._garbage = trio.Event()
             await self._garbage.wait()
 
     async def confirm_ownership(self) -> None:
-        """Check that no owner has claimed a later epoch. Raises ``FencedOutError``."""
-        self._refuse_later(await self._found())
+        """Check that no owner has claimed a later epoch. Raises ``FencedOutError`` when one has,
+        and ``StorageAbsentError`` when the listing lacks this owner's claim."""
+        self.claim.compare(await self._found())
 
     async def clean_up(self) -> None:
-        """Delete system chunks that no recovery reads, and condemn the chunks that a late writer
-        named in them. Call this after ``confirm_ownership``."""
+        """Delete the system chunks that no recovery reads. An earlier owner may have added chunks
+        to these after this owner had read them: condemn those chunks. Call this after
+        ``confirm_ownership``."""
         self.has_obsolete_chunks = False
         try:
             obsolete = [each for each in await self._found() if self._is_obsolete(each)]
-            # A snapshot without the changes after it must not stay where an owner finds it.
-            for each in sorted(obsolete, key=lambda each: each.kind != _SNAPSHOT):
+            # Snapshots are deleted before journals, so that no owner finds a snapshot without the
+            # changes after it.
+            for each in sorted(obsolete, key=lambda each: each.kind != SNAPSHOT):
                 if orphans := await self._orphans(each):
                     async with self.changing():
                         await self.commit(Condemn(tuple(orphans)))
@@ -476,41 +486,40 @@ class SystemJournal:
             self.has_obsolete_chunks = True
             raise
 
-    def _is_obsolete(self, each: _SystemChunk) -> bool:
-        if each.kind == _CONTAINER:
-            return _order(each) < (self.epoch, self._container_number) and bool(
+    def _is_obsolete(self, each: SystemChunk) -> bool:
+        if each.kind == RECOVERING:  # the container runs, so no recovery needs this any more
+            return each.epoch <= self.epoch
+        if each.kind == CONTAINER:
+            return each.order < (self.epoch, self._container_number) and bool(
                 self._container_number
             )
         if each.epoch == self.epoch:
-            return each.kind != _CLAIM and each.number < self._snapshot_number
+            return each.kind != CLAIM and each.number < self._snapshot_number
         return each.epoch < self.epoch
 
     # ---- Opening ---------------------------------------------------------------------------------
 
     async def _open(self) -> None:
-        epoch = self.epoch
-        self._attempt_count += 1
-        await self._chunks.write(self._name(_CLAIM, 0), offset=0, data=[self._claim])
-        older: list[_SystemChunk] | None = None
+        await self.claim.write(self._put)
+        older: list[SystemChunk] | None = None
         for look in range(1, LOOKS_MAX + 1):
             found, before = await self._found(), older
-            self._refuse_later(found)
-            own = [each for each in found if each.epoch == epoch and each.kind != _CLAIM]
-            if own and self._attempt_count == 1:
-                raise EpochUsedError(
-                    f"{own[0].name} is there already: epoch {epoch} of container"
-                    f" {self._container_id} was used before"
-                )
-            older = [each for each in found if each.epoch < epoch]
+            self.claim.compare(found)
+            own = self.claim.own_chunks(found)
+            older = [each for each in found if each.epoch < self.epoch]
             try:
-                self.is_in_doubt = await self._doubts(older)
-                await self._read(older)
+                await self.claim.find_doubted(older)
+                if self._adopted is None:
+                    await self._read(older)
+                else:
+                    self.metadata, self._sequence = self._adopted.metadata, self._adopted.sequence
                 break
-            except ChunkNotFoundError:  # an older owner still cleans up
+            except ChunkNotFoundError:  # an earlier owner still deletes system chunks
                 if look == LOOKS_MAX:
                     raise
             except StorageDamagedError as error:
-                # A look may find a part of what an older owner writes meanwhile.
+                # A listing may show a part of what an earlier owner is writing. If the next listing
+                # is the same, the metadata are damaged.
                 if older == before:
                     raise
                 if look == LOOKS_MAX:
@@ -519,32 +528,18 @@ class SystemJournal:
         self.has_obsolete_chunks = bool(older)
         await self._write_snapshot()
 
-    async def _doubts(self, found: list[_SystemChunk]) -> bool:
-        """Return whether the machine was restarted since an owner last completed its recovery."""
-        self._claims.clear()
-        claims = [each for each in found if each.kind == _CLAIM and self._claim]
-        for each in sorted(claims, key=_order, reverse=True):
-            if not each.length:  # by an older segstore, which did not ask
-                self._has_old_claim = True
-                return False
-            data = await self._read_claim(each)
-            if not data.startswith(self._claim):
-                return True
-            if _RECOVERED in data:
-                return False
-        return bool(claims)
-
-    async def _read(self, found: list[_SystemChunk]) -> None:
+    async def _read(self, found: list[SystemChunk]) -> None:
         """Read the metadata that the last owner left."""
         self.metadata, self._sequence = ChunkMetadata(), 0
-        base = await self._read_snapshot([each for each in found if each.kind == _SNAPSHOT])
+        base = await self._read_snapshot([each for each in found if each.kind == SNAPSHOT])
         epoch, number = (base.epoch, base.number) if base is not None else (0, 0)
         journals = sorted(
-            (each for each in found if each.kind == _JOURNAL and each.epoch >= epoch), key=_order
+            (each for each in found if each.kind == JOURNAL and each.epoch >= epoch),
+            key=lambda each: each.order,
         )
         if base is None:
-            await self._refuse_lost_snapshot(found)
-        closed_at = await self._closed_at(found, epoch)
+            await self.claim.refuse_lost_snapshot(found)
+        closed_at = await self.claim.closed_at(found, epoch)
         end = (base.name if base is not None else self._prefix), 0
         for each in journals:
             if each.epoch != epoch:
@@ -563,43 +558,17 @@ class SystemJournal:
             )
         self._counted = {epoch: self._sequence}
 
-    async def _refuse_lost_snapshot(self, found: list[_SystemChunk]) -> None:
-        """Raise if no snapshot is there although an owner has completed its recovery."""
-        for each in found:
-            if each.kind != _CLAIM or not each.length:
-                continue
-            if _RECOVERED in await self._read_claim(each):
-                raise StorageDamagedError(
-                    f"{each.name} tells of a recovery that ended, and no snapshot of the chunk"
-                    f" metadata of container {self._container_id} is whole"
-                )
-
-    async def _closed_at(self, found: list[_SystemChunk], epoch: int) -> int | None:
-        """Return the number of the last change of that epoch's owner, if it was closed in order."""
-        claim = next((each for each in found if (each.kind, each.epoch) == (_CLAIM, epoch)), None)
-        closed = _CLOSED.search(await self._read_claim(claim)) if claim and claim.length else None
-        if closed is None:
-            return None
-        self._last_operation = int(closed[2])
-        return int(closed[1])
-
-    async def _read_claim(self, each: _SystemChunk) -> bytes:
-        if each.epoch not in self._claims:
-            self._claims[each.epoch] = await self._read_chunk(each)
-        return self._claims[each.epoch]
-
-    async def _read_chunk(self, each: _SystemChunk) -> bytes:
+    async def _read_chunk(self, each: SystemChunk) -> bytes:
         return bytes(await self._chunks.read(each.name, offset=0, length=each.length))
 
-    async def _read_snapshot(self, snapshots: list[_SystemChunk]) -> _SystemChunk | None:
-        """Read the last complete snapshot.
+    async def _read_snapshot(self, snapshots: list[SystemChunk]) -> SystemChunk | None:
+        """Read the last complete snapshot; return None if there is none.
 
-        An incomplete snapshot may be behind it; the journals behind both then continue from the
-        complete one. If no snapshot is complete, nothing was changed yet, unless one was complete
-        once.
+        A later snapshot may be incomplete; then the journals after both continue from the complete
+        one. If no snapshot was ever complete, no change was made.
         """
         damage: tuple[str, ChunkRecordError] | None = None
-        for each in sorted(snapshots, key=_order, reverse=True):
+        for each in sorted(snapshots, key=lambda each: each.order, reverse=True):
             data = await self._read_chunk(each)
             try:
                 self.metadata, self._sequence = ChunkMetadata.decode(data, name=each.name)
@@ -613,12 +582,13 @@ class SystemJournal:
             raise StorageDamagedError(f"{damage[0]} is damaged: {damage[1]}") from damage[1]
         return None
 
-    async def _replay(self, each: _SystemChunk, data: bytes) -> int:
-        """Make the changes in a journal; return where its whole frames end."""
-        name = each.name if self.metadata.version > 1 else ""
-        changes, end = decode_frames(data, journal=name, may_have_holes=self.is_in_doubt)
+    async def _replay(self, each: SystemChunk, data: bytes) -> int:
+        """Apply the changes in a journal; return the position after its last valid frame."""
+        changes, end = decode_frames(
+            data, journal=each.name, may_have_holes=self.claim.doubts(each.epoch)
+        )
         for sequence, change in changes:
-            if sequence <= self._sequence:  # written again when the first reply was lost
+            if sequence <= self._sequence:  # it was written again, because the first reply was lost
                 continue
             if sequence != self._sequence + 1:
                 raise ChunkRecordError(
@@ -629,39 +599,33 @@ class SystemJournal:
         await trio.lowlevel.checkpoint()
         return end
 
-    async def _found(self) -> list[_SystemChunk]:
+    async def _found(self) -> list[SystemChunk]:
         listed = await self._chunks.list_chunks(self._prefix)
-        return [each for info in listed if (each := self._parsed(info)) is not None]
-
-    def _parsed(self, info: ChunkInfo) -> _SystemChunk | None:
-        match = _NAME.fullmatch(info.name.removeprefix(self._prefix))
-        if match is None:
-            return None
-        return _SystemChunk(match[1], int(match[2]), int(match[3]), info.name, info.length)
-
-    def _refuse_later(self, found: list[_SystemChunk]) -> None:
-        latest = max((each.epoch for each in found), default=0)
-        if latest > self.epoch:
-            self._is_fenced_out = True
-        self._refuse_when_fenced_out(latest)
-
-    def _refuse_when_fenced_out(self, latest: int = 0) -> None:
-        if self._is_fenced_out:
-            later = f" ({latest})" if latest else ""
-            raise FencedOutError(
-                f"the chunks of container {self._container_id} belong to a later epoch{later}:"
-                f" epoch {self.epoch} changes nothing more"
-            )
+        self._reserve.found({info.name: info.length for info in listed})
+        parsed = (parse_system_chunk(self._prefix, info) for info in listed)
+        return [each for each in parsed if each is not None]
 
     # ---- Writing ---------------------------------------------------------------------------------
 
     def _name(self, kind: str, number: int) -> str:
-        return f"{self._prefix}{kind}-{self.epoch:010d}-{number:010d}"
+        return system_name(self._prefix, kind, self.epoch, number)
+
+    async def _put(self, name: str, offset: int, data: Sequence[Buffer]) -> None:
+        """Write to a system chunk. If tier 2 has no space, use the space of the reserve."""
+        while True:
+            try:
+                await self._chunks.write(name, offset=offset, data=data)
+            except StorageFullError:
+                self.lack.begin()
+                if not await self._reserve.spend():
+                    raise
+            else:
+                return
 
     async def _write(self, changes: tuple[Change, ...]) -> None:
         if self._journal is None:
             self._number += 1
-            self._journal = self._name(_JOURNAL, self._number), 0
+            self._journal = self._name(JOURNAL, self._number), 0
             self._journal_count += 1
         name, position = self._journal
         frames = [
@@ -669,7 +633,7 @@ class SystemJournal:
             for index, change in enumerate(changes, start=1)
         ]
         self._journal, self._unfinished = None, changes
-        await self._chunks.write(name, offset=position, data=frames)
+        await self._put(name, position, frames)
         length = sum(map(len, frames))
         self._journal, self._unfinished = (name, position + length), ()
         self._journal_bytes += length
@@ -681,13 +645,14 @@ class SystemJournal:
             self._garbage.set()
 
     async def _write_snapshot(self) -> None:
-        """Write a snapshot. Even if that fails, later changes go to a later journal."""
+        """Write a snapshot. Later changes go to a new journal, even if this fails."""
         self._number += 1
         self._journal = None
-        name = self._name(_SNAPSHOT, self._number)
+        name = self._name(SNAPSHOT, self._number)
         data = self.metadata.encode(epoch=self.epoch, sequence=self._sequence, name=name)
         noted = self._checksums_of(list(self._unrecorded))
-        await self._chunks.write(name, offset=0, data=[data])
+        await self._put(name, 0, [data])
+        self._reserve.record_snapshot(len(data))
         for change in noted:
             self._forget_recorded(change)
         self.has_obsolete_chunks |= self._snapshot_number > 0
@@ -698,19 +663,17 @@ class SystemJournal:
 
     # ---- What late writers left ------------------------------------------------------------------
 
-    async def _orphans(self, each: _SystemChunk) -> list[str]:
-        """Return the chunks that an older owner made after its epoch had ended, by one of its
-        journals."""
-        if each.kind != _JOURNAL or each.epoch == self.epoch:
+    async def _orphans(self, each: SystemChunk) -> list[str]:
+        """Return the chunks in a journal of an earlier owner that this owner had not read when it
+        opened the metadata."""
+        if each.kind != JOURNAL or each.epoch == self.epoch:
             return []
         data = await self._read_chunk(each)
         counted = self._counted.get(each.epoch, 0)
         try:
-            # System chunks of an older version do not have the name in their checksums.
-            name = each.name if frame_at(data, 0, sum_of_name(each.name)) is not None else ""
-            frames, _ = decode_frames(data, journal=name)
+            frames, _ = decode_frames(data, journal=each.name)
         except ChunkRecordError:
-            return []  # its changes have no effect
+            return []  # no owner reads the changes of a damaged journal
         named = {
             change.name
             for sequence, change in frames
@@ -723,7 +686,8 @@ class SystemJournal:
 
 
 async def record_checksums(journal: SystemJournal) -> None:
-    """Record checksums of appended bytes from time to time, until cancelled."""
+    """Record the checksums of appended bytes every ``CHECKSUMS_SECONDS_MAX``, until cancelled or
+    fenced out."""
     while True:
         await trio.sleep(CHECKSUMS_SECONDS_MAX)
         try:
@@ -735,22 +699,6 @@ async def record_checksums(journal: SystemJournal) -> None:
 
 
 def _checked(segment: str, chunk: Chunk, sums: Checksums, known: int) -> Checked:
-    """Return the change by which a chunk of which ``known`` bytes have checksums gets these."""
+    """Return the change that records the checksums of a chunk; ``known`` of its bytes have durable
+    checksums already."""
     return Checked(segment, chunk.start, sums.phase, known, sums.length, sums.sums_from(known))
-
-
-def _order(each: _SystemChunk) -> tuple[int, int]:
-    return each.epoch, each.number
-
-
-def _snapshot_in(data: bytes) -> bytes | None:
-    """Return the container's snapshot from a copy of it, or None when the copy is not whole."""
-    if len(data) < _CONTAINER_HEADER.size + 4:
-        return None
-    magic, version, _, length = _CONTAINER_HEADER.unpack_from(data)
-    end = _CONTAINER_HEADER.size + length
-    if (magic, version) != (_CONTAINER_MAGIC, 1) or len(data) != end + 4:
-        return None
-    if crc32c(data[:end]) != int.from_bytes(data[end:], "big"):
-        return None
-    return data[_CONTAINER_HEADER.size : end]

@@ -1,12 +1,13 @@
 """Applies durable operations to a container.
 
-Owns: the order in which a durable operation reaches metadata, read index and memory log. Recovery
-and the operation processor both go through here, so that a recovered container equals one that
-never stopped.
+Owns: the order in which a durable operation changes metadata, read index and memory log. A recovery
+applies operations by the same code as a running container, so both come to the same state.
 
 Invariants:
-1. Operations come in sequence order, each once.
-2. Metadata change first: a reader that the read index wakes sees the new lengths.
+1. When the sequence number of an operation does not follow that of the last one, a recovery fails
+   with ``DataLogCorruptError``. Held by ``test_an_operation_that_is_missing_in_the_log_is_damage``.
+2. When an append completes a waiting read, the segment's length already includes the new bytes.
+   Held by ``test_a_read_that_is_woken_by_data_sees_their_length``.
 """
 
 from __future__ import annotations
@@ -61,10 +62,10 @@ class CommittedState:
         if segment is None:
             return
         if isinstance(operation, AppendOperation):
-            # While recovering, bytes that tier 2 has already need no place in the cache.
+            # During a recovery, tier 2 may have the bytes already; then the cache need not.
             if operation.offset + operation.length > segment.storage_length:
                 self.read_index.append(segment, operation.offset, operation.data)
-            # The bytes are in the cache now: free the connection's copy.
+            # The cache has copied the bytes: free the memory of the request.
             operation.data = b""
         elif isinstance(operation, SealOperation):
             self.read_index.seal(segment)

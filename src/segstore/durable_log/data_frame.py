@@ -1,15 +1,20 @@
 """Data frames: how operations are packed into entries of the durable data log.
 
-Owns: the frames that a container fills, and the errors for damaged ones. The layout of the bytes
-(``docs/formats/data-frame.md``) is in ``_fast.log.data_frame``.
+Owns: the pool of frames that a container fills, and the errors for damaged frames. A *record* is
+one encoded operation. ``_fast.log.data_frame`` has the layout (``docs/formats/data-frame.md``).
 
 Invariants:
-1. Records lie in frames in the order in which they were added; a record that does not fit goes on
-   in the next frame, so a frame holds whole records and at most one tail and one head of others.
-2. A frame is never longer than one entry of the durable data log may be.
-3. A record that is cut off by the end of the log was never acknowledged and is dropped; a part
-   without its beginning anywhere else is damage.
-4. A frame is reused only when the log needs its bytes no more.
+1. A record that does not fit into a frame is continued in the next one, and the records are read in
+   the order in which they were added. Held by
+   ``test_what_gathers_behind_a_frame_in_flight_fills_frames``.
+2. A frame is at most as long as one entry of the durable data log may be. Held by
+   ``test_what_gathers_behind_a_frame_in_flight_fills_frames``.
+3. When the log ends within a record, the record is dropped: it was never acknowledged. Held by
+   ``test_an_append_that_a_crash_cut_off_is_dropped``.
+4. When the later part of a record comes without its beginning, the log is damaged. Held by
+   ``test_a_part_without_its_beginning_is_damage``.
+5. While the log still needs the bytes of a frame, the frame is not used again. Held by
+   ``test_frames_in_flight_keep_their_bytes_while_others_fill``.
 """
 
 from __future__ import annotations
@@ -25,40 +30,41 @@ from segstore.errors import DataLogCorruptError
 from segstore.tiers.api import LOG_ENTRY_BYTES_MAX, Buffer, DigestedEntry
 
 SPARE_FRAMES_MAX: Final = 2
-"""Maximum count of spare frames. Under full load more are in flight; their memory is freed."""
+"""Maximum count of unused frames in a pool; the memory of others is freed."""
 
 __all__ = ["DataFrame", "FramePool", "FrameReplay"]
 
 
 class FramePool:
-    """The frames of one container that are not in use."""
+    """The unused frames of one container."""
 
     def __init__(self, limit: int = LOG_ENTRY_BYTES_MAX) -> None:
         self._limit = limit
-        self._spare: list[DataFrame] = []
+        self.spare: list[DataFrame] = []
+        """Empty frames that may be taken from here."""
 
     def get(self) -> DataFrame:
         """Return an empty frame."""
-        return self._spare.pop() if self._spare else DataFrame(self._limit)
+        return self.spare.pop() if self.spare else DataFrame(self._limit)
 
     def recycle(self, frame: DataFrame) -> None:
-        """Keep a frame whose bytes are durable for reuse, unless views of it still exist."""
-        if frame.is_free and len(self._spare) < SPARE_FRAMES_MAX:
+        """Put a frame whose bytes are durable back into the pool, unless views of it exist."""
+        if frame.is_free and len(self.spare) < SPARE_FRAMES_MAX:
             frame.clear()
-            self._spare.append(frame)
+            self.spare.append(frame)
 
 
 class FrameReplay:
-    """Puts operations together again from the digests of frames, fed in log order."""
+    """Decodes operations from the digests of frames, which are passed in log order."""
 
     def __init__(self) -> None:
         self._reader = DigestReader()
 
     def feed(self, entry: DigestedEntry) -> list[AppendBatch | tuple[int, bytes]]:
-        """Return the operations that the entry completes; see ``DigestReader``.
+        """Return the operations whose records end in this entry; see ``DigestReader``.
 
-        Raises ``DataLogCorruptError`` for bytes that are not a frame.
-        Raises ``EntryNeededError`` when ``feed_whole`` has to be called instead.
+        Raises ``DataLogCorruptError`` for bytes that are not a frame, and ``EntryNeededError`` when
+        the digest is not enough, so that ``feed_whole`` has to be called.
         """
         position = entry.address.position
         with _damage_told(position):
@@ -66,7 +72,8 @@ class FrameReplay:
             return self._reader.feed(digest, position)
 
     def feed_whole(self, frame: Buffer, position: int) -> list[AppendBatch | tuple[int, bytes]]:
-        """Read the bytes of a frame whose digest is not enough; return the same as ``feed``."""
+        """Return the operations whose records end in this entry, as ``feed`` does, from the bytes
+        of its frame."""
         with _damage_told(position):
             return self._reader.feed(digest_frame(frame, whole=True), position)
 

@@ -1,12 +1,13 @@
-"""Committed operations that are not in tier 2 yet, in log order.
+"""Committed operations that tier 2 lacks, in log order.
 
-Owns: the queue in memory between the operation processor and the storage writer.
+Owns: the queue in memory between the operation processor and the storage writer. For an append it
+has the range of the bytes; the read index has the bytes themselves.
 
 Invariants:
-1. It holds only operations that change tier 2. The bytes of appends stay in the read index; an
-   entry here only tells their range.
-2. Neighbouring appends to one segment are one entry, so the queue grows with the number of changes
-   from one segment to another, and not with the number of appends.
+1. Operations that do not change tier 2, such as a seal, and empty appends are not queued. Held by
+   ``test_only_operations_that_change_tier_2_are_queued``.
+2. Appends to one segment that follow each other in the log take one entry, which has the sequence
+   number of the first. Held by ``test_appends_that_follow_each_other_take_one_entry``.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from segstore.model.operations import (
 
 
 class AppendedRange:
-    """A range of new bytes of one segment, with the sequence number of its first operation."""
+    """A range of appended bytes of one segment, with the sequence number of its first append."""
 
     __slots__ = ("end", "first_sequence_number", "offset", "segment_id")
 
@@ -39,7 +40,7 @@ StorageOperation = AppendedRange | MergeOperation | TruncateOperation | DeleteOp
 
 
 def first_sequence_number(operation: StorageOperation) -> int:
-    """Return the sequence number from which on the log is needed for this operation."""
+    """Return the lowest sequence number that the log has to keep because of this operation."""
     if isinstance(operation, AppendedRange):
         return operation.first_sequence_number
     return operation.sequence_number
@@ -67,7 +68,8 @@ class MemoryLog:
             self._operations.append(operation)
 
     def add_range(self, segment_id: int, offset: int, end: int, sequence_number: int) -> None:
-        """Add bytes of committed appends; ``sequence_number`` is that of the first append."""
+        """Add the bytes from ``offset`` to ``end`` of a segment, which committed appends wrote;
+        ``sequence_number`` is that of the first append."""
         if offset == end:
             return
         last = self._operations[-1] if self._operations else None

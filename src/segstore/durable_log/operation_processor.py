@@ -1,20 +1,37 @@
-"""Makes queued operations durable, and lets them take effect.
+"""Makes queued operations durable, and applies them when they are.
 
-Owns: the operation queue of a container, the data frame being filled, and the frames in flight.
+Owns: the operation queue of a container, the data frame that is being filled, and the frames in
+flight, which are those that the log has not made durable yet. When a full cache or the throttle
+holds operations back, ``overtaking`` finds those that may continue.
 
 Invariants:
-1. Operations become durable, take effect and complete in queue order.
-2. A frame leaves when it is full, when the log has nothing of this container in flight, or when
-   fewer and shorter frames are in flight than the log makes durable at the same time: under load
-   frames fill up while the log is busy, without load an operation leaves at once.
-3. Bytes in flight are bounded; beyond the bound operations wait in the queue.
-4. A failed log write fails everything in flight and queued, and ends ``run`` with the error.
-5. While the throttle or the cache holds writes back, operations that free memory and those of
-   system segments go on, unless another operation on the same segment waits before them.
-6. An operation that waits for attributes is held together with all later operations on its segment,
-   and they return to the front of the queue in the same order.
-7. While ``run`` only waits for work, the queue is processed at the end of the reactor's step that
-   filled it (``runtime.reactor``); anything that has to wait is left to ``run``.
+1. Operations become durable, take effect and complete in the order of the queue. Held by
+   ``test_appends_take_effect_and_complete_in_call_order``.
+2. While an operation is not durable, no read and no caller sees its effect. Held by
+   ``test_nothing_shows_or_is_answered_before_its_frame_is_durable``.
+3. While the log makes fewer frames durable than it can at the same time (``overlapping_entries``),
+   an operation is sent at once; otherwise it waits for others in the same frame. Held by
+   ``test_as_many_frames_overlap_as_the_log_has_time_for``. When ``OVERLAPPING_BYTES_MAX`` are in
+   flight, it waits in any case. Held by ``test_frames_do_not_overlap_when_much_is_in_flight``.
+4. When the log is slow, operations beyond ``in_flight_bytes_max`` wait in the queue. Held by
+   ``test_bytes_in_flight_are_bounded``.
+5. When a write of the log fails, all operations in flight and in the queue fail, in order, and
+   ``run`` ends with the error. Held by
+   ``test_a_failed_log_write_fails_everything_in_order_and_ends_the_container``.
+6. While writers are stopped, operations that free memory and operations on system segments
+   continue. Held by ``test_what_relieves_and_the_system_go_before_what_is_held_back``.
+7. When operations wait for attributes or inactive segments, those on one segment keep their order.
+   Held by ``test_operations_keep_their_order_whatever_they_wait_for``.
+8. Operations that one step of the reactor queues are sent in one frame at the end of the step. Held
+   by ``test_what_is_queued_in_one_step_leaves_in_one_frame``.
+
+Six appends of 10 bytes to an empty segment; the log makes one frame durable at a time:
+
+    5 appends are queued     one frame with all 5 is sent; nothing completes, the length is 0
+    1 append is queued       it waits in the next frame, because one frame is in flight
+    the frame is durable     the 5 appends complete with 10, 20, 30, 40, 50; the length is 50;
+                             the next frame is sent
+    that frame is durable    the last append completes with 60
 """
 
 from __future__ import annotations
@@ -28,6 +45,7 @@ from typing import Final
 
 import trio
 
+from _fast.cache.streaming_cache import BLOCK_LENGTH
 from _fast.log.operation_pipeline import accept_appends, commit_appends
 from segstore.cache.manager import ROOM_RETRY_SECONDS, CacheManager, block_bytes
 from segstore.durable_log.committed_state import CommittedState
@@ -56,24 +74,24 @@ from segstore.runtime.reactor import DeferredWork, current_reactor
 from segstore.throttling.throttle import Throttle
 from segstore.tiers.api import DurableDataLog, LogAddress
 
-IN_FLIGHT_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Maximum of bytes in frames that are not durable yet."""
 OVERLAPPING_BYTES_MAX: Final = 128 * 1024
-"""With so many bytes in flight a frame waits to be full, even where entries overlap: this is the
-throughput at which an entry's own cost matters more than its wait."""
+"""Number of bytes in flight at which a frame that is not full waits, even if the log could make it
+durable at the same time: at this throughput, fewer and longer entries cost less."""
 CHECKPOINT_LOG_BYTES: Final = 64 * 1024 * 1024
 """Number of bytes of log after which a checkpoint is written, so that recovery reads little more.
 """
 BATCH_BLOCK_BYTES: Final = 1024 * 1024
-"""Maximum of cache room for the appends that are accepted at once."""
+"""Maximum size in the cache, in bytes of whole blocks, of appends that are accepted in one call."""
 GRANT_BYTES: Final = BATCH_BLOCK_BYTES
-"""Bytes of users' writes that pass after each delay of the throttle."""
+"""Number of bytes of users' writes that are accepted after each delay of the throttle; they are
+called a grant."""
 OPERATION_GRANT_BYTES: Final = 512
-"""Minimum that one operation counts against a grant, in bytes."""
+"""Minimum number of bytes that each operation takes from a grant."""
 
 
 class OperationProcessor:
-    """One per container; ``enqueue`` from anywhere in the event loop, ``run`` in one task."""
+    """The operation processor of one container. ``enqueue`` may be called by any task; ``run`` is
+    one task."""
 
     def __init__(
         self,
@@ -88,15 +106,15 @@ class OperationProcessor:
     ) -> None:
         self._log = log
         self._overlapping_entries = log.overlapping_entries
+        self._in_flight_bytes_max = log.in_flight_bytes_max
         self._state = state
         self._pending = pending
         self._cache_manager = cache_manager
         self._throttle = throttle
         self._request_flush = request_flush
         self._prefetcher = prefetcher
-        prefetcher.requeue = self._enqueue_first
         self._queue: deque[Operation] = deque()
-        self._overtakers = Overtakers(self._queue)
+        self._overtakers = Overtakers(self._queue, pending.exists_in_memory)
         self._delayed_since: float | None = None
         self._resume_at = 0.0
         self._submitted_at: deque[float] = deque()
@@ -114,9 +132,10 @@ class OperationProcessor:
         self._failure: DataLogError | None = None
         self._closed = False
         self._on_checkpoint = on_checkpoint
+        self._now = trio.lowlevel.current_clock().current_time
 
     def enqueue(self, operation: Operation) -> None:
-        """Queue an operation; it completes when it is durable or refused."""
+        """Queue an operation. Its ``on_complete`` is called when it is durable or refused."""
         if self._closed:
             operation.on_complete(ContainerOfflineError("the container is stopping"), -1)
             return
@@ -124,13 +143,14 @@ class OperationProcessor:
         self._work.request()
 
     def enqueue_first(self, operation: Operation) -> None:
-        """Queue an operation that does not wait for others: the container's own small ones."""
+        """Put an operation of the container itself at the head of the queue."""
         if self._closed:
             operation.on_complete(ContainerOfflineError("the container is stopping"), -1)
             return
-        self._enqueue_first([operation])
+        self.requeue([operation])
 
-    def _enqueue_first(self, operations: list[Operation]) -> None:
+    def requeue(self, operations: list[Operation]) -> None:
+        """Put operations at the head of the queue, in their order."""
         self._queue.extendleft(reversed(operations))
         self._overtakers.reset()
         self._work.request()
@@ -153,7 +173,8 @@ class OperationProcessor:
                 raise self._failure
 
     def close(self, reason: str) -> None:
-        """Refuse all operations that are queued or in flight, and later ones. Idempotent."""
+        """Complete all operations that are queued or in flight, and later ones, with
+        ``ContainerOfflineError``. A second call does nothing."""
         self._closed = True
         error = ContainerOfflineError(reason)
         transactions = [*(transaction for transaction, _, _ in self._in_flight), self._transaction]
@@ -164,13 +185,13 @@ class OperationProcessor:
         self._in_flight.clear()
         self._transaction = UpdateTransaction()
         self._queue.clear()
-        with ExitStack() as answers:  # one that fails does not prevent the others
+        with ExitStack() as answers:  # When one call raises, the others are still made.
             for operation in reversed(abandoned):
                 answers.callback(operation.on_complete, error, -1)
 
     def _advance(self) -> bool:
-        """Put queued operations into frames; return whether some are held back, for which ``run``
-        has to wait."""
+        """Put queued operations into frames. Return whether the throttle or the cache holds some
+        back, so that ``run`` has to wait."""
         if self._failure is not None or self._work.defect is not None or self._closed:
             return False
         if self._checkpoint_waiting:
@@ -189,7 +210,7 @@ class OperationProcessor:
         return is_held_back
 
     def _may_overlap(self) -> bool:
-        """Return whether a frame that is not full becomes durable sooner when it leaves beside
+        """Return whether the log can make a frame that is not full durable at the same time as
         those in flight."""
         return (
             len(self._in_flight) < self._overlapping_entries
@@ -197,12 +218,14 @@ class OperationProcessor:
         )
 
     def _process_head(self, grant: float) -> bool:
-        """Process operations from the head of the queue; returns False when the next has to wait.
+        """Process operations from the head of the queue. Return False when the next one has to wait
+        for the throttle or for room in the cache.
 
-        ``grant`` is the number of bytes of users' writes that may pass; infinite without a delay.
+        ``grant`` is the number of bytes of users' writes that may be accepted; infinite without a
+        delay.
         """
         queue = self._queue
-        while queue and self._in_flight_bytes < IN_FLIGHT_BYTES_MAX:
+        while queue and self._in_flight_bytes < self._in_flight_bytes_max:
             operation = queue[0]
             priority = priority_of(operation) if grant < inf else Priority.USER
             if priority is Priority.USER:
@@ -238,22 +261,23 @@ class OperationProcessor:
             self._cache_manager.in_flight_bytes += payload_bytes
 
     def _accept_appends(self, grant: float) -> float:
-        """Accept many appends from the head of the queue at once; return the part of the grant
-        that they use. Returns 0 if the first operation has to be processed alone.
-        """
+        """Accept many appends from the head of the queue in one call. Return the number of bytes
+        that they take from the grant; 0 if the first operation has to be processed alone."""
         queue, first = self._queue, self._queue[0]
         if type(first) is not AppendOperation:
             return 0
         if self._prefetcher.held_count:
             return 0  # some may have to wait behind held operations
-        wanted = min(BATCH_BLOCK_BYTES, len(queue) * block_bytes(first.length or 1))
+        # This repeats ``block_bytes`` instead of calling it, because every append runs this line.
+        needed = -(-(first.length or 1) // BLOCK_LENGTH) * BLOCK_LENGTH
+        wanted = min(BATCH_BLOCK_BYTES, len(queue) * needed)
         if grant < wanted:
-            wanted = max(int(grant), block_bytes(first.length or 1))
+            wanted = max(int(grant), needed)
         if not self._cache_manager.has_room(wanted):
             return 0
         transaction = self._transaction
         count = len(transaction.operations)
-        before = tuple(queue) if self._overtakers.has_seen else ()
+        before = tuple(queue) if self._overtakers.seen_count else ()
         taken = accept_appends(queue, self._pending, self._frame, transaction.operations, wanted)
         if before:
             left = queue[0] if queue else None
@@ -265,8 +289,8 @@ class OperationProcessor:
         return max(taken, OPERATION_GRANT_BYTES * (len(transaction.operations) - count))
 
     def _grant(self) -> float:
-        """Return how many bytes of users' writes may pass now; infinite without a delay."""
-        now = trio.current_time()
+        """Return how many bytes of users' writes may be accepted now; infinite without a delay."""
+        now = self._now()
         seconds = self._throttle.delay_seconds(now)
         if seconds <= 0:
             self._delayed_since = None
@@ -281,7 +305,7 @@ class OperationProcessor:
         return GRANT_BYTES
 
     def _process_passing(self) -> None:
-        """Process operations that may pass the ones which are held back."""
+        """Process the operations that may overtake those which are held back."""
         lowest = Priority.RELIEF
         if not self._throttle.system_stops and self._cache_manager.has_room(
             block_bytes(1), system=True
@@ -289,7 +313,8 @@ class OperationProcessor:
             lowest = Priority.SYSTEM
         without_room: list[Operation] = []
         names: set[str] = set()
-        passing = self._overtakers.remove_passing(lowest=lowest)
+        is_stopped = self._resume_at == inf or not self._has_room(self._queue[0])
+        passing = self._overtakers.remove_passing(lowest=lowest, stopped=is_stopped)
         self._queue.extendleft(reversed(passing))
         try:
             for _ in passing:
@@ -302,12 +327,13 @@ class OperationProcessor:
                     names.update(segment_names(operation))
         finally:
             if without_room:
-                self._enqueue_first(without_room)
+                self.requeue(without_room)
 
     async def _wait_for_room(self) -> bool:
-        """Wait a moment for the storage writer to make room; return whether to go on."""
+        """Ask the storage writer for a flush, and wait for at most ``ROOM_RETRY_SECONDS``. Return
+        False if the log has failed."""
         self._request_flush()
-        # The whole queue was looked at: only new operations may end the wait early.
+        # All queued operations were tried: only new ones may end the wait early.
         self._work.forget_wake()
         seconds = self._resume_at - trio.current_time()
         if not 0 < seconds < ROOM_RETRY_SECONDS:
@@ -328,13 +354,14 @@ class OperationProcessor:
         try:
             barrier = self._place(operation)
         except Exception:
-            self._queue.appendleft(operation)  # closing answers it
+            self._queue.appendleft(operation)  # ``close`` completes the operation.
             raise
         if barrier is not None:
             self._pass_barrier(barrier)
 
     def _place(self, operation: Operation) -> BarrierOperation | None:
-        """Hold or accept an operation; returns a barrier for it when it is one, or was refused."""
+        """Hold or accept an operation. If it is a barrier, return it; if it was refused, return a
+        barrier that will complete it with the error in its turn."""
         if self._prefetcher.held_count and self._prefetcher.must_wait(operation):
             self._prefetcher.hold(operation)
             return None
@@ -359,13 +386,15 @@ class OperationProcessor:
             barrier.on_complete(None, 0)
 
     def _put(self, operation: Operation) -> list[LogAddress]:
-        """Encode into the current frame; return the addresses of frames that it filled."""
+        """Encode an operation into the current frame. Return the addresses of the frames that it
+        filled, which were sent."""
         addresses = [] if operation.put_into(self._frame) else self._put_parts(operation)
         self._transaction.operations.append(operation)
         return addresses
 
     def _put_parts(self, operation: Operation) -> list[LogAddress]:
-        """Spread an operation over frames; all but the last are full and leave."""
+        """Encode an operation into several frames. All but the last are full and are sent; return
+        their addresses."""
         head, body = operation.encode()
         record_bytes = len(head) + len(body)
         addresses = []
@@ -376,7 +405,8 @@ class OperationProcessor:
         return addresses
 
     def _put_checkpoint(self) -> None:
-        """Open an empty frame with a checkpoint; nothing is in flight, so the state is complete."""
+        """Put a checkpoint into the empty frame. Nothing is in flight, so the snapshot of the
+        metadata is complete."""
         self._checkpoint_waiting = False
         self._bytes_since_checkpoint = 0
         checkpoint = CheckpointOperation()
@@ -386,10 +416,12 @@ class OperationProcessor:
         self._checkpoint_address[checkpoint.sequence_number] = addresses[0]
 
     def _submit(self) -> LogAddress:
-        """Append the current frame to the log, with the operations that end in it."""
+        """Append the current frame to the log, and begin another. Return its address."""
         data = self._frame.seal()
         in_flight = self._transaction, self._frame, data
-        self._transaction, self._frame = UpdateTransaction(), self._frames.get()
+        spare = self._frames.spare
+        self._transaction = UpdateTransaction()
+        self._frame = spare.pop() if spare else self._frames.get()
         self._in_flight.append(in_flight)
         self._in_flight_bytes += len(data)
         self._bytes_since_checkpoint += len(data)
@@ -399,7 +431,8 @@ class OperationProcessor:
         return self._log.append_nowait((data,), self._frame_completed)
 
     def _frame_completed(self, error: DataLogError | None) -> None:
-        """Apply the first frame in flight, which is durable, or fail the container."""
+        """Apply the operations of the first frame in flight, which is durable. With ``error``, make
+        ``run`` end."""
         if self._closed or self._work.defect is not None:
             return
         if error is not None:
@@ -417,9 +450,9 @@ class OperationProcessor:
         transaction.block_bytes = 0
         try:
             self._commit(transaction)
-        # The error belongs to this container: the log may have to call others, too.
+        # An error in this container must not reach the log, which calls other containers, too.
         except Exception as defect:
-            # ``close`` answers the remaining operations.
+            # ``close`` completes the remaining operations.
             self._in_flight.appendleft((transaction, frame, data))
             self._work.fail(defect)
             return
@@ -459,12 +492,14 @@ class OperationProcessor:
 
 
 def _leave_to_task() -> bool:
-    """Do nothing: with a batching delay, ``run`` waits for more before it processes the queue."""
+    """Return True, so that ``run`` processes the queue: with a batching delay, it waits for more
+    operations first."""
     return True
 
 
 def completion_number(operation: Operation) -> int:
-    """Return the number that the caller of an operation gets."""
+    """Return the number that ``on_complete`` gets: a length or offset in the segment, or the id of
+    a new segment."""
     if isinstance(operation, AppendOperation | MergeOperation):
         return operation.offset + operation.length
     if isinstance(operation, SealOperation):

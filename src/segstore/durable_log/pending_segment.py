@@ -1,10 +1,11 @@
-"""One segment as it will be when everything in flight is durable, and what updates come to then.
+"""The state that one segment will have when all operations in flight are durable.
 
-Owns: ``PendingSegment``, and how conditional updates of attributes become plain values.
+Owns: ``PendingSegment``, and the conversion of conditional attribute updates to plain values.
 
 Invariants:
-1. Updates are judged without waiting: what needs something that is only in tier 2 is refused with
-   ``AttributesNotLoadedError`` or ``SegmentNotLoadedError``, to be tried again when it is loaded.
+1. When a condition needs an attribute that memory does not have, the update raises
+   ``AttributesNotLoadedError`` and changes nothing; the caller loads the attribute and tries again.
+   Held by ``test_an_operation_that_needs_what_only_the_index_has_leaves_no_trace``.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ TRANSIENT_ATTRIBUTE_COUNT_MAX: Final = 16
 CHANGES_COUNT_MAX: Final = 512
 """Maximum count of changed attributes that are kept while operations on a segment are in flight."""
 
-# Looking up a member of an enum costs a good part of what resolving an update does.
+# Looking up a member of an enum takes a large part of the time of an update.
 _REPLACE: Final = AttributeUpdateType.REPLACE
 _REPLACE_IF_GREATER: Final = AttributeUpdateType.REPLACE_IF_GREATER
 _ACCUMULATE: Final = AttributeUpdateType.ACCUMULATE
@@ -38,18 +39,22 @@ NOTHING: Final[AttributeValues] = {}
 
 
 class AttributesNotLoadedError(Exception):
-    """An operation's conditions need attributes that only the index has; stays in the pipeline."""
+    """Raised when the conditions of an operation need attributes that only the index in tier 2 has.
+    Callers of the container never get it: the attributes are loaded, and the operation is tried
+    again."""
 
 
 class SegmentNotLoadedError(AttributesNotLoadedError):
-    """An operation is on a segment that is inactive, or may be; stays in the pipeline."""
+    """Raised when the segment of an operation is, or may be, inactive. Callers of the container
+    never get it: the segment is activated, and the operation is tried again."""
 
 
 class PendingSegment:
-    """A segment as it will be when everything in flight is durable.
+    """A segment as it will be when all operations in flight are durable. ``base`` has its committed
+    metadata.
 
-    ``attributes`` has changes, and ``older`` those before: all durable once the operation is that
-    ``older_until`` tells.
+    ``attributes`` has the values that operations in flight change. ``older`` has earlier ones,
+    which are all durable once the operation with the sequence number ``older_until`` is.
     """
 
     __slots__ = (
@@ -74,8 +79,8 @@ class PendingSegment:
         self.in_flight = 0
 
     def value_of(self, attribute_id: AttributeId) -> int | None:
-        """Return the pending value of an attribute, or the null value; None if only the index knows
-        it."""
+        """Return the pending value of an attribute, ``NULL_ATTRIBUTE_VALUE`` if it is absent, and
+        None if memory cannot tell."""
         value = self.attributes.get(attribute_id)
         if value is None:
             if self.older is not NOTHING:
@@ -101,7 +106,8 @@ class PendingSegment:
         return None if memory.is_indexed else NULL_ATTRIBUTE_VALUE
 
     def forget_durable(self, sequence_number: int, newest: int) -> None:
-        """Forget changes that the metadata have, now that an operation is durable."""
+        """Forget attribute changes that the metadata have, because the operation with this sequence
+        number is durable. ``newest`` is the last sequence number that was given."""
         if self.older is not NOTHING:
             if sequence_number >= self.older_until:
                 self.older = NOTHING
@@ -124,9 +130,10 @@ def check_value(pending: PendingSegment, value: int) -> None:
 
 
 def resolve_updates(pending: PendingSegment, updates: Sequence[AttributeUpdate]) -> AttributeValues:
-    """Return plain values for conditional updates. Raises ``BadAttributeUpdateError``.
+    """Return the plain values that conditional updates set.
 
-    Raises ``AttributesNotLoadedError`` when a condition needs a value that only the index has.
+    Raises ``BadAttributeUpdateError`` when a condition fails, and ``AttributesNotLoadedError`` when
+    a condition needs a value that only the index has.
     """
     values: AttributeValues = {}
     for update in updates:
@@ -137,7 +144,7 @@ def resolve_updates(pending: PendingSegment, updates: Sequence[AttributeUpdate])
             if present is None:
                 if verb != _REPLACE:
                     raise AttributesNotLoadedError
-                present = NULL_ATTRIBUTE_VALUE  # it is replaced in any case
+                present = NULL_ATTRIBUTE_VALUE  # The new value does not depend on it.
         if verb == _REPLACE_IF_EQUALS:
             refused = present != expected
         elif verb == _REPLACE:

@@ -1,16 +1,26 @@
 """Holds operations that wait for inactive segments, or for attributes that only an index has.
 
 Owns: the lines of held operations, in queue order, and the loading of what they need. An operation
-that finds everything in memory never comes here.
+for which memory has everything is not held.
 
 Invariants:
-1. The pipeline never waits for tier 2. An operation that needs a segment or an attribute which is
-   not in memory is held, and so are all later operations on the same segment; others go on.
-2. Operations on one segment keep their order: they are in one line, and the whole line returns to
-   the front of the queue at once. A merge joins the lines of its two segments.
-3. Lines are loaded independently, except for the offsets of records, which are read for many names
-   at a time.
-4. What was loaded for an operation stays in memory until the operation has passed.
+1. While an operation waits for a slow read of tier 2, operations on other segments continue. Held
+   by ``test_one_slow_read_of_tier_2_does_not_hold_up_what_waits_for_others``.
+2. Operations on one segment keep their order, whichever of them wait. Held by
+   ``test_operations_keep_their_order_whatever_they_wait_for``.
+3. A merge waits for held operations on both of its segments, and later operations on these wait for
+   the merge. Held by
+   ``test_a_merge_waits_for_both_segments_and_what_comes_later_for_the_merge``.
+4. When a read fails, the operations that need it are refused, and no others. Held by
+   ``test_a_failed_read_refuses_what_needs_it_and_nothing_else``.
+5. When an operation was accepted or refused, the attributes that were loaded for it may be evicted
+   again. Held by
+   ``test_what_was_loaded_for_lines_that_a_refused_merge_joined_may_go_again``.
+
+A *line* is the held operations of one segment, or of several segments which merges connect, in
+queue order. A line is loaded independently of others, and all its operations return to the front of
+the queue at once. Only the offsets of records of inactive segments are read for several lines at a
+time.
 """
 
 from __future__ import annotations
@@ -48,7 +58,8 @@ Requeue = Callable[[list[Operation]], None]
 
 
 class _Wanted:
-    """The attributes of one segment that a line of operations needs."""
+    """The attributes of one segment that a line of operations needs, and the result of loading
+    them."""
 
     __slots__ = ("attribute_ids", "error", "loaded", "segment")
 
@@ -60,7 +71,8 @@ class _Wanted:
 
 
 class _Offsets:
-    """Offsets of records that were read for several lines; kept until all lines have passed."""
+    """Offsets of records that were read for several lines. They stay in memory until the operations
+    of all these lines were accepted or refused."""
 
     __slots__ = ("error", "found", "lines")
 
@@ -71,23 +83,25 @@ class _Offsets:
 
 
 class _Line:
-    """Held operations in order, each with its place in the queue, and what they need."""
+    """Held operations in order, each with its place in the queue, and the attributes and segments
+    that they need."""
 
     __slots__ = ("failures", "loads", "needs", "offsets", "operations", "part_of", "wanted")
 
     def __init__(self) -> None:
         self.operations: list[tuple[int, Operation]] = []
         self.part_of: _Line | None = None
-        # Count of loads that are under way, with those of lines that were joined to this one.
+        # Count of loads that are under way, including those of lines that joined this one.
         self.loads = 1
         self.needs: dict[Operation, _Wanted] = {}
-        # A need of two joined lines is here twice.
+        # If two joined lines need the same attributes, the list has two members for them.
         self.wanted: list[_Wanted] = []
         self.failures: dict[str, SegmentStoreError] = {}
         self.offsets: list[_Offsets] = []
 
     def join(self, other: _Line) -> None:
-        """Add another line's operations to this line: they wait for the needs of both."""
+        """Add the operations of another line to this one; all of them wait until both are
+        loaded."""
         other.part_of = self
         self.operations = sorted((*self.operations, *other.operations), key=itemgetter(0))
         self.loads += other.loads
@@ -98,7 +112,7 @@ class _Line:
 
     @property
     def whole(self) -> _Line:
-        """Return the line that this one was joined to, or itself."""
+        """Return the line that has this line's operations: itself, or the one that it joined."""
         line = self
         while line.part_of is not None:
             line = line.part_of
@@ -106,10 +120,11 @@ class _Line:
 
 
 class SegmentLoader(Protocol):
-    """Brings inactive segments into memory. Names without a segment are ignored."""
+    """Loads inactive segments into memory. Names that no segment has are ignored."""
 
     async def load_offsets(self, names: Iterable[str]) -> list[AttributeId]:
-        """Load the offsets of these segments' records; ``release`` the result later."""
+        """Load the offsets of these segments' records. The caller passes the result to ``release``
+        when it needs them no more."""
         ...
 
     def release(self, loaded: list[AttributeId]) -> None:
@@ -117,12 +132,13 @@ class SegmentLoader(Protocol):
         ...
 
     async def activate(self, name: str) -> None:
-        """Bring one segment into memory, if it exists."""
+        """Load one segment into memory, if it exists."""
         ...
 
 
 class AttributePrefetcher:
-    """See the module. ``run`` is a task of the container."""
+    """Holds the operations of one container that need something from tier 2. ``run`` is a task of
+    the container. ``requeue`` puts operations back at the head of the queue."""
 
     def __init__(
         self,
@@ -130,7 +146,9 @@ class AttributePrefetcher:
         pending: PendingState,
         indexes: AttributeIndexes,
         segments: SegmentLoader,
+        requeue: Requeue,
     ) -> None:
+        self._return_to_queue = requeue
         self._segments = segments
         self._metadata = metadata
         self._pending = pending
@@ -139,22 +157,17 @@ class AttributePrefetcher:
         self._new: list[_Line] = []
         self._unfound: list[_Line] = []
         self._is_finding = False
-        self._held_count = 0
+        self.held_count = 0
+        """Number of held operations."""
         self._place = 0
         self._wanted = trio.Event()
         self._idle = trio.Event()
         self._idle.set()
-        self.requeue: Requeue = lambda operations: None
-
-    @property
-    def held_count(self) -> int:
-        """Return the number of held operations."""
-        return self._held_count
 
     def must_wait(self, operation: Operation) -> bool:
-        """Return whether an operation is held that this one may not pass."""
+        """Return whether an operation is held that this one may not overtake."""
         if type(operation) is ActivateOperation or is_own_record(operation):
-            return False  # the others wait for it
+            return False  # Held operations may wait for this one.
         return any(name in self._lines for name in segment_names(operation))
 
     def is_waited_for(self, name: str) -> bool:
@@ -162,15 +175,16 @@ class AttributePrefetcher:
         return name in self._lines
 
     def hold(self, operation: Operation) -> None:
-        """Add an operation at the end of its line."""
+        """Hold an operation, at the end of its line."""
         self._place += 1
-        self._held_count += 1
+        self.held_count += 1
         self._line_of(operation).operations.append((self._place, operation))
         if self._idle.is_set():
             self._idle = trio.Event()
 
     def _line_of(self, operation: Operation) -> _Line:
-        """Return the line of the operation's segments; makes or joins lines as needed."""
+        """Return the line of the operation's segments. Create it if there is none, and join the
+        lines if the segments have two."""
         names = segment_names(operation)
         line: _Line | None = None
         for name in names:
@@ -205,8 +219,8 @@ class AttributePrefetcher:
         for _, operation in removed:
             for name in segment_names(operation):
                 self._lines.pop(name, None)
-        self._held_count -= len(removed)
-        if not self._held_count:
+        self.held_count -= len(removed)
+        if not self.held_count:
             self._idle.set()
         return removed
 
@@ -215,7 +229,7 @@ class AttributePrefetcher:
         await self._idle.wait()
 
     async def run(self) -> None:
-        """Load what held operations need, until cancelled."""
+        """Load the segments and attributes that held operations need, until cancelled."""
         places = trio.CapacityLimiter(PARALLEL_SEGMENTS_MAX)
         async with trio.open_nursery() as nursery:
             while True:
@@ -236,7 +250,8 @@ class AttributePrefetcher:
         return {name for _, each in line.operations for name in missing_names(each)}
 
     async def _find_offsets(self, nursery: trio.Nursery, places: trio.CapacityLimiter) -> None:
-        """Load the offsets of the records that new lines need, for many names at a time."""
+        """Load the offsets of the records of the segments that new lines need, for all new lines at
+        a time."""
         while self._unfound:
             lines, self._unfound = self._unfound, []
             offsets = _Offsets(len(lines))
@@ -252,7 +267,8 @@ class AttributePrefetcher:
     async def _load_line(
         self, line: _Line, offsets: _Offsets, places: trio.CapacityLimiter
     ) -> None:
-        """Load what a line needs, then requeue it, unless it was joined to one that needs more."""
+        """Load the segments and attributes that a line needs. Then return its operations to the
+        queue, unless it joined a line for which other loads are under way."""
         failures = await self._load_segments(line, offsets, places)
         needs = self._needs(line)
         several = list({id(wanted): wanted for wanted in needs.values()}.values())
@@ -309,12 +325,13 @@ class AttributePrefetcher:
             try:
                 wanted.loaded = await self._indexes.load(wanted.segment, wanted.attribute_ids)
             except NoSuchSegmentError:
-                pass  # the pipeline will refuse the operation when its turn comes
+                pass  # The operation will be refused when it is tried again.
             except StorageError as error:
                 wanted.error = error
 
     def _requeue(self, line: _Line) -> None:
-        """Return a line to the queue. Operations that came meanwhile may have to wait again."""
+        """Return the operations of a line to the queue; those whose loads failed will be refused.
+        Operations that joined the line during the load may be held again."""
         operations: list[Operation] = []
         failures = line.failures
         for _, operation in self._remove_line(line):
@@ -329,10 +346,11 @@ class AttributePrefetcher:
             else:
                 operations.append(RefusedOperation(operation, failure))
         operations.append(BarrierOperation("", partial(self._release, line)))
-        self.requeue(operations)
+        self._return_to_queue(operations)
 
     def _release(self, line: _Line, error: SegmentStoreError | None, number: int) -> None:
-        """Allow what was loaded for a line to be evicted: its operations have passed."""
+        """Allow the attributes and offsets that were loaded for a line to be evicted, because its
+        operations were accepted or refused."""
         for offsets in line.offsets:
             offsets.lines -= 1
             if not offsets.lines:

@@ -24,14 +24,14 @@ from segstore.model.operations import (
 
 
 class Priority(IntEnum):
-    """A higher priority passes where a lower one waits."""
+    """The priority of an operation while the container slows writers down."""
 
     USER = 0
-    """An operation that waits for the delay, and stops at the bounds."""
+    """A write of a user: it is delayed, and waits when memory is full."""
     SYSTEM = 1
-    """An operation on a system segment: it has room beyond the bounds, and no delay."""
+    """A write to a system segment: it is not delayed, and may use some memory beyond the bounds."""
     RELIEF = 2
-    """An operation that uses no memory and may free some: it never waits."""
+    """An operation that uses no memory and may free some: it neither is delayed nor waits."""
 
 
 _RELIEF: Final = frozenset(
@@ -49,7 +49,7 @@ _RELIEF: Final = frozenset(
 
 
 def priority_of(operation: Operation) -> Priority:
-    """Return the priority of an operation that is not accepted yet."""
+    """Return the priority of an operation that is still in the queue."""
     if type(operation) in _RELIEF or is_own_record(operation):
         return Priority.RELIEF
     if operation.name.startswith(SYSTEM_PREFIX):
@@ -58,8 +58,9 @@ def priority_of(operation: Operation) -> Priority:
 
 
 def is_own_record(operation: Operation) -> bool:
-    """Return whether the operation is the container's own record of where an attribute index is.
+    """Return whether the operation is the container's own record of an attribute index's root
+    pointer.
 
-    It affects no other operation on the segment, so it need not keep its order among them.
+    It affects no other operation on the segment, so it may overtake them.
     """
     return type(operation) is UpdateAttributesOperation and operation.segment_id >= 0

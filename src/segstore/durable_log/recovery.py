@@ -1,17 +1,25 @@
-"""Rebuilds a container from its log and from what tier 2 holds.
+"""Rebuilds a container from its log and from tier 2.
 
-Owns: the replay.
+Owns: the replay of the log. A log begins with a checkpoint, which has a snapshot of the container;
+an empty log is that of a new container.
 
 Invariants:
-1. Replay begins at a checkpoint; an empty log is a new container.
-2. Tier 2 is asked once per segment how much it holds: bytes that are there are not loaded again.
-3. Afterwards every byte is in tier 2, in the cache, known to be in the log, or in a merged source;
-   else the log is damaged and the container does not start.
-4. Bodies of long appends are not read: only their places in the log are kept, for later reads.
-5. The cache keeps its bound: bytes that do not fit are flushed to tier 2 in between. What tier 2
-   does not accept stays in the log.
-6. After a power cut, the bytes in tier 2 that the log still has are in doubt. The recovery tells
-   tier 2 where they begin: where the segment ended when the log had nothing of it yet.
+1. When the log begins with a checkpoint, its snapshot and the operations after it give the state of
+   the container before the crash. Held by
+   ``test_a_container_that_crashes_equals_the_model_after_recovery``.
+2. When tier 2 has bytes that the log still has, the recovery does not load them, and the storage
+   writer does not write them again. Held by ``test_tier_2_gets_from_the_log_what_is_only_there``.
+3. When bytes are neither in tier 2 nor in the log, the container does not start, and the error
+   names the segment and the range. Held by
+   ``test_bytes_missing_from_both_tiers_stop_the_container_with_their_place``.
+4. The bytes of long appends are not read from the log before a reader or the storage writer needs
+   them. Held by ``test_long_appends_are_left_in_the_log_until_they_are_read``.
+5. When the log has more bytes than the cache holds, the recovery flushes some to tier 2. Held by
+   ``test_room_is_made_while_a_frame_of_short_appends_is_replayed``. If tier 2 does not take them,
+   they stay in the log. Held by ``test_more_than_the_cache_takes_is_recovered_without_tier_2``.
+6. After a power cut, tier 2 may have lost bytes that it had acknowledged but not synced. So the
+   recovery tells tier 2, for each segment, the length up to which the log does not have the bytes
+   any more. Held by ``test_tier_2_is_told_where_each_segment_ended_before_the_log``.
 """
 
 from __future__ import annotations
@@ -50,7 +58,8 @@ from segstore.tiers.api import DurableDataLog, LogAddress
 ROOM_ATTEMPTS_MAX: Final = 500
 """Maximum count of attempts to make room for records."""
 LEFT_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Bytes that are left in the log before tier 2 is tried again, after a flush made no room."""
+"""Number of bytes that are left in the log, after a flush made no room in the cache, before the
+next flush is tried."""
 
 logger = structlog.get_logger(__name__)
 
@@ -75,7 +84,8 @@ class Recovery:
         self._certain: dict[int, int] = {}
         self._left_behind: dict[int, str] = {}
         self._left_bytes: int | None = None
-        """Bytes left in the log since a flush made no room; None while flushes make room."""
+        """Number of bytes left in the log since a flush made no room; None if the last flush made
+        some."""
         self.operation_count = 0
 
     @property
@@ -97,9 +107,11 @@ class Recovery:
                         data = entry.data or await log.read_entry(entry.address)
                         replayed = frames.feed_whole(data, entry.address.position)
                     await self._replay_all(replayed)
-                # The other containers recover meanwhile, in the same thread.
+                # Let the other containers recover at the same time, in this thread.
                 await trio.lowlevel.checkpoint()
         for segment in self._metadata.segments.values():
+            # Bytes before a truncation need not have reached tier 2.
+            segment.storage_length = max(segment.storage_length, segment.start_offset)
             if segment.storage_length != segment.length or segment.merged:
                 await self._verify(segment)
         for name in self._left_behind.values():
@@ -147,7 +159,8 @@ class Recovery:
             metadata.apply(last, now_ms)
             for piece in run.pieces:
                 offset, length = await self._replay_piece(segment, piece)
-                # Only now: making room for the next piece flushes everything in the memory log.
+                # Add the range after its bytes are readable, because making room for the next piece
+                # flushes all ranges in the memory log.
                 state.memory_log.add_range(
                     last.segment_id, offset, offset + length, run.first_sequence_number
                 )
@@ -156,7 +169,8 @@ class Recovery:
     async def _replay_piece(
         self, segment: SegmentMetadata, piece: ShortPiece | Piece
     ) -> tuple[int, int]:
-        """Make bytes readable unless tier 2 has them; return their offset and length."""
+        """Make the bytes of a piece readable from the cache or the log, unless tier 2 has them.
+        Return their offset and length."""
         if len(piece) == 5:
             if piece[0] + piece[1] > segment.storage_length:
                 self._state.read_index.append_logged(segment, piece)
@@ -173,8 +187,9 @@ class Recovery:
     async def _make_room_for(self, length: int) -> bool:
         """Return whether the cache has room for ``length`` bytes, after a flush if necessary.
 
-        A flush may be impossible: a later merge, deletion or truncation in the log may have removed
-        from tier 2 what lies before the bytes of a segment. These may be more than the cache holds.
+        The flush of a segment may fail: a merge, deletion or truncation that comes later in the log
+        may have removed the chunks before its bytes from tier 2. So it is possible that no room can
+        be made.
         """
         wanted = block_bytes(length)
         if self._cache_manager.has_room(wanted):
@@ -220,7 +235,7 @@ class Recovery:
         if isinstance(operation, EvictOperation):
             await self._prepare_evict(operation)
         elif isinstance(operation, ActivateOperation):
-            # Tier 2 may have more of it by now than when it became inactive.
+            # Tier 2 may have got more bytes of the segment after it became inactive.
             self._asked.discard(operation.segment_id)
         elif isinstance(operation, DeleteOperation):
             self._left_behind.pop(operation.segment_id, None)
@@ -237,40 +252,40 @@ class Recovery:
             operation.source_name = source.name
             await self._ask_storage(source)
             if operation.offset + operation.length <= segment.storage_length:
-                # The merge reached tier 2 before the crash, and the source's bytes are gone there.
+                # Tier 2 did the merge before the crash, and has no bytes under the source's name.
                 source.storage_length = max(source.storage_length, source.length)
 
     async def _prepare_evict(self, operation: EvictOperation) -> None:
         metadata = self._metadata
         if operation.segment_id not in metadata.segments:
-            self._certain[operation.segment_id] = 0  # the records begin here
+            self._certain[operation.segment_id] = 0  # The segment of records begins here.
         leaving = [metadata.segments[record.segment_id] for record, _, _ in operation.records]
         behind = [each for each in leaving if each.segment_id in self._asked and _is_behind(each)]
         if behind:
-            # Tier 2 had all bytes then and is in doubt now. Once inactive, they are not flushed.
+            # Tier 2 had all bytes of these segments, but may have lost some in a power cut. Flush
+            # them now, because the bytes of inactive segments are not flushed.
             await self._flush()
-            # A segment that could not be written must be deleted later in the log, else it is lost.
+            # If a flush fails, a later operation in the log must delete the segment; otherwise its
+            # bytes are lost.
             self._left_behind |= {each.segment_id: each.name for each in behind if _is_behind(each)}
         await self._wait_for_room(block_bytes(len(operation.data)))
 
     async def _wait_for_room(self, bytes_wanted: int) -> None:
-        """Flush replayed bytes until the cache has room for records.
-
-        Records may use room beyond the bound of appends.
-        """
+        """Flush replayed bytes until the cache has room for the records of inactive segments, which
+        may use more of it than appends."""
         for _ in range(ROOM_ATTEMPTS_MAX):
             if self._cache_manager.has_room(bytes_wanted, system=True):
                 return
             await self._flush()
             if not self._cache_manager.has_room(bytes_wanted, system=True):
-                # Other containers hold the rest, and make room on their own.
+                # Other containers use the rest of the cache, and will make room themselves.
                 await trio.sleep(ROOM_RETRY_SECONDS)
 
     async def _flush(self) -> None:
-        """Flush what was replayed.
+        """Flush the replayed operations.
 
-        A chunk that is missing belongs to a segment that was deleted later, after another segment
-        had been merged into it; a later operation in the log says so.
+        An error because of a missing chunk is ignored: the chunk belonged to a segment that is
+        deleted by a later operation in the log, after another segment was merged into it.
         """
         try:
             await self._make_room()
@@ -311,4 +326,5 @@ class Recovery:
 
 
 def _is_behind(segment: SegmentMetadata) -> bool:
-    return segment.storage_length < segment.length
+    # Bytes before a truncation need not have reached tier 2.
+    return max(segment.storage_length, segment.start_offset) < segment.length

@@ -1,16 +1,31 @@
-"""Validation of operations against effects that are not durable yet.
+"""Validates operations against the effects of earlier operations, durable or not.
 
-Owns: the chain of metadata update transactions of the ingestion pipeline article. Each data frame
-has one ``UpdateTransaction``, which takes effect when the frame is durable; ``PendingState`` is the
-head of the chain: the container as it will be once everything in flight is durable.
+Owns: ``PendingState``, the container as it will be when all accepted operations are durable, and
+``UpdateTransaction``, the operations of one data frame, which take effect when the frame is
+durable. The ingestion pipeline article calls them metadata update transactions.
 
 Invariants:
-1. A refused operation leaves no trace in the pending state.
-2. Nothing pending is visible outside until its frame is durable; frames commit in order.
-3. A failed log write stops the container, so the chain is never rolled back, only dropped whole.
-4. An offset, a sequence number and a segment id are assigned here, once.
-5. Storage is never asked here: an operation whose conditions need attributes that are only in the
-   index is refused with ``AttributesNotLoadedError``, to be tried again when they are loaded.
+1. A refused operation changes neither the pending state nor the sequence numbers. Held by
+   ``test_a_refused_operation_leaves_no_trace``.
+2. While the frame of an operation is not durable, the metadata do not show the operation. Held by
+   ``test_nothing_pending_shows_in_the_metadata``.
+3. When the log fails, all that is pending is dropped, and the container goes back to what is
+   durable. Held by
+   ``test_a_failed_log_write_fails_everything_in_order_and_ends_the_container``.
+4. Accepted operations get ascending sequence numbers, and appends get offsets without gaps. Held by
+   ``test_appends_get_offsets_in_order``.
+5. When a condition needs an attribute that memory does not have, ``accept`` raises
+   ``AttributesNotLoadedError`` and changes nothing; it never reads tier 2. Held by
+   ``test_an_operation_that_needs_what_only_the_index_has_leaves_no_trace``.
+
+Segment ``s`` has 10 bytes and an attribute a = 1; the last sequence number is 2. In one frame come:
+
+    append 5 bytes if a = 1, then a = 2     number 3, offset 10; pending: length 15, a = 2
+    append 1 byte if the length is 10       BadOffsetError (the length is 15); no number
+    seal                                    number 4, length 15; pending: sealed
+    append 1 byte                           SegmentSealedError; no number
+
+Until the frame is durable, the metadata have length 10 and a = 1; then length 15, a = 2, sealed.
 """
 
 from __future__ import annotations
@@ -64,10 +79,10 @@ from segstore.model.operations import (
 from segstore.model.segment_attributes import ID_BYTES
 
 NAME_BYTES_MAX: Final = 692
-"""Maximum length of a segment's name as a part of an S3 key, where all characters but letters,
-digits and a few marks take three bytes. With the longest prefix and suffix it makes the longest key
-that S3 allows. Clients' names are shorter. A longer name, which tier 2 refuses, would keep the log
-for ever."""
+"""Maximum length, in bytes, of a segment's name as a part of an S3 key, where all characters but
+letters, digits and a few marks take three bytes. With the longest prefix and suffix, the key is as
+long as S3 allows; clients' names are shorter. A longer name must be refused here: tier 2 would
+refuse its chunks, so the log could never be truncated."""
 _SPELLED_LONG: Final = re.compile(rb"[^A-Za-z0-9_$./-]|(?:^|(?<=/))[./]")
 
 _REPLACE: Final = AttributeUpdateType.REPLACE
@@ -77,7 +92,7 @@ LEAVING: Final = 0
 
 
 class NothingIdleError(SegmentError):
-    """All segments that were to become inactive are in use by now."""
+    """Raised when all segments that were chosen to become inactive are in use again."""
 
 
 __all__ = [
@@ -91,13 +106,14 @@ __all__ = [
 ]
 
 OffsetNow = Callable[[str], int | None]
-"""Returns the offset of a segment's record by its name; ``NO_RECORD`` when no inactive segment has
-the name, None when only tier 2 can tell."""
+"""Returns the offset of an inactive segment's record by the segment's name: ``NO_RECORD`` when no
+inactive segment has the name, None when memory cannot tell."""
 NO_RECORD: Final = -1
 
 
 class UpdateTransaction:
-    """The operations that end in one data frame, and the cache room that their data take."""
+    """The operations whose records end in one data frame. ``block_bytes`` is the size of their data
+    in the cache, which uses whole blocks."""
 
     __slots__ = ("answered_count", "block_bytes", "operations")
 
@@ -105,12 +121,12 @@ class UpdateTransaction:
         self.operations: list[Operation] = []
         self.block_bytes = 0
         self.answered_count = 0
-        """Count of operations that were answered. Of appends after them, the ones without data
-        were."""
+        """Count of the first operations that were completed. Appends after them whose data were
+        freed were completed, too."""
 
     @property
     def unanswered(self) -> list[Operation]:
-        """Return the operations that were not answered yet."""
+        """Return the operations that were not completed yet."""
         operations = self.operations[self.answered_count :]
         count = 0
         for position, each in enumerate(operations, 1):
@@ -120,7 +136,8 @@ class UpdateTransaction:
 
 
 class PendingState:
-    """Validates operations in queue order against everything accepted before them."""
+    """Validates operations in queue order, each against all operations that were accepted
+    before."""
 
     def __init__(
         self,
@@ -136,7 +153,7 @@ class PendingState:
         self.begin()
 
     def begin(self) -> None:
-        """Copy the counters from the metadata, at the beginning and after a recovery."""
+        """Copy the counters from the metadata; call this again after a recovery."""
         metadata = self._metadata
         self._records_id = 0 if metadata.records is None else metadata.records.segment_id
         self._next_sequence_number = metadata.sequence_number + 1
@@ -144,17 +161,18 @@ class PendingState:
 
     @property
     def last_sequence_number(self) -> int:
-        """Return the newest sequence number given."""
+        """Return the last sequence number that was given to an operation."""
         return self._next_sequence_number - 1
 
     def next_sequence_number(self) -> int:
-        """Return the next sequence number, and count it as used."""
+        """Return a new sequence number, one higher than the last."""
         number = self._next_sequence_number
         self._next_sequence_number = number + 1
         return number
 
     def accept(self, operation: Operation) -> None:
-        """Validate and complete one operation, or raise a ``SegmentError``."""
+        """Validate one operation, and set its sequence number, segment id, offset and attribute
+        values. Raises a ``SegmentError``, or ``AttributesNotLoadedError``, and changes nothing."""
         _ACCEPT[type(operation)](self, operation)
         operation.sequence_number = self.next_sequence_number()
 
@@ -172,7 +190,8 @@ class PendingState:
             self._settle_name(operation.name)
         elif isinstance(operation, EvictOperation):
             for record, _, _ in operation.records:
-                # The name may belong to a new segment since: remove only this operation's entry.
+                # A new segment may have the name now: remove the entry only if it is still that of
+                # this operation.
                 if self._names.get(record.name) == LEAVING:
                     del self._names[record.name]
 
@@ -191,7 +210,7 @@ class PendingState:
                 if update.update_type != _REPLACE and pending.value_of(update.attribute_id) is None
             }
         except (SegmentError, SegmentNotLoadedError):
-            return None, set()  # it will be refused, or tried again
+            return None, set()  # ``accept`` will raise the error.
 
     def missing_names(self, operation: Operation) -> list[str]:
         """Return the names of segments that ``accept`` needs and that may be inactive."""
@@ -202,8 +221,14 @@ class PendingState:
             names.append(operation.source_name)
         return [name for name in names if self.may_be_inactive(name)]
 
+    def exists_in_memory(self, name: str) -> bool:
+        """Return whether an active segment has the name, after all accepted operations."""
+        if name in self._names:
+            return self._names[name] not in (None, LEAVING)
+        return name in self._metadata.by_name
+
     def may_be_inactive(self, name: str) -> bool:
-        """Return whether an inactive segment may have the name, as far as memory tells."""
+        """Return whether an inactive segment has the name, or memory cannot tell."""
         if name in self._names:
             return self._names[name] == LEAVING
         return name not in self._metadata.by_name and self._offset_now(name) != NO_RECORD
@@ -218,7 +243,8 @@ class PendingState:
                 pending.forget_durable(sequence_number, self._next_sequence_number - 1)
 
     def _settle_name(self, name: str) -> None:
-        # The overlay may go once the committed names say the same; a newer pending change stays.
+        # Remove the pending name once the committed names are the same. A newer pending change of
+        # the name stays.
         if name in self._names:
             committed = self._metadata.by_name.get(name)
             if self._names[name] == (committed.segment_id if committed else None):
@@ -357,7 +383,7 @@ class PendingState:
         if name in self._names or name in self._metadata.by_name:
             raise SegmentExistsError(name)
         if self._offset_now(name) != operation.offset:
-            raise NoSuchSegmentError(name)  # the record was of an earlier time
+            raise NoSuchSegmentError(name)  # The record that was read is obsolete.
         base = SegmentMetadata.from_record(operation.record, operation.record_bytes)
         operation.segment_id = self._hold(PendingSegment(base))
         self._names[name] = operation.segment_id
@@ -368,7 +394,7 @@ class PendingState:
         else:
             pending = self._find(operation.name)
         if operation.segment_id >= 0:
-            # The container's own: it knows which segment it means, and may change a sealed one.
+            # The container itself sends this, for a segment of a certain id, which may be sealed.
             if operation.segment_id != pending.base.segment_id:
                 raise NoSuchSegmentError(operation.name)
         elif pending.sealed:

@@ -1,1 +1,1 @@
-"""Segments that are not in memory: how they leave it, and how they come back."""
+"""Inactive segments, which are not in memory: eviction, records and activation."""

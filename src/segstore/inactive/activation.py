@@ -1,12 +1,16 @@
 """Activates inactive segments, and finds the records of those that stay inactive.
 
-Owns: which segments are being loaded.
+Owns: the set of segments that are being loaded. A segment is *active* while its metadata are in
+memory; otherwise the container's segment of records has a *record* of it. It becomes active by an
+operation in the log, which a recovery replays before later operations on the segment.
 
 Invariants:
-1. A segment is loaded once at a time, however many want it.
-2. It is active when the log has the operation that says so: a recovery from a checkpoint before it
-   meets that operation before any other on the segment.
-3. A record that is not the name's any more when the operation's turn comes makes nothing active.
+1. When several callers need an inactive segment at the same time, it is loaded once. Held by
+   ``test_several_who_want_a_segment_load_it_once``.
+2. When a segment becomes active and the process crashes, a recovery finds it with all its changes.
+   Held by ``test_a_crash_loses_and_brings_back_nothing``.
+3. When the record that was read is not the segment's latest any more, it activates nothing. Held by
+   ``test_a_record_of_an_earlier_time_makes_nothing_active``.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ from segstore.model.segment_record import SegmentRecord
 
 
 class _HeldRecord(NamedTuple):
-    """The record of an inactive segment, and where it is in the segment of records."""
+    """The record of an inactive segment, and its place in the segment of records."""
 
     record: SegmentRecord
     offset: int
@@ -36,7 +40,7 @@ class _HeldRecord(NamedTuple):
 
 
 class _Load:
-    """One segment's way to memory."""
+    """The load of one segment. ``done`` is set at its end; ``error`` is None unless it failed."""
 
     __slots__ = ("done", "error")
 
@@ -60,26 +64,26 @@ class Activation:
         self._loads: dict[str, _Load] = {}
 
     def is_active(self, name: str) -> bool:
-        """Return whether the segment is in memory and not about to leave it."""
+        """Return whether the segment is in memory, and no eviction of it is under way."""
         segment = self._metadata.by_name.get(name)
         return segment is not None and not segment.leaving
 
     def is_absent(self, name: str) -> bool:
-        """Return whether it is known that no segment has the name."""
+        """Return whether no segment has the name; False also if memory cannot tell."""
         return name not in self._metadata.by_name and self._records.offset_now(name) == NO_RECORD
 
     async def load_offsets(self, names: Iterable[str]) -> list[AttributeId]:
-        """See ``SegmentRecords``."""
+        """Load the offsets of records; see ``SegmentRecords.load_offsets``."""
         return await self._records.load_offsets(names)
 
     def release(self, loaded: list[AttributeId]) -> None:
-        """See ``SegmentRecords``."""
+        """Allow loaded offsets to be evicted from memory."""
         self._records.release(loaded)
 
     async def activate(self, name: str, *, unused: bool = False) -> None:
-        """Bring a segment into memory; return also when no segment has the name.
+        """Load a segment into memory. Return also when no segment has the name.
 
-        ``unused`` means that no caller asked for the segment: it may become inactive again at once.
+        ``unused`` means that no client asked for the segment, so it may be evicted again at once.
         Raises ``StorageError`` and ``ContainerOfflineError``.
         """
         while not self.is_active(name) and not self.is_absent(name):
@@ -105,12 +109,14 @@ class Activation:
 
     @asynccontextmanager
     async def _hold_record(self, name: str) -> AsyncIterator[_HeldRecord | None]:
-        """Yield the record of a name, or None if the segment left, came back or ended meanwhile.
+        """Yield the record of a name, or None if the segment became inactive or active, or was
+        deleted, during the read; the caller then tries again.
 
         The record's offset stays in memory until the block ends.
         """
         if name in self._metadata.by_name:
-            # It is leaving: its record is durable when everything in flight is.
+            # The segment's eviction is under way. The record is durable when everything in flight
+            # is.
             await self._wait(BarrierOperation(""))
             yield None
             return
@@ -135,7 +141,7 @@ class Activation:
         return _HeldRecord(record, offset, record_bytes)
 
     def _is_record_at(self, name: str, offset: int) -> bool:
-        """Return whether the segment is inactive and its record begins at the offset."""
+        """Return whether the segment is inactive and its latest record begins at ``offset``."""
         return name not in self._metadata.by_name and self._records.offset_now(name) == offset
 
     async def _load(self, name: str, unused: bool) -> None:
@@ -150,7 +156,7 @@ class Activation:
             load.done.set()
 
     async def _try(self, name: str, unused: bool) -> None:
-        """Try once to activate a segment, which another operation may have done already."""
+        """Try once to activate a segment. Another operation may have activated or changed it."""
         async with self._hold_record(name) as held:
             if held is None:
                 return
@@ -161,7 +167,7 @@ class Activation:
             try:
                 await self._wait(operation)
             except SegmentError:
-                return  # it is active by now, or has another record, or none
+                return  # It is active now, or has another record, or was deleted.
 
     async def _wait(self, operation: Operation) -> None:
         waiter = Waiter()

@@ -1,12 +1,17 @@
 """Compacts the records of inactive segments when most of their bytes are obsolete.
 
-Owns: when records are compacted, and how.
+Owns: the condition for a compaction, and its steps. A step activates the inactive segments whose
+records are at the head, evicts them again, which writes new records at the end, and then truncates
+the head. The log has the offsets of the new records before it has the truncation.
 
 Invariants:
-1. Records at the head are truncated when no inactive segment's name leads there. Records that are
-   still in use are written again at the end: their segments are activated for a moment. This needs
-   no operation of its own, and no client notices it.
-2. The log has the new places before it has the truncation.
+1. A compaction truncates the records at the head, and writes those that are still needed again at
+   the end; all segments stay inactive and keep their state. Held by
+   ``test_the_head_of_the_records_goes_and_nobody_sees_it``.
+2. When the process crashes during a compaction, no record is lost and no deleted segment comes
+   back. Held by ``test_a_crash_in_a_compaction_loses_and_brings_back_nothing``.
+3. A segment that a client uses during the compaction stays active. Held by
+   ``test_a_segment_that_is_used_meanwhile_stays_active``.
 """
 
 from __future__ import annotations
@@ -31,11 +36,12 @@ from segstore.model.segment_record import (
 )
 
 TOGETHER_MAX: Final = 64
-"""Maximum count of segments that one operation evicts: choosing them blocks all others."""
+"""Maximum count of segments that one operation evicts: while they are chosen, no other task
+runs."""
 BYTES_MIN: Final = 4 * 1024 * 1024
-"""Minimum size, in bytes, of the records that a compaction is done for."""
+"""Minimum size, in bytes, of all records at which a compaction is done."""
 STEP_BYTES: Final = 64 * 1024
-"""Bytes of records that one step reads."""
+"""Number of bytes of records that one step reads."""
 
 
 class RecordCompaction:
@@ -60,7 +66,8 @@ class RecordCompaction:
 
     @property
     def is_due(self) -> bool:
-        """Return whether names lead to less than half of the bytes, which are many."""
+        """Return whether the records have at least the minimum size, and less than half of their
+        bytes are those of inactive segments."""
         segment = self._metadata.records
         if segment is None:
             return False
@@ -68,7 +75,7 @@ class RecordCompaction:
         return length >= self._bytes_min and length > 2 * segment.attributes[RECORDS_LIVE_BYTES]
 
     async def step(self) -> bool:
-        """Free some of the head; return whether that went well.
+        """Compact some records at the head. Return whether the head was truncated.
 
         Raises ``StorageError`` and ``ContainerOfflineError``.
         """
@@ -80,7 +87,7 @@ class RecordCompaction:
             inactive = self._inactive_before(names, end)
             for start in range(0, len(inactive), TOGETHER_MAX):
                 await self._write_anew(inactive[start : start + TOGETHER_MAX])
-            # Segments that are in use stay active: their records are obsolete.
+            # Segments that were used meanwhile stay active, so their records are obsolete, too.
             loaded += await self._records.load_offsets(names)
             if end == segment.start_offset or self._inactive_before(names, end):
                 return False
@@ -100,7 +107,7 @@ class RecordCompaction:
         try:
             while position < len(data):
                 if len(data) - position < HEADER_BYTES or record_end(data, position) > len(data):
-                    break  # the rest of it is not here
+                    break  # ``data`` ends within this record.
                 record, position = decode_record(data, position)
                 names.append(record.name)
         except RecordDamagedError as error:
@@ -108,7 +115,8 @@ class RecordCompaction:
         return names, begin + position
 
     def _inactive_before(self, names: list[str], end: int) -> list[str]:
-        """Return the inactive segments whose records are before an offset, or may be."""
+        """Return those of the names whose segments are inactive and have, or may have, their
+        records before ``end``."""
         found: dict[str, None] = {}
         for name in names:
             if not self._activation.is_active(name):
@@ -118,7 +126,8 @@ class RecordCompaction:
         return list(found)
 
     async def _write_anew(self, names: list[str]) -> None:
-        """Activate segments and evict them at once, unless they were used meanwhile."""
+        """Activate segments, and evict those that are not used meanwhile at once, which writes
+        their records again."""
         failures: list[StorageError] = []
 
         async def activate(name: str) -> None:

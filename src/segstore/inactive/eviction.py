@@ -1,13 +1,17 @@
-"""Evicts idle segments: chooses them, and makes them inactive.
+"""Evicts idle segments from memory: chooses them, and makes them inactive.
 
-Owns: the policy and the task that looks for idle segments.
+Owns: the policy, and the task that looks for idle segments. An operation in the log makes segments
+inactive and has their records, so each checkpoint without a segment comes after its record.
 
 Invariants:
-1. A segment leaves only when tier 2 has everything of it, nothing on it is under way, and it was
-   not used between two looks: who has just waited for it finds it.
-2. What leaves is durable, as an operation of the log, before it is gone from memory; so every
-   checkpoint without it comes after its record.
-3. Tables and transient segments stay: their layers keep them in use.
+1. While tier 2 lacks bytes or attributes of a segment, the segment stays in memory. Held by
+   ``test_what_tier_2_lacks_keeps_a_segment``.
+2. A segment that was used after the last look, also in the moment of its eviction, stays in memory.
+   Held by ``test_use_after_the_second_look_keeps_a_segment_too``.
+3. When the process dies before the eviction of a segment is durable, the segment is active after
+   the restart. Held by ``test_what_was_not_durable_when_the_process_died_did_not_leave``.
+4. Tables, transient segments and segments with waiting readers stay in memory. Held by
+   ``test_tables_transient_segments_and_those_with_waiting_readers_stay``.
 """
 
 from __future__ import annotations
@@ -33,32 +37,34 @@ from segstore.read_index.read_index import ReadIndex
 from segstore.writer.storage_writer import StorageWriter
 
 BACKLOG_MAX: Final = 10_000
-"""Do not evict while more operations than this are unflushed: each look scans all of them."""
+"""Maximum number of unflushed operations at which segments are evicted; each look for idle segments
+scans all of these operations."""
 CHANGES_MAX: Final = 2_000
-"""Number of operations other than appends after which a checkpoint is written: a recovery begins
-there."""
+"""Number of operations other than appends after which a checkpoint is written, so that a recovery
+replays few of them."""
 QUIET_CHANGES_MAX: Final = 100
 QUIET_SHARE: Final = 10
-"""Share of the active segments. While nothing changes, a checkpoint, which contains all of them, is
-written after so many operations, or after ``QUIET_CHANGES_MAX`` if that is less."""
+"""Divisor of the number of active segments. In a quiet container, which has had no change since the
+last look, a checkpoint is written after this quotient of operations, but not before
+``QUIET_CHANGES_MAX``. A checkpoint contains all active segments."""
 INDEX_SECONDS: Final = 0.5
-"""Wait before the checkpoint of a quiet container, so that the index of the records is written: a
-checkpoint contains what the index lacks, and a start would write it."""
+"""Wait, in seconds, before the checkpoint of a quiet container. Meanwhile the attribute index of
+the records is written, so that the checkpoint need not contain its changes."""
 CHECKPOINT_SECONDS_MIN: Final = 2.0
 _STAYING: Final = int(SegmentType.TABLE | SegmentType.TRANSIENT)
 CORE_COUNT_MAX: Final = 256
-"""Maximum number of core attributes of a segment that is evicted: the record of a segment with
-more, which clients can add, would be longer than ``RECORD_BYTES_MAX``."""
+"""Maximum number of core attributes of a segment that is evicted. Clients can add more, but then
+the record would be longer than ``RECORD_BYTES_MAX``."""
 logger = structlog.get_logger(__name__)
 _idle_since = attrgetter("idle_since")
 
 
 @dataclass(frozen=True, slots=True)
 class EvictionPolicy:
-    """Conditions under which segments become inactive. Times are in seconds."""
+    """The conditions under which segments become inactive. Times are in seconds."""
 
     active_count_max: int = 2_500
-    """Maximum count of active segments; above it the ones that were idle for longest are
+    """Maximum count of active segments; above it, those that were idle for the longest time are
     evicted."""
     idle_seconds_max: float = 60.0
     """Time without use, in seconds, after which a segment becomes inactive, however few there are
@@ -66,7 +72,8 @@ class EvictionPolicy:
     look_seconds: float = 1.0
     """Interval between looks for idle segments while more are active than ``active_count_max``."""
     relaxed_look_seconds: float = 5.0
-    """Interval between looks for idle segments while fewer are active: each look scans all."""
+    """Interval between looks for idle segments while fewer are active. Each look scans all active
+    segments."""
 
 
 ALL_STAY: Final = EvictionPolicy(active_count_max=sys.maxsize, idle_seconds_max=math.inf)
@@ -121,14 +128,13 @@ class Eviction:
         return now >= self._looked_at + relaxed_seconds
 
     def look(self, now: float) -> list[int]:
-        """Record which segments were used since the last look; return those that may be evicted,
-        the one that was idle for longest first."""
+        """Record which segments were used since the last look. Return the ids of those that may be
+        evicted; if there are too many active ones, those that were idle for longest come first."""
         self._looked_at = now
         idle = []
         for segment in self._metadata.by_name.values():
-            if segment.was_used or segment.last_modified_ms != segment.seen_modified_ms:
+            if segment.was_used:
                 segment.was_used = False
-                segment.seen_modified_ms = segment.last_modified_ms
                 segment.idle_since = now
             else:
                 idle.append(segment)
@@ -149,8 +155,8 @@ class Eviction:
         return leaving
 
     async def evict(self, candidates: list[int]) -> None:
-        """Evict those segments that still may be when their turn comes. Raises
-        ``ContainerOfflineError``."""
+        """Evict those of the segments that may still be evicted when the operation is accepted.
+        Raises ``ContainerOfflineError``."""
         name = records_name(self._metadata.container_id)
         for start in range(0, len(candidates), TOGETHER_MAX):
             together = candidates[start : start + TOGETHER_MAX]
@@ -170,7 +176,6 @@ class Eviction:
     def _may_be_evicted(self, segment: SegmentMetadata) -> bool:
         return (
             not segment.was_used
-            and segment.last_modified_ms == segment.seen_modified_ms
             and segment.storage_length == segment.length
             and not segment.user_count
             and not segment.leaving
@@ -184,7 +189,7 @@ class Eviction:
         )
 
     async def _compact_when_due(self) -> None:
-        """Compact records, one step after the other, as long as tier 2 allows it."""
+        """Compact records in steps until enough are compacted. A ``StorageError`` is logged."""
         try:
             while self.compaction.is_due:
                 if not await self.compaction.step():
@@ -197,9 +202,9 @@ class Eviction:
             )
 
     async def _checkpoint_when_due(self, *, is_quiet: bool) -> None:
-        """Write a checkpoint when a recovery would replay more than it would restore anyway. A
-        quiet container writes one earlier: nothing else would come after the operations that made
-        its segments and evicted them."""
+        """Write a checkpoint when a recovery would replay more operations than there are active
+        segments. A quiet container writes one after fewer operations: without it, the next start
+        would replay all operations that created and evicted segments."""
         active_count = len(self._metadata.by_name)
         changes_max = max(CHANGES_MAX, active_count)
         if is_quiet:

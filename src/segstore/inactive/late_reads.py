@@ -1,9 +1,12 @@
-"""Reads of segments that are not active yet.
+"""Reads of inactive segments.
 
-Owns: ``LateReads``: a read that begins when its segment has come to memory.
+Owns: ``LateReads``. A late read waits until its segment is active, and then reads.
 
 Invariants:
-1. Each read is completed exactly once, unless it is cancelled, also when the container stops.
+1. When the container stops, a read that waits for its segment is completed, once, with an empty
+   result. Held by ``test_a_read_that_waits_for_its_segment_is_answered_at_the_stop``.
+2. A cancelled read is not completed. Held by
+   ``test_a_cancelled_read_of_an_inactive_segment_is_not_answered``.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ ReadNow = Callable[..., ReadHandle | None]
 
 
 class LateRead:
-    """A read that waits until its segment is active, and then for its data."""
+    """A read that waits first until its segment is active, and then for its data."""
 
     __slots__ = ("_inner", "_on_complete", "has_room")
 
@@ -31,30 +34,30 @@ class LateRead:
 
     @property
     def is_wanted(self) -> bool:
-        """Return whether it is neither answered nor cancelled."""
+        """Return whether the read is neither completed nor cancelled."""
         return self._on_complete is not None
 
     def cancel(self) -> None:
-        """Forget the read."""
+        """Cancel the read: ``on_complete`` is not called."""
         self._on_complete = None
         if self._inner is not None:
             self._inner.cancel()
 
     def begin(self, inner: ReadHandle | None) -> None:
-        """Continue as another read, unless that was answered at once."""
+        """Continue as the read ``inner``; None means that it was completed at once."""
         self._inner = inner
 
     def complete(self, error: SegmentStoreError | None, result: ReadResult | None) -> None:
-        """Answer the read, unless it was cancelled."""
+        """Complete the read, unless it was cancelled."""
         on_complete, self._on_complete = self._on_complete, None
         if on_complete is not None:
             on_complete(error, result)
 
 
 class LateReads:
-    """One per container. ``read_now`` is asked when the segment is active, or turned out not to be.
-
-    It may have become inactive again by then: then it starts over.
+    """The late reads of one container. ``read_now`` is called when the segment is active, or does
+    not exist. If the segment became inactive again meanwhile, ``read_now`` begins another late
+    read.
     """
 
     def __init__(self, activation: Activation, read_now: ReadNow) -> None:
@@ -67,7 +70,8 @@ class LateReads:
         self._nursery = nursery
 
     def close(self) -> None:
-        """Stop with the container: from now on readers are told to ask again."""
+        """Stop with the container: later reads complete with an empty result, which tells readers
+        to ask again."""
         self._nursery = None
 
     def read(
@@ -78,7 +82,8 @@ class LateReads:
         on_complete: OnRead,
         has_room: HasRoom | None,
     ) -> ReadHandle | None:
-        """Read when the segment is active."""
+        """Activate the segment, then read. Return the handle of the read; None if it is
+        completed."""
         if self._nursery is None:
             on_complete(None, ask_again(offset))
             return None

@@ -1,12 +1,17 @@
 """The records of a container's inactive segments, by name.
 
-Owns: finding where the record of a name is, and reading it.
+Owns: finding the offset of a name's record, and reading the record.
 
 Invariants:
-1. What is answered is of the moment of the answer, and of what is durable: nothing is awaited
-   between the last look and the return.
-2. The records are one segment of the container, and their offsets its attributes, by the names'
-   hashes: both are flushed, checkpointed and recovered like any other segment's.
+1. When a segment becomes active, changes and becomes inactive again while its record is read, the
+   newer record is returned. Held by
+   ``test_the_info_of_a_segment_that_changes_meanwhile_is_never_older_than_the_call``.
+2. After a crash, each inactive segment has its latest record. Held by
+   ``test_a_crash_loses_and_brings_back_nothing``.
+
+The records are the bytes of one segment of the container. Their offsets are attributes of this
+segment, by the hashes of the names. So both are flushed, checkpointed and recovered as those of any
+other segment.
 """
 
 from __future__ import annotations
@@ -31,7 +36,7 @@ from segstore.model.segment_record import (
 from segstore.read_index.read_index import ReadIndex
 
 FIRST_READ_BYTES: Final = 512
-"""Number of bytes that the first read of a record asks for: nearly every record is shorter."""
+"""Length, in bytes, of the first read of a record; nearly every record is shorter."""
 
 
 class SegmentRecords:
@@ -45,8 +50,8 @@ class SegmentRecords:
         self._read_index = read_index
 
     def offset_now(self, name: str) -> int | None:
-        """Return the offset of a name's record; ``NO_RECORD`` when there is none, None when tier 2
-        must be read."""
+        """Return the offset of a name's record, ``NO_RECORD`` if there is none, and None if tier 2
+        has to be read."""
         records = self._metadata.records
         if records is None:
             return NO_RECORD
@@ -62,9 +67,10 @@ class SegmentRecords:
         return NO_RECORD if value == NULL_ATTRIBUTE_VALUE else value
 
     async def load_offsets(self, names: Iterable[str]) -> list[AttributeId]:
-        """Load the offsets of these names' records, so that ``offset_now`` knows them.
+        """Load the offsets of these names' records into memory, so that ``offset_now`` returns
+        them.
 
-        They stay in memory until the result is given to ``release``. Raises ``StorageError``.
+        They stay in memory until the result is passed to ``release``. Raises ``StorageError``.
         """
         records = self._metadata.records
         if records is None:
@@ -72,12 +78,12 @@ class SegmentRecords:
         return await self._indexes.load(records, [record_key(name) for name in names])
 
     def release(self, loaded: list[AttributeId]) -> None:
-        """Allow loaded offsets to be evicted."""
+        """Allow loaded offsets to be evicted from memory."""
         if self._metadata.records is not None and loaded:
             self._metadata.attribute_cache.add(self._metadata.records.attribute_memory, loaded)
 
     async def read(self, offset: int) -> tuple[SegmentRecord, int]:
-        """Return the record that begins at an offset, and its length.
+        """Return the record that begins at ``offset``, and its length in bytes.
 
         Raises ``StorageError``, and ``ContainerOfflineError`` when the container has stopped.
         """
@@ -95,7 +101,8 @@ class SegmentRecords:
             raise StorageError(f"{records.name} is damaged at byte {offset}: {error}") from error
 
     async def read_bytes(self, offset: int, length: int) -> bytes:
-        """Read ``length`` bytes of records, fewer only at their end. Raises like ``read``."""
+        """Return ``length`` bytes of records from ``offset``, or fewer if the records end before.
+        Raises like ``read``."""
         records = self._metadata.records
         assert records is not None, "there are no records"
         data = b""

@@ -1,16 +1,19 @@
-"""Watches how busy the segments of all containers are, without touching the way of an append.
+"""Measures how busy the segments of all containers are.
 
-Owns: the rates of every segment with a scaling policy, and which of them controllers should know.
+Owns: the rates of each segment with a scaling policy, and the events that are due, that is, which
+controllers should get and have not received yet.
 
-Every few seconds it asks each container for the lengths and event counts that it keeps anyway, and
-looks at the segments whose counts differ from their last samples. What is due stays due until
-controllers have received it; it is computed anew at every look, so nothing is told that is not true
-any more.
+Every few seconds, it asks each container for the lengths and event counts of segments, which the
+container has anyway, so that appends cost nothing more. Due events are computed again with each
+sample, so none is sent that is not true any more.
 
 Invariants:
-1. A segment that leaves memory because nobody uses it goes on being measured until it was told to
-   be silent. A sealed segment, and one whose policy asks for nothing, is forgotten.
-2. A segment that came back to memory unused was told before: it is measured again once it is used.
+1. A segment that is not used any more is measured until a controller got an event that it is
+   silent; that event is sent once. Held by ``test_a_quiet_segment_is_told_silent_once``.
+2. A sealed segment, and one whose policy asks for no scaling, is measured no more. Held by
+   ``test_segments_without_a_policy_any_more_are_forgotten``.
+3. When a silent segment is used again, it is measured again. Held by
+   ``test_a_silent_segment_that_stays_in_memory_is_split_as_soon_as_it_is_busy_again``.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ logger = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class DueEvent:
-    """An event that controllers should get, about which segment of which container."""
+    """An event that controllers should get, with its segment and container."""
 
     container_id: int
     segment: str
@@ -44,7 +47,7 @@ class DueEvent:
 
 
 class LoadMonitor:
-    """See the module. ``run`` in one task."""
+    """The load monitor of one process. One task calls ``run``."""
 
     def __init__(
         self,
@@ -111,8 +114,8 @@ class LoadMonitor:
         try:
             container = self._registry.hosted(container_id).container
         except ContainerOfflineError:
-            # Its counts will be the same when it is back; the time without it does not count. One
-            # that is not hosted any more is forgotten after this round.
+            # A container's counts will be the same when it is online again, and the time until then
+            # does not count. If it is not hosted any more, ``run`` forgets it.
             return
         known = self._known.setdefault(container_id, {})
         self._measure(container, known, now, weights_of(seconds, self._times.windows))
@@ -157,14 +160,14 @@ class LoadMonitor:
             rates = known[name]
             rates.pass_time(weights)
             if rates.is_told_silent and container.attribute_now(name, SCALE_POLICY_TYPE) is None:
-                # It is not in memory.
+                # The segment has left memory.
                 del known[name]
 
     def _event_of(self, segment: str, advice: Advice) -> AutoScaleEvent | None:
         try:
             name = parse_segment_name(segment)
         except InvalidNameError:
-            # Not a stream's segment: it cannot be scaled.
+            # The segment is not part of a stream, so it cannot be scaled.
             return None
         return AutoScaleEvent(
             name.scope,

@@ -1,14 +1,19 @@
-"""The rates of one segment, and what they mean for its stream's scaling policy.
+"""The rates of one segment, and the decision whether to split it or to merge it with others.
 
-Owns: ``SegmentRates``: averages over four windows, and when a segment is too busy or too idle.
-Nothing here looks at a clock.
+Owns: ``SegmentRates``: averages over four windows, and the conditions under which a segment is too
+busy or too idle. Times are arguments; no clock is read.
 
-A rate is an average in which what was ``t`` seconds ago weighs ``exp(-t / window)``. The shortest
-window notices a rush at once, the longest only what lasts.
+A rate is an average in which the events of ``t`` seconds ago have the weight ``exp(-t / window)``.
+So the average over the shortest window follows a sudden change at once, and the one over the
+longest only a lasting change.
 
 Invariants:
-1. A segment is too busy or too idle only after the cool-down, and never while it is muted.
-2. It is too idle only when it is known for the longest window: a new segment is not idle.
+1. Before the cool-down after its first sample, a segment is neither too busy nor too idle. Held by
+   ``test_nothing_is_advised_before_the_cool_down``.
+2. After an event was sent to controllers, the same event is not sent again for a while. Held by
+   ``test_what_was_told_is_not_told_again_for_a_while``.
+3. A segment is too idle only when it was measured for the longest window: a new one is not idle.
+   Held by ``test_a_slow_segment_is_to_be_merged_once_it_is_known_for_the_longest_window``.
 """
 
 from __future__ import annotations
@@ -22,20 +27,20 @@ from segstore.api import SegmentSample
 
 FIXED: Final = 0
 KILOBYTES_PER_SECOND: Final = 1
-"""The scale type of a segment whose target is in kilobytes per second; for events per second it is
-2."""
+"""The scale type of a segment whose target rate is in kilobytes per second. Scale type 2 means
+events per second."""
 
 UP_FACTORS: Final = (5.0, 2.0, 1.0)
-"""Factors by which a segment's rate must exceed its target in the first windows, one for each, to
-be split."""
+"""Factors by which the rate must exceed the target to split a segment, one for each of the first
+windows; one window is enough."""
 IDLE_SHARE: Final = 0.5
-"""Share of the target that the rate of an idle segment stays below in the longest window."""
+"""Share of the target: a segment is idle while its rate in the longest window is below it."""
 SPLITS_MIN: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
 class RateTimes:
-    """Times of measuring, in seconds."""
+    """The times of the measurement, in seconds."""
 
     windows: tuple[float, float, float, float]
     cooldown: float
@@ -44,7 +49,8 @@ class RateTimes:
 
 
 class Advice(NamedTuple):
-    """A segment should be split into ``splits``, or, with 0 of them, merged with others."""
+    """The advice to split a segment into ``splits`` segments or, if that is 0, to merge it with
+    others."""
 
     splits: int
     silent: bool = False
@@ -55,7 +61,7 @@ class Advice(NamedTuple):
 
 
 class SegmentRates:
-    """The samples of one segment."""
+    """The rates of one segment, from its samples."""
 
     __slots__ = (
         "_down_muted_until",
@@ -88,12 +94,12 @@ class SegmentRates:
 
     @property
     def is_told_silent(self) -> bool:
-        """Return whether it was told, since the last use, that nothing more will be."""
+        """Return whether controllers were told, since the segment's last use, that it is silent."""
         return self._expiry_told
 
     def observe(self, sample: SegmentSample, now: float, weights: Sequence[float]) -> None:
-        """Add what happened since the last sample to the averages; ``weights`` are those of that
-        time."""
+        """Add the bytes or events since the last sample to the averages; ``weights`` are those of
+        the time between the two (``weights_of``)."""
         last = self.last
         used = sample.length != last.length or sample.event_count != last.event_count
         if sample.scale_type != last.scale_type:
@@ -112,9 +118,10 @@ class SegmentRates:
         self.pass_time(weights, max(amount, 0.0))
 
     def pass_time(self, weights: Sequence[float], amount: float = 0.0) -> None:
-        """Add a sample's time and what happened in it to the averages.
+        """Add the time since the last sample, with ``amount`` bytes or events in it, to the
+        averages.
 
-        ``weights`` has the time itself first, then what it weighs in each window.
+        ``weights`` is the result of ``weights_of`` for this time.
         """
         rate = amount / weights[0]
         if self._rates is None:
@@ -127,8 +134,8 @@ class SegmentRates:
         ]
 
     def advise(self, now: float) -> Advice | None:
-        """Return what the policy asks for now, or None; the advice stays the same until it is
-        delivered."""
+        """Return the advice by the scaling policy now, or None. An advice that was not delivered is
+        returned again."""
         target = self.last.target_rate
         if target <= 0:
             return None
@@ -153,7 +160,7 @@ class SegmentRates:
         return None
 
     def record_delivery(self, advice: Advice, now: float) -> None:
-        """Mute further advice of the kind for a while: controllers have received this one."""
+        """Record that controllers have received an advice; it is not given again for a while."""
         self._down_muted_until = now + self._times.mute
         if advice.is_up:
             self._up_muted_until = now + self._times.mute
@@ -162,5 +169,5 @@ class SegmentRates:
 
 
 def weights_of(seconds: float, windows: Sequence[float]) -> tuple[float, ...]:
-    """Return the time between two samples, and its weight in an average over each window."""
+    """Return the time between two samples, in seconds, followed by its weight in each window."""
     return (seconds, *(-math.expm1(-seconds / window) for window in windows))

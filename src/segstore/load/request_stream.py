@@ -1,13 +1,17 @@
-"""Tells controllers of segments to split or merge, by events of ``_system/_requeststream``.
+"""Tells controllers which segments to split or merge, by events in the stream
+``_system/_requeststream``.
 
-Owns: finding the stream's segments, writing events to them as any client would, and trying again.
+Owns: finding the segments of this stream, writing events to them as any client does, and repeating
+failed writes. A failure does not affect the writers of segments.
 
-Nothing is kept: whatever did not arrive is still due, and goes out as it is by then. An event whose
-acknowledgement was lost goes out twice, which means the same as once.
+Nothing is queued here: an event that was not delivered is still due in the load monitor, and is
+written in its present form. If an acknowledgement is lost, the event is written twice, and
+controllers treat the second one as a repetition.
 
 Invariants:
-1. An event is told only when its segment store acknowledged it, that is, when it is durable.
-2. Whatever fails is tried again after a pause; it never reaches those who write.
+1. When no controller answers, or the write of an event fails, the event is written later, and
+   counts as delivered only when the segment store has acknowledged it. Held by
+   ``test_what_fails_is_tried_again``.
 """
 
 from __future__ import annotations
@@ -17,12 +21,14 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 import trio
 
+from pravega_security.tls_streams import OpenStream
 from pravega_wire import commands as wire
 from pravega_wire.connection import Connection, Role, append_block
 from pravega_wire.errors import ProtocolError, RemoteProtocolError
@@ -34,6 +40,7 @@ from segstore.load.monitor import DueEvent, LoadMonitor
 from segstore.tiers.api import Buffer
 
 if TYPE_CHECKING:
+    import grpc
     from google.protobuf.message import Message
 
 CALL_SECONDS_MAX = 20.0
@@ -41,18 +48,20 @@ PAUSE_SECONDS_MIN = 1.0
 PAUSE_SECONDS_MAX = 60.0
 EVENTS_PER_APPEND_MAX = 1_000
 RECEIVE_BYTES = 64 * 1024
-NO_TOKEN = ""
+TOKEN_METHOD = "Token"
+"""The first word of the header ``authorization`` before a token of our own processes."""
 
 logger = structlog.get_logger(__name__)
 
 
 class RequestStreamError(SegmentStoreError):
-    """The events could not be written now."""
+    """Raised when events cannot be written now."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestSegment:
-    """A segment of the request stream, the highest key that it serves, and where it is."""
+    """A segment of the request stream, the end of its range of keys, and the address of its segment
+    store."""
 
     name: str
     high: float
@@ -61,23 +70,40 @@ class RequestSegment:
 
 Reply = TypeVar("Reply", bound="Message")
 
+GetToken = Callable[[], str]
+"""Returns the token that allows this process everything, or "" while authorization is off."""
+
 LookUp = Callable[[], Sequence[RequestSegment]]
-"""Finds the segments of the request stream, by key; blocks. Raises ``RequestStreamError``."""
+"""Returns the segments of the request stream in the order of their keys. It blocks its thread.
+Raises ``RequestStreamError``."""
+
+
+def no_token() -> str:
+    """Return the token while authorization is off."""
+    return ""
 
 
 class RequestStreamWriter:
-    """See the module. ``run`` in one task."""
+    """Writes due events to the request stream. One task calls ``run``."""
 
     def __init__(
-        self, monitor: LoadMonitor, look_up: LookUp, *, random: Random | None = None
+        self,
+        monitor: LoadMonitor,
+        look_up: LookUp,
+        open_stream: OpenStream = trio.open_tcp_stream,
+        *,
+        token: GetToken = no_token,
+        random: Random | None = None,
     ) -> None:
         self._monitor = monitor
         self._look_up = look_up
+        self._token = token
+        self._open_stream = open_stream
         self._random = random or Random()
         self._writer_id = uuid.UUID(int=self._random.getrandbits(128), version=4).bytes
 
     async def run(self) -> None:
-        """Write what is due until cancelled."""
+        """Write due events until cancelled."""
         pause = PAUSE_SECONDS_MIN
         while True:
             due = await self._monitor.wait_due()
@@ -109,14 +135,14 @@ class RequestStreamWriter:
     async def _write(self, segment: RequestSegment, due: Sequence[DueEvent]) -> None:
         """Append events to one segment of the stream, and wait until they are durable."""
         try:
-            stream: trio.abc.Stream = await trio.open_tcp_stream(*segment.address)
+            stream = await self._open_stream(*segment.address)
         except OSError as error:
             host, port = segment.address
             raise RequestStreamError(f"{host}:{port} cannot be reached: {error}") from error
         async with stream:
             wire_client = _OneAppend(stream)
             setup = await wire_client.ask(
-                wire.HELLO, wire.SetupAppend(1, self._writer_id, segment.name, NO_TOKEN)
+                wire.HELLO, wire.SetupAppend(1, self._writer_id, segment.name, self._token())
             )
             if not isinstance(setup, wire.AppendSetup):
                 raise RequestStreamError(f"{segment.name} takes no events: {setup}")
@@ -128,7 +154,7 @@ class RequestStreamWriter:
 
 
 class _OneAppend:
-    """A short connection to a segment store."""
+    """A connection to a segment store for one exchange of requests and replies."""
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self._stream = stream
@@ -136,7 +162,7 @@ class _OneAppend:
         self._replies: list[object] = []
 
     async def ask(self, *requests: wire.Request) -> object:
-        """Send requests in one piece; the first reply that is no greeting."""
+        """Send requests in one write; return the first reply other than the server's ``Hello``."""
         return await self._exchange(b"".join(map(self._connection.send, requests)))
 
     async def append(self, writer_id: bytes, due: Sequence[DueEvent], number: int) -> None:
@@ -166,14 +192,22 @@ class _OneAppend:
         return self._replies.pop(0)
 
 
-async def report_load(monitor: LoadMonitor, look_up: LookUp) -> None:
-    """Measure, and tell controllers, until cancelled."""
+async def report_load(
+    monitor: LoadMonitor,
+    look_up: LookUp,
+    open_stream: OpenStream = trio.open_tcp_stream,
+    *,
+    token: GetToken = no_token,
+) -> None:
+    """Measure the load and write events for controllers, until cancelled. ``open_stream`` connects
+    to the segment stores that have their stream."""
     while True:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(monitor.run)
-                nursery.start_soon(RequestStreamWriter(monitor, look_up).run)
-        # A defect of the measuring must not end what it measures.
+                writer = RequestStreamWriter(monitor, look_up, open_stream, token=token)
+                nursery.start_soon(writer.run)
+        # A defect in this code must not end the containers.
         except Exception:
             logger.exception("the load of segments is not measured for a while")
             await trio.sleep(PAUSE_SECONDS_MAX)
@@ -182,7 +216,8 @@ async def report_load(monitor: LoadMonitor, look_up: LookUp) -> None:
 def _by_segment(
     segments: Sequence[RequestSegment], due: Sequence[DueEvent]
 ) -> list[tuple[RequestSegment, list[DueEvent]]]:
-    """Return which events go to which segment, by the hash of their routing keys."""
+    """Return the events of each segment of the request stream, by the hash of their routing
+    keys."""
     shares: list[tuple[RequestSegment, list[DueEvent]]] = [(each, []) for each in segments]
     for event in due:
         key = routing_key_hash(event.event.routing_key)
@@ -193,15 +228,23 @@ def _by_segment(
     return [(segment, share) for segment, share in shares if share]
 
 
-def look_up_with(find_controllers: Callable[[], Sequence[tuple[str, int]]]) -> LookUp:
+def look_up_with(
+    find_controllers: Callable[[], Sequence[tuple[str, int]]],
+    ca: Path | None = None,
+    *,
+    token: GetToken = no_token,
+) -> LookUp:
     """Return a function that asks the controllers for the segments, one after the other until one
-    answers. The client library is loaded at the first call."""
+    answers. The client library is loaded at the first call.
+
+    With the file ``ca`` it asks by TLS, and trusts controllers with a certificate of these CAs.
+    """
 
     def look_up() -> Sequence[RequestSegment]:
         failure = RequestStreamError("no controller is known")
         for host, port in find_controllers():
             try:
-                return _ask_controller(host, port)
+                return _ask_controller(host, port, ca, token())
             except RequestStreamError as error:
                 failure = error
         raise failure
@@ -209,7 +252,19 @@ def look_up_with(find_controllers: Callable[[], Sequence[tuple[str, int]]]) -> L
     return look_up
 
 
-def _ask_controller(host: str, port: int) -> Sequence[RequestSegment]:
+def _open_channel(address: str, ca: Path | None) -> grpc.Channel:
+    import grpc
+
+    if ca is None:
+        return grpc.insecure_channel(address)
+    try:
+        trusted = ca.read_bytes()
+    except OSError as error:
+        raise RequestStreamError(f"{ca} cannot be used: {error.strerror}") from error
+    return grpc.secure_channel(address, grpc.ssl_channel_credentials(trusted))
+
+
+def _ask_controller(host: str, port: int, ca: Path | None, token: str) -> Sequence[RequestSegment]:
     import grpc
 
     from pravega_wire import controller_pb2 as pb
@@ -217,7 +272,8 @@ def _ask_controller(host: str, port: int) -> Sequence[RequestSegment]:
     service = pb.DESCRIPTOR.services_by_name["ControllerService"].full_name
     info = pb.StreamInfo(scope=INTERNAL_SCOPE, stream=REQUEST_STREAM)
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    with grpc.insecure_channel(address) as channel:
+    metadata = (("authorization", f"{TOKEN_METHOD} {token}"),) if token else None
+    with _open_channel(address, ca) as channel:
 
         def call(method: str, request: Message, reply: type[Reply]) -> Reply:
             invoke = channel.unary_unary(
@@ -225,7 +281,7 @@ def _ask_controller(host: str, port: int) -> Sequence[RequestSegment]:
                 request_serializer=lambda message: message.SerializeToString(),
                 response_deserializer=reply.FromString,
             )
-            found: Reply = invoke(request, timeout=CALL_SECONDS_MAX / 2)
+            found: Reply = invoke(request, timeout=CALL_SECONDS_MAX / 2, metadata=metadata)
             return found
 
         try:

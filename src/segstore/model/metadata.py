@@ -4,16 +4,23 @@ Owns: ``ContainerMetadata`` and ``SegmentMetadata``, how an operation changes th
 that a checkpoint writes (``docs/formats/container-snapshot.md``).
 
 Invariants:
-1. ``start_offset <= length`` and ``storage_length <= length``; ``start_offset`` never goes down.
-2. Only durable operations are applied, in sequence order, by one caller.
-3. A segment id is given only once per container. Tier 2 knows a segment by name *and* id, so a
-   deleted segment and a later one with its name never share bytes.
-4. A merged segment keeps its metadata, unreachable by name, until its bytes are in the target's
-   place in tier 2.
-5. A snapshot and the attribute indexes to which it points contain all attributes: the snapshot has
-   what an index lacks.
-6. A segment is either active, and here, or inactive, and has a record in the segment of records.
-   That segment is not among the others by name: only the container uses it.
+1. At each moment, ``start_offset`` and ``storage_length`` are at most ``length``, and neither
+   ``start_offset`` nor ``length`` decreases. Held by
+   ``test_the_store_keeps_its_promises``.
+2. A container gives each segment id once, also after deletions and restarts. Held by
+   ``test_ids_are_never_given_twice``. As tier 2 knows a segment by name and id, a deleted segment
+   and a later one of its name share no bytes. Held by
+   ``test_a_segment_created_again_does_not_show_its_namesake_bytes``.
+3. After a merge, the source cannot be found by name, and its bytes are read in the target, before
+   tier 2 has merged them. Held by
+   ``test_a_redirect_shows_a_merged_segments_bytes_until_they_have_moved``.
+4. A snapshot and the attribute indexes that it points to have all attributes together: the snapshot
+   contains those that an index lacks. Held by
+   ``test_a_checkpoint_has_core_and_dirty_attributes_and_no_clean_ones``.
+5. A snapshot contains active segments only; inactive ones are found by their records. Held by
+   ``test_a_checkpoint_has_active_segments_only``.
+6. Clients cannot reach the segment of records by its name. Held by
+   ``test_records_have_no_name_that_clients_get_to``.
 """
 
 from __future__ import annotations
@@ -55,27 +62,27 @@ from segstore.tiers.api import Buffer
 SNAPSHOT_VERSION: Final = 3
 
 RECORDS_CHUNK_BYTES: Final = 4 * 1024 * 1024
-"""Length, in bytes, of the chunks of records, so that those at the head can be deleted one by one.
-"""
+"""Length, in bytes, of the chunks of records. Chunks at the head are deleted when all their records
+are obsolete."""
 RECORDS_PER_CHANGE: Final = 3
-"""Number of segments that a recovery evicts in the time in which it makes one."""
+"""Number of evictions of segments that a recovery replays in the time of one creation."""
 
 
 def storage_name(name: str, segment_id: int) -> str:
-    """Return the name under which tier 2 keeps the bytes of a segment."""
+    """Return the name of a segment in tier 2."""
     return f"{name}.S-{segment_id}"
 
 
 class SegmentMetadata:
-    """One segment as all durable operations have left it.
+    """The state of one segment after all durable operations.
 
-    ``attributes`` are the values in memory, those of ``attribute_memory``. A segment that is
-    ``leaving`` becomes inactive with an operation that is not durable yet; afterwards it
-    ``has_left``, and this object is obsolete. ``record_bytes`` is the length of the record from the
-    last time when the segment was inactive; 0 without one.
+    ``attributes`` are the values in ``attribute_memory``. ``leaving`` is true while the operation
+    that makes the segment inactive is not durable; afterwards ``has_left`` is true, and this object
+    is obsolete. ``record_bytes`` is the length of the record with which the segment was last
+    activated; 0 if it never was.
 
-    ``was_used``, ``seen_modified_ms`` and ``idle_since`` are for the search for idle segments.
-    ``user_count`` counts the tasks that need the segment to stay in memory.
+    ``was_used`` and ``idle_since`` are for the search for idle segments. ``user_count`` is the
+    number of tasks for which the segment has to stay in memory.
     """
 
     __slots__ = (
@@ -91,7 +98,6 @@ class SegmentMetadata:
         "name",
         "record_bytes",
         "sealed",
-        "seen_modified_ms",
         "segment_id",
         "start_offset",
         "storage_length",
@@ -112,16 +118,22 @@ class SegmentMetadata:
         self.has_left = False
         self.record_bytes = 0
         self.was_used = True
-        self.seen_modified_ms = 0
         self.idle_since = 0.0
         self.user_count = 0
         self.last_modified_ms = 0
         self.attribute_memory = SegmentAttributes()
         self.attributes = self.attribute_memory.values
 
+    def record_change(self, now_ms: int) -> None:
+        """Record that the segment changes now. The time of the last change never decreases, even if
+        the wall clock was set back."""
+        self.was_used = True
+        if now_ms > self.last_modified_ms:
+            self.last_modified_ms = now_ms
+
     @property
     def storage_name(self) -> str:
-        """Return the name under which tier 2 keeps this segment's bytes."""
+        """Return the segment's name in tier 2."""
         return storage_name(self.name, self.segment_id)
 
     @property
@@ -131,7 +143,8 @@ class SegmentMetadata:
 
     @property
     def rollover_bytes(self) -> int:
-        """Return the longest chunk that the segment's creator asked for; 0 for the default."""
+        """Return the maximum length of the segment's chunks, in bytes, as its creator asked for; 0
+        for the default."""
         return max(0, self.attributes.get(ROLLOVER_SIZE, 0))
 
     @property
@@ -142,12 +155,13 @@ class SegmentMetadata:
 
     @property
     def is_transient(self) -> bool:
-        """Return whether the segment ends with its connection; its attributes are never indexed."""
+        """Return whether the segment is deleted when its connection ends. Its attributes are never
+        written to an index."""
         return self.attribute_memory.is_transient
 
     @property
     def record(self) -> SegmentRecord:
-        """Return what has to be kept of an idle segment; tier 2 has the rest."""
+        """Return the record with which the segment can become inactive."""
         memory = self.attribute_memory
         return SegmentRecord(
             self.segment_id,
@@ -161,7 +175,8 @@ class SegmentMetadata:
 
     @classmethod
     def from_record(cls, record: SegmentRecord, record_bytes: int) -> SegmentMetadata:
-        """Return the segment as it was when it became inactive."""
+        """Return the metadata of a segment that becomes active, from its record, which has
+        ``record_bytes`` bytes."""
         segment = cls(record.segment_id, record.name)
         segment.length = segment.storage_length = record.length
         segment.start_offset = record.start_offset
@@ -178,7 +193,7 @@ def records_name(container_id: int) -> str:
 
 
 def new_records_segment(container_id: int, segment_id: int) -> SegmentMetadata:
-    """Return the metadata of the segment for records of inactive segments, before it has any."""
+    """Return the metadata of a new, empty segment of records."""
     segment = SegmentMetadata(segment_id, records_name(container_id))
     segment.attribute_memory.start_with(
         {
@@ -193,10 +208,11 @@ def new_records_segment(container_id: int, segment_id: int) -> SegmentMetadata:
 
 
 class _SegmentSnapshot(msgspec.Struct, array_like=True):
-    """The fixed part of a segment in a snapshot; its attributes are one block of bytes.
+    """A segment in a snapshot. ``attributes`` has the encoded core attributes and those that the
+    segment's index lacks.
 
-    The attributes are the core ones and those that the segment's index lacks. ``changed_by`` is the
-    last operation that changed one of these; 0 when that is unknown.
+    ``changed_by`` is the number of the last operation that changed one of these; 0 if that is
+    unknown.
     """
 
     segment_id: int
@@ -241,12 +257,12 @@ def _segment_snapshot(segment: SegmentMetadata) -> _SegmentSnapshot:
 class ContainerMetadata:
     """All active segments of one container, by id and by name.
 
-    ``records`` is the segment that has the records of inactive segments; None before the first.
-    ``change_count`` is the count of operations, without appends, that a recovery would replay;
-    ``RECORDS_PER_CHANGE`` segments that become inactive count as one.
+    ``records`` is the segment with the records of inactive segments, which is not in ``by_name``;
+    None before the first record. ``change_count`` is the number of operations other than appends
+    that a recovery would replay; ``RECORDS_PER_CHANGE`` evicted segments count as one.
 
-    ``unpersisted`` has the segments with attributes that may not be in their indexes yet.
-    ``dirty_count`` counts these attributes; it may be a little too high for each segment.
+    ``unpersisted`` has the segments with attributes that their indexes may lack. ``dirty_count`` is
+    the number of these attributes, or a little more.
     """
 
     def __init__(self, container_id: int, attribute_cache: AttributeCache | None = None) -> None:
@@ -268,7 +284,8 @@ class ContainerMetadata:
         _APPLY[type(operation)](self, operation, now_ms)
 
     def snapshot(self, sequence_number: int) -> bytes:
-        """Encode everything needed to go on without the operations up to here."""
+        """Return the snapshot for a checkpoint with this sequence number. With it, a recovery needs
+        no earlier operations."""
         self.change_count = 0
         return self.encode(sequence_number)
 
@@ -280,8 +297,8 @@ class ContainerMetadata:
                 self.container_id,
                 sequence_number,
                 self.next_segment_id,
-                # A merged segment's log operations all lie before the checkpoint, and the log
-                # is only truncated here when its bytes have reached the target: leave it out.
+                # Merged segments are left out. The log is truncated at this checkpoint only when
+                # tier 2 has their bytes in their targets.
                 [
                     _segment_snapshot(segment)
                     for segment in self.segments.values()
@@ -292,7 +309,8 @@ class ContainerMetadata:
         )
 
     def restore(self, data: Buffer) -> None:
-        """Replace everything by a snapshot; storage lengths known already are kept if larger."""
+        """Replace all metadata by those of a snapshot. Storage lengths that are known already are
+        kept if they are greater."""
         try:
             snapshot = msgspec.msgpack.decode(data, type=_ContainerSnapshot)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -331,11 +349,12 @@ class ContainerMetadata:
             raise DataLogCorruptError("a container snapshot lacks the segment of its records")
 
     def forget(self, segment_id: int) -> None:
-        """Drop a merged segment whose bytes are gone from tier 2."""
+        """Remove a merged segment that was deleted from tier 2."""
         self.segments.pop(segment_id, None)
 
     def add_active(self, segment: SegmentMetadata, *, has_name: bool = True) -> None:
-        """Add an active segment; that of the records has no name."""
+        """Add an active segment. Without ``has_name``, for the segment of records, it cannot be
+        found by name."""
         self.segments[segment.segment_id] = segment
         if has_name:
             self.by_name[segment.name] = segment
@@ -361,12 +380,19 @@ class ContainerMetadata:
             self.unpersisted[segment.segment_id] = segment
         memory.apply(values, sequence_number)
         if not memory.is_transient:
-            self._count_dirty(segment)
+            # This repeats ``_count_dirty`` instead of calling it, because every append runs this
+            # line.
+            number, count = segment.segment_id, len(memory.dirty)
+            self.dirty_count += count - self._dirty_counts.get(number, 0)
+            self._dirty_counts[number] = count
 
     def _apply_append(self, operation: AppendOperation, now_ms: int) -> None:
         segment = self.segments[operation.segment_id]
         segment.length = operation.offset + operation.length
-        segment.last_modified_ms = now_ms
+        # This repeats ``record_change`` instead of calling it, because every append runs this line.
+        segment.was_used = True
+        if now_ms > segment.last_modified_ms:
+            segment.last_modified_ms = now_ms
         if operation.attribute_values:
             self._change_attributes(segment, operation.attribute_values, operation.sequence_number)
 
@@ -395,11 +421,11 @@ class ContainerMetadata:
         self.change_count += 1
         segment = SegmentMetadata.from_record(operation.record, operation.record_bytes)
         segment.was_used = not operation.unused
-        segment.seen_modified_ms = segment.last_modified_ms
         self.add_active(segment)
 
     def _remove_record(self, segment: SegmentMetadata, sequence_number: int) -> None:
-        """Remove the reference from the name of a segment that ends to its record."""
+        """Remove the attribute with the offset of a segment's record, because the segment is active
+        or deleted."""
         if segment.record_bytes and self.records is not None:
             live_bytes = self.records.attributes[RECORDS_LIVE_BYTES] - segment.record_bytes
             key = record_key(segment.name)
@@ -409,7 +435,7 @@ class ContainerMetadata:
     def _apply_seal(self, operation: SealOperation, now_ms: int) -> None:
         segment = self.segments[operation.segment_id]
         segment.sealed = True
-        segment.last_modified_ms = now_ms
+        segment.record_change(now_ms)
 
     def _apply_merge(self, operation: MergeOperation, now_ms: int) -> None:
         target = self.segments[operation.segment_id]
@@ -420,7 +446,7 @@ class ContainerMetadata:
         self._remove_record(source, operation.sequence_number)
         self.change_count += 1
         target.length = operation.offset + operation.length
-        target.last_modified_ms = now_ms
+        target.record_change(now_ms)
         if operation.attribute_values:
             self._change_attributes(target, operation.attribute_values, operation.sequence_number)
 
@@ -439,13 +465,13 @@ class ContainerMetadata:
             self.mark_persisted(segment, values, values[ATTRIBUTE_SEGMENT_PERSIST_SEQ_NO])
             return
         self._change_attributes(segment, values, operation.sequence_number)
-        segment.last_modified_ms = now_ms
+        segment.record_change(now_ms)
 
     def mark_persisted(
         self, segment: SegmentMetadata, pointers: AttributeValues, sequence_number: int
     ) -> None:
-        """Record that tier 2 has a segment's attributes up to an operation; ``pointers`` say where
-        its index is."""
+        """Record that the segment's index has all changes up to the operation with this number.
+        ``pointers`` has the core attributes that lead to the index."""
         if segment.is_gone:
             return
         memory = segment.attribute_memory

@@ -3,10 +3,16 @@
 Owns: one class per kind of operation and the codec of each (``docs/formats/operations.md``).
 
 Invariants:
-1. An operation read back from the log needs no validation: offsets are assigned and attribute
-   updates are resolved to plain values before it is encoded.
-2. ``sequence_number`` grows by one with every operation of a container, for ever.
-3. The type numbers are the original's log types; a number is never used again for another kind.
+1. An operation that is read from the log is equal to the one that was written: it has the offsets
+   and plain attribute values that it got when it was accepted, so it needs no validation. Held by
+   ``test_an_operation_reads_back_as_it_was_written``.
+2. The sequence numbers of a container grow by one with each operation, through refusals and
+   restarts. Held by ``test_a_refused_operation_leaves_no_trace`` and
+   ``test_a_container_that_crashes_equals_the_model_after_recovery``.
+3. Any bytes are either decoded as an operation or refused with ``DataLogCorruptError``. Held by
+   ``test_garbage_is_an_operation_or_damage``.
+
+The type numbers are those of the original's log. A number must not be used again for another kind.
 """
 
 from __future__ import annotations
@@ -56,7 +62,8 @@ __all__ = [
 ]
 
 OnComplete = Callable[[SegmentStoreError | None, int], None]
-"""Called when the operation is durable (with a number that depends on its kind) or refused."""
+"""Called when the operation is durable or refused, with the error or None, and a number that
+depends on the kind of operation."""
 
 _OPERATION_HEADER: Final = struct.Struct(">BQ")
 _SEGMENT_OFFSET: Final = struct.Struct(">QQ")
@@ -65,8 +72,8 @@ _MERGE: Final = struct.Struct(">QQQQ")
 _COUNT: Final = struct.Struct(">I")
 _TEXT_LENGTH: Final = struct.Struct(">H")
 RECORD_BYTES_EXPECTED: Final = 1024
-"""Maximum length, in bytes, of the record of a name that tier 2 accepts, unless the segment has
-many core attributes."""
+"""Maximum length, in bytes, that is expected of a record. Only the record of a segment with many
+core attributes is longer."""
 _APPEND_TYPE: Final = AppendOperation.operation_type
 
 AttributeValues = dict[AttributeId, int]
@@ -86,12 +93,13 @@ def decode_attributes(data: Buffer, position: int, count: int) -> tuple[Attribut
 
 
 class StoredOperation(Operation):
-    """An operation of a kind that needs no fast way to the log and back."""
+    """An operation that is encoded and decoded in Python. Only appends have a faster codec."""
 
     __slots__ = ()
 
     def encode(self) -> tuple[bytes, Buffer]:
-        """Return the operation's bytes as a head and a body that need not be copied."""
+        """Return the operation's bytes in two parts, head and body, so that the body need not be
+        copied."""
         head = _OPERATION_HEADER.pack(self.operation_type, self.sequence_number)
         return head + self.encode_body(), b""
 
@@ -106,7 +114,7 @@ class StoredOperation(Operation):
 
 
 class SealOperation(StoredOperation):
-    """No more data for a segment. Completes with its final length."""
+    """Seals a segment. Completes with its final length."""
 
     __slots__ = ("length",)
 
@@ -127,7 +135,7 @@ class SealOperation(StoredOperation):
 
 
 class MergeOperation(StoredOperation):
-    """Append all bytes of a source segment to the target, which is ``segment_id``.
+    """Appends all bytes of a source segment to the target, which is ``segment_id``.
 
     Completes with the target's length right after the merge.
     """
@@ -173,7 +181,7 @@ class MergeOperation(StoredOperation):
 
 
 class MapOperation(StoredOperation):
-    """A new segment: its name, id and first attributes. Completes with the id."""
+    """Creates a segment with a name, an id and attributes. Completes with the id."""
 
     __slots__ = ("attribute_values", "created_ms")
 
@@ -218,7 +226,7 @@ class MapOperation(StoredOperation):
 
 
 class UpdateAttributesOperation(StoredOperation):
-    """Attribute updates without data. Completes with 0."""
+    """Updates attributes without appending data. Completes with 0."""
 
     __slots__ = ("attribute_values", "updates")
 
@@ -247,7 +255,7 @@ class UpdateAttributesOperation(StoredOperation):
 
 
 class TruncateOperation(StoredOperation):
-    """The start offset of a segment moves up. Completes with the new start offset."""
+    """Truncates a segment. Completes with the new start offset."""
 
     __slots__ = ("offset",)
 
@@ -269,9 +277,8 @@ class TruncateOperation(StoredOperation):
 
 
 class CheckpointOperation(StoredOperation):
-    """A snapshot of the container's metadata; always the first operation of a data frame.
-
-    The log may be truncated at the frame that it opens. Completes with its sequence number.
+    """A snapshot of the container's metadata. It is always the first operation of a data frame, at
+    which the log may be truncated. Completes with its sequence number.
     """
 
     __slots__ = ("snapshot",)
@@ -293,7 +300,7 @@ class CheckpointOperation(StoredOperation):
 
 
 class DeleteOperation(StoredOperation):
-    """A segment goes away. Completes with 0."""
+    """Deletes a segment. Completes with 0."""
 
     __slots__ = ()
 
@@ -310,10 +317,10 @@ class DeleteOperation(StoredOperation):
 
 
 class EvictOperation(StoredOperation):
-    """Segments become inactive: their records are appended to the container's records' segment,
-    which is ``segment_id``, and their names lead to them. Completes with 0.
+    """Makes segments inactive: appends their records to the container's segment of records, which
+    is ``segment_id``, and sets its attributes with the offsets of the records. Completes with 0.
 
-    ``choose`` says which of the candidates may go when the operation's turn has come.
+    When the operation is accepted, ``choose`` returns those of the candidates that may be evicted.
     """
 
     __slots__ = ("candidates", "choose", "data", "offset", "records")
@@ -333,15 +340,16 @@ class EvictOperation(StoredOperation):
         self.offset = -1
         self.data = b""
         self.records: list[tuple[SegmentRecord, int, int]] = []
-        """The records, each with its range in ``data``."""
+        """The records, each with the start and end of its bytes in ``data``."""
 
     @property
     def payload_bytes(self) -> int:
-        """Return an estimate of the cache room of the records, before they are known."""
+        """Return an estimate, in bytes, of the room that the records need in the cache, before they
+        are known."""
         return len(self.candidates) * RECORD_BYTES_EXPECTED
 
     def set_records(self, records: Sequence[SegmentRecord]) -> None:
-        """Set the records, in this order."""
+        """Set the records, in this order, and encode them into ``data``."""
         parts = [encode_record(record) for record in records]
         self.data = b"".join(parts)
         end = 0
@@ -366,10 +374,10 @@ class EvictOperation(StoredOperation):
 
 
 class ActivateOperation(StoredOperation):
-    """Makes an inactive segment active again, by its record. Completes with its id.
+    """Makes an inactive segment active, from its record. Completes with its id.
 
-    ``offset`` is where the segment of records has the record. ``unused``, which the log does not
-    have, means that no caller asked for the segment.
+    ``offset`` is that of the record in the segment of records. ``unused``, which is not stored in
+    the log, means that no client asked for the segment.
     """
 
     __slots__ = ("offset", "record", "record_bytes", "unused")
@@ -404,7 +412,8 @@ class ActivateOperation(StoredOperation):
 
 
 class BarrierOperation(Operation):
-    """Completes when everything queued before it has; never written to the log."""
+    """Completes when all operations that were queued before it have completed. It is not written to
+    the log."""
 
     __slots__ = ()
 
@@ -412,7 +421,8 @@ class BarrierOperation(Operation):
 
 
 class RefusedOperation(BarrierOperation):
-    """Answers an operation with an error where that stands in the order."""
+    """Completes a refused operation with its error, after all operations that were queued
+    before."""
 
     __slots__ = ("refused",)
 
@@ -444,9 +454,10 @@ _KINDS: Final[dict[int, type[StoredOperation]]] = {
 
 
 def decode_operation(data: Buffer) -> Operation:
-    """Read one operation back; raises ``DataLogCorruptError`` for anything that is none.
+    """Return the operation that ``data`` encodes. Raises ``DataLogCorruptError`` if it encodes
+    none.
 
-    The data of a long append is a view of ``data``.
+    The bytes of a long append are a view of ``data``.
     """
     try:
         if len(data) and data[0] == _APPEND_TYPE:
@@ -460,7 +471,7 @@ def decode_operation(data: Buffer) -> Operation:
         struct.error,
         IndexError,
         KeyError,
-        OverflowError,  # a number that no 64 signed bits hold
+        OverflowError,  # A number does not fit into 64 signed bits.
         UnicodeDecodeError,
         OperationDamagedError,
         RecordDamagedError,

@@ -1,14 +1,18 @@
 """The attributes of a container's segments that are in memory.
 
-Owns: ``SegmentAttributes``, the first level of the attribute cache: values by id, which the
-ingestion pipeline looks up and changes; and ``AttributeCache``, which bounds the evictable ones.
+Owns: ``SegmentAttributes``, the attribute values of one segment that are in memory, which
+operations read and change; and ``AttributeCache``, which evicts values that the indexes have, too.
+A changed attribute is *dirty* until the index has the change, and then *clean*.
 
 Invariants:
-1. ``values`` are right. ``NULL_ATTRIBUTE_VALUE`` there means that the attribute is known to be
-   absent. An id that is not in ``values`` is absent, too, unless the segment has an index, which
-   then has to be asked.
-2. Core attributes stay, and so do dirty ones: those whose last change the index lacks.
-3. All others may be evicted at any time: the index has them.
+1. A reader gets the last committed value of an attribute, whichever attributes are in memory. Held
+   by ``test_attributes_equal_the_model_whatever_happens``.
+2. Core attributes and dirty ones, whose last change the index lacks, are not evicted; the others
+   are when there are too many. Held by
+   ``test_attributes_equal_the_model_whatever_happens``.
+
+In ``values``, ``NULL_ATTRIBUTE_VALUE`` means that an attribute is known to be absent. An attribute
+that is not in ``values`` is absent, unless the segment has an index, which then has to be read.
 """
 
 from __future__ import annotations
@@ -34,18 +38,18 @@ CONTAINER_CACHED_COUNT_MAX: Final = 65_536
 """Maximum number of cached attributes of all segments of a container: about 16 MiB."""
 ID_BYTES: Final = 16
 
-# Members of an enum are slow, and a start looks at every segment.
+# A start uses this for each segment, and looking up a member of an enum is slow.
 _TRANSIENT: Final = int(SegmentType.TRANSIENT)
 
 
 SHARED_SETS_MAX: Final = 256
 SHARED_SET_COUNT_MAX: Final = 16
 _shared_sets: Final[dict[frozenset[AttributeId], frozenset[AttributeId]]] = {}
-"""Sets of core attributes' ids. Most segments have the same ones, and a start looks at each."""
+"""Sets of ids of core attributes. Most segments have equal sets, so one object of each is kept."""
 
 
 def _shared(core: frozenset[AttributeId]) -> frozenset[AttributeId]:
-    """Return a set of core attributes' ids that all segments with the same ids share."""
+    """Return the kept set that is equal to this one."""
     if len(core) > SHARED_SET_COUNT_MAX or len(_shared_sets) >= SHARED_SETS_MAX:
         return _shared_sets.get(core, core)
     return _shared_sets.setdefault(core, core)
@@ -59,8 +63,10 @@ def _core_of(values: AttributeValues) -> frozenset[AttributeId]:
 class SegmentAttributes:
     """The attributes of one segment that are in memory.
 
-    ``dirty`` has the number of the operation that changed an attribute last. ``cached`` has the
-    clean extended attributes, the least recently used first; some of them may be dirty again.
+    ``dirty`` has, for each dirty attribute, the number of the operation that changed it last. A
+    recovery may set a greater number; then the attribute is written to the index once more.
+    ``cached`` has the attributes that may be evicted unless they are dirty again, the least
+    recently used first.
     """
 
     __slots__ = ("cached", "core", "dirty", "is_transient", "values")
@@ -74,8 +80,8 @@ class SegmentAttributes:
 
     @property
     def root_pointer(self) -> int:
-        """Return the place of the last footer of the index; the null value when there is no
-        index."""
+        """Return the offset of the last footer of the index, or ``NULL_ATTRIBUTE_VALUE`` if there
+        is no index."""
         return self.values.get(ATTRIBUTE_SEGMENT_ROOT_POINTER, NULL_ATTRIBUTE_VALUE)
 
     @property
@@ -85,16 +91,18 @@ class SegmentAttributes:
 
     @property
     def id_bytes(self) -> int:
-        """Return how long the segment's extended attribute ids are."""
+        """Return the length of the ids of extended attributes, in bytes."""
         return attribute_id_bytes(self.values)
 
     @property
     def changed_by(self) -> int:
-        """Return the last operation that changed a dirty attribute; 0 when none is dirty."""
+        """Return the number of the last operation that changed a dirty attribute; 0 if none is
+        dirty."""
         return max(self.dirty.values(), default=0)
 
     def start_with(self, values: AttributeValues, sequence_number: int) -> None:
-        """Set the attributes of a new segment, or of one from a checkpoint."""
+        """Set the first attributes of a segment that is new or is read from a checkpoint. They were
+        changed by the operation with this number."""
         self.is_transient = bool(values.get(ATTRIBUTE_SEGMENT_TYPE, 0) & _TRANSIENT)
         self.values.update(values)
         if self.is_transient:
@@ -109,15 +117,23 @@ class SegmentAttributes:
             )
 
     def apply(self, values: AttributeValues, sequence_number: int) -> None:
-        """Store resolved values of a durable operation; the null value removes."""
+        """Store the plain values that a durable operation sets; ``NULL_ATTRIBUTE_VALUE`` removes an
+        attribute."""
         self.values.update(values)
         if self.is_transient:
             self._drop_absent(values)
             return
-        # Core attributes are sorted out when the rest is written: this is on the way of appends.
+        # Each append calls this, so core attributes are removed from ``dirty`` later, when the
+        # others are written to the index.
         dirty = self.dirty
         for attribute_id in values:
             dirty[attribute_id] = sequence_number
+
+    def set_change_numbers(self, numbers: dict[AttributeId, int]) -> None:
+        """Set the numbers of the operations that changed attributes last. It is called after
+        ``apply`` with the greatest of these numbers."""
+        if not self.is_transient:
+            self.dirty.update(numbers)
 
     def _drop_absent(self, changed: AttributeValues) -> None:
         for attribute_id, value in changed.items():
@@ -125,7 +141,7 @@ class SegmentAttributes:
                 self.values.pop(attribute_id, None)
 
     def pin(self, values: AttributeValues) -> None:
-        """Set core attributes that the container itself keeps."""
+        """Set core attributes by the container itself, without an operation."""
         self.values.update(values)
         self._add_core(values)
 
@@ -134,7 +150,8 @@ class SegmentAttributes:
             self.core = _shared(self.core.union(attribute_ids))
 
     def lacks(self, attribute_id: AttributeId) -> bool:
-        """Return whether only the index has the attribute's value."""
+        """Return whether memory cannot tell the attribute's value, so that the index has to be
+        read."""
         return (
             attribute_id not in self.values
             and self.is_indexed
@@ -152,11 +169,10 @@ class SegmentAttributes:
         return loaded
 
     def unpersisted(self) -> list[tuple[int, AttributeId]]:
-        """Return the dirty extended attributes behind their operations' numbers, the oldest change
-        first.
+        """Return the dirty extended attributes, each as (number of its operation, id), the oldest
+        change first.
 
-        A change that turns out to be of a core attribute is not dirty any more, as
-        checkpoints have it.
+        Core attributes are removed from ``dirty``, because each checkpoint has them.
         """
         core = [attribute_id for attribute_id in self.dirty if is_core_attribute(attribute_id)]
         for attribute_id in core:
@@ -165,8 +181,8 @@ class SegmentAttributes:
         return sorted((number, attribute_id) for attribute_id, number in self.dirty.items())
 
     def persisted(self, sequence_number: int) -> list[AttributeId]:
-        """Mark all changes up to an operation as clean, since the index has them; return their
-        ids."""
+        """Record that the index has all changes up to the operation with this number. Return the
+        ids of the attributes that are clean now."""
         clean = [
             attribute_id for attribute_id, number in self.dirty.items() if number <= sequence_number
         ]
@@ -177,8 +193,8 @@ class SegmentAttributes:
         return [attribute_id for attribute_id in clean if attribute_id not in self.core]
 
     def checkpointed(self) -> AttributeValues:
-        """Return the attributes that a checkpoint must contain: core ones, and those the index
-        lacks."""
+        """Return the attributes that a checkpoint has to contain: the core attributes, and the
+        dirty ones."""
         values = self.values
         if self.is_transient or (not self.dirty and len(self.core) == len(values)):
             return values
@@ -187,7 +203,8 @@ class SegmentAttributes:
         return kept
 
     def evict(self, count: int) -> int:
-        """Evict up to ``count`` of ``cached``, the oldest first; return how many were evicted."""
+        """Evict up to ``count`` members of ``cached``, the least recently used first. Return how
+        many were evicted."""
         evicted = list(islice(self.cached, count))
         for attribute_id in evicted:
             del self.cached[attribute_id]
@@ -211,7 +228,8 @@ class AttributeCache:
         self.count = 0
 
     def add(self, attributes: SegmentAttributes, used: Iterable[AttributeId]) -> None:
-        """Clean attributes of a segment were used now; others may go for them."""
+        """Add clean attributes of a segment, which were used now, and evict others beyond the
+        bounds."""
         cached = attributes.cached
         before = len(cached)
         for attribute_id in used:
@@ -227,18 +245,18 @@ class AttributeCache:
             self._evict(oldest, self.count - self._container_count_max)
 
     def touch(self, attributes: SegmentAttributes, used: Iterable[AttributeId]) -> None:
-        """Mark those of a segment's attributes that are cached as used now."""
+        """Record that attributes of a segment were used now, as far as they are in the cache."""
         cached = attributes.cached
         self.add(attributes, [each for each in used if each in cached])
 
     def forget(self, attributes: SegmentAttributes) -> None:
-        """Remove a segment that is gone, with its cached attributes."""
+        """Remove a segment with its cached attributes."""
         self.count -= len(attributes.cached)
         self._segments.pop(attributes, None)
         attributes.cached.clear()
 
     def clear(self) -> None:
-        """Forget all segments."""
+        """Remove all segments."""
         self._segments.clear()
         self.count = 0
 

@@ -1,11 +1,12 @@
-"""The metadata that are kept of a segment while it is not in memory.
+"""The record of an inactive segment: its metadata while they are not in memory.
 
 Owns: ``SegmentRecord`` and its bytes (``docs/formats/segment-records.md``).
 
 Invariants:
-1. Tier 2 has all bytes of a segment with a record: its length is its stored length. Its attributes
-   are in its index, except for the core ones.
-2. Any bytes are either a record or raise ``RecordDamagedError``; a truncated record never passes.
+1. When a segment has a record, tier 2 has all its bytes, and its index all attributes except for
+   the core ones, which the record has. Held by ``test_what_tier_2_lacks_keeps_a_segment``.
+2. A record that is truncated, or has a wrong byte, raises ``RecordDamagedError``. Held by
+   ``test_a_cut_or_changed_record_is_damage``.
 """
 
 from __future__ import annotations
@@ -21,20 +22,21 @@ from segstore.model.attributes import AttributeId, core_attribute
 from segstore.tiers.api import Buffer
 
 KEY_BYTES: Final = 32
-"""Length, in bytes, of a name's key: all of its SHA-256, so no two names have the same one."""
+"""Length, in bytes, of the key of a name: the whole SHA-256, so that no two names have one key."""
 RECORD_BYTES_MAX: Final = 16 * 1024
-"""Maximum length, in bytes, of a record: names and core attributes need less, so a longer one is
+"""Maximum length, in bytes, of a record. Names and core attributes need less, so a longer record is
 damaged."""
 _HEADER: Final = struct.Struct(">II")
 HEADER_BYTES: Final = _HEADER.size
 
 
 class RecordDamagedError(ValueError):
-    """Bytes that are no record."""
+    """Raised for bytes that are not a record."""
 
 
 class SegmentRecord(msgspec.Struct, array_like=True, frozen=True):
-    """A segment's metadata. ``core`` has its core attributes' values by their numbers."""
+    """The metadata of an inactive segment. ``core`` has the values of its core attributes, by their
+    numbers."""
 
     segment_id: int
     name: str
@@ -55,8 +57,8 @@ _decoder: Final = msgspec.msgpack.Decoder(SegmentRecord)
 
 
 def record_key(name: str) -> AttributeId:
-    """Return the attribute of the records' segment in which the offset of a name's record is
-    stored."""
+    """Return the id of the attribute, of the segment of records, whose value is the offset of a
+    name's record."""
     return sha256(name.encode(errors="surrogatepass")).digest()
 
 
@@ -66,14 +68,14 @@ def core_number(attribute_id: AttributeId) -> int:
 
 
 def encode_record(record: SegmentRecord) -> bytes:
-    """Return the record's bytes, with their length and checksum in front."""
+    """Return the bytes of a record, which begin with their length and checksum."""
     data = _encoder.encode(record)
     return _HEADER.pack(len(data), crc32c(data)) + data
 
 
 def record_end(data: Buffer, position: int) -> int:
-    """Return where the record ends that begins at ``position``, even if its bytes are not all
-    there.
+    """Return the end of the record that begins at ``position``, by its header; ``data`` may end
+    before.
 
     Raises ``RecordDamagedError``.
     """
@@ -86,7 +88,7 @@ def record_end(data: Buffer, position: int) -> int:
 
 
 def decode_record(data: Buffer, position: int) -> tuple[SegmentRecord, int]:
-    """Return the record at ``position``, and where it ends. Raises ``RecordDamagedError``."""
+    """Return the record at ``position``, and its end. Raises ``RecordDamagedError``."""
     end = record_end(data, position)
     if end > len(data):
         raise RecordDamagedError(f"it ends at byte {end} of {len(data)}")

@@ -1,1 +1,1 @@
-"""Connections of clients: sockets, buffers, and what each command asks of a container."""
+"""Serves the connections of clients: sockets, buffers, and the handler of each command."""

@@ -1,25 +1,40 @@
-"""Appends of one connection: writers set up, appends queued, acknowledgements in order.
+"""Handles the appends of one connection: setups of writers, the queue, acknowledgements.
 
-Owns: the state of each writer on this connection, and with it the exactly-once promise to writers.
+Owns: the state of each writer on this connection, and with it the exactly-once guarantee.
 
 Invariants:
-1. Every append compares the writer's attribute with the number sent before it on this connection
-   and sets it, atomically with its data: an append of another connection in between makes it fail.
-2. The event numbers acknowledged to a writer chain: each acknowledgement names the one before it,
-   the first one what ``AppendSetup`` said. None is sent for what is acknowledged already.
-3. Replies to a writer's appends go out in the order of the appends; completions come in that order.
-4. What a writer's acknowledgement has not been sent for yet goes into it when it is: one tells of
-   all appends that became durable meanwhile. A conditional append has one of its own, for its
-   client looks for its request id.
-5. After a failure the writer's state goes when nothing of it is in flight any more; a failed check
-   of the offset is no failure. An append without state closes the connection.
-   A writer whose container has stopped is told so once, and what it sends until it is set up again
-   is dropped: it may have been stored or not, and only the setup tells. The end of the connection
-   would not make its client ask where the container is by now.
-6. The writer's last event number is read when nothing queued before is in flight on the segment,
-   whichever connection queued it.
+1. When another connection has appended for the same writer in between, an append is refused: it
+   compares the writer's attribute with the event number that this connection sent before, and sets
+   it, atomically with its data. Held by ``test_an_append_of_a_superseded_connection_is_refused``.
+2. Each acknowledgement names the event number of the one before it. Held by
+   ``test_acks_chain_and_echo_the_request_id_of_their_append``. The first one names the number in
+   ``AppendSetup``. Held by ``test_the_first_ack_names_the_number_of_the_setup``. When a number was
+   acknowledged, it is not acknowledged again. Held by
+   ``test_the_same_event_number_again_is_stored_and_not_acknowledged_twice``.
+3. Replies to the appends of a writer are sent in the order of the appends. Held by
+   ``test_a_seal_is_told_with_the_event_number_after_all_earlier_acks``.
+4. When several appends of a writer become durable before an acknowledgement is sent, it covers all
+   of them. Held by ``test_one_ack_tells_of_all_appends_that_became_durable_before_it_left``. A
+   conditional append has its own acknowledgement, because its client waits for its request id. Held
+   by ``test_a_conditional_append_has_an_ack_of_its_own``.
+5. When an append fails, the writer's state is removed as soon as none of its appends is in flight,
+   and a later append without a new setup closes the connection. Held by
+   ``test_a_writer_is_gone_after_a_refusal_until_it_is_set_up_again``. When only the check of the
+   offset fails, the state stays. Held by
+   ``test_a_failed_offset_check_leaves_writer_and_connection_alone``.
+6. When the container of a writer stops, the writer is told so once, and its appends are dropped
+   until it is set up again: only the setup tells which of them were stored. The connection stays
+   open, because after its end the client would come back to the same store. Held by
+   ``test_writers_of_a_container_that_stops_are_told_once_where_it_is_not``.
+7. When a writer is set up, its last event number is read only after all appends to the segment that
+   are in flight, of any connection. Held by
+   ``test_a_setup_waits_for_what_an_earlier_connection_has_in_flight``.
 
-``append`` runs for every append block: it allocates no task and no closure.
+The decoder checks what the bytes alone show: the writer has asked for a setup, the append is
+complete, and its event number is not below the one before. This module checks what the store knows:
+the setup is done, and the event number is not below the stored one.
+
+``append`` runs for every append block, so it creates neither a task nor a closure.
 """
 
 from __future__ import annotations
@@ -28,7 +43,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from _fast.wire.appends import Acknowledgement
+from _fast.wire.appends import Acknowledgement, AppendMeter
+from pravega_metrics.store_metrics import APPEND_BYTES, APPEND_EVENTS, APPEND_SECONDS, REFUSALS
 from pravega_wire import commands as wire
 from pravega_wire.connection import Append
 from pravega_wire.names import is_transient_segment
@@ -50,14 +66,17 @@ from segstore.model.attributes import (
     SegmentType,
     is_core_attribute,
 )
-from segstore.network.outstanding_bytes import OutstandingBytes, Share
+from segstore.network.admission.outstanding_requests import OutstandingRequests
 from segstore.network.replies import NO_OFFSET, Asked, refusal
 from segstore.process.registry import ContainerRegistry
 
 _REPLACE_IF_EQUALS: Final = AttributeUpdateType.REPLACE_IF_EQUALS
 _ACCUMULATE: Final = AttributeUpdateType.ACCUMULATE
+_record_append: Final = AppendMeter(
+    APPEND_SECONDS.of(), APPEND_BYTES.of(), APPEND_EVENTS.of()
+).record
 _new_tuple: Final = tuple.__new__
-"""Makes a named tuple without a Python call, for every append."""
+"""Makes a named tuple without running Python code. Every append makes one or two."""
 
 Send = Callable[[wire.Reply], None]
 Close = Callable[[str], None]
@@ -97,7 +116,8 @@ class WriterState:
         self.request_id = request.request_id
         self.share = processor.outstanding.share_of(request.segment)
         self.writer_id = request.writer_id
-        # A transient segment is one event from the start, in however many pieces it comes.
+        # A transient segment counts as one event from its creation, whatever the number of its
+        # pieces.
         self.counts_events = not is_transient_segment(request.segment)
         self.last_stored = last_event_number
         self.last_acked = last_event_number
@@ -109,9 +129,10 @@ class WriterState:
     def _append_completed(self, error: SegmentStoreError | None, length: int) -> None:
         append = self.in_flight.popleft()
         processor = self._processor
+        processor.outstanding.append_count -= 1
         processor.outstanding.release(len(append.data), self.share)
-        processor.in_flight_count -= 1
         if error is None:
+            _record_append(append)
             previous = self.last_acked
             event_number = append.last_event_number
             if previous < event_number:
@@ -131,9 +152,9 @@ class WriterState:
             self._refuse(append, error)
         if self.failed and not self.in_flight:
             processor.forget(self)
-        processor.on_completed()
 
     def _refuse(self, append: Append, error: SegmentStoreError) -> None:
+        REFUSALS.of(type(error).__name__).add(1)
         self._acknowledgement = None
         processor = self._processor
         if append.expected_offset is not None and isinstance(error, BadOffsetError):
@@ -145,7 +166,7 @@ class WriterState:
                 )
             )
         elif isinstance(error, ContainerOfflineError):
-            # The client of a conditional append looks for its request id.
+            # The client of a conditional append waits for a reply with its request id.
             if not self.knows_of_stop or append.expected_offset is not None:
                 processor.tell_of_stop(self, append.request_id, error)
         else:
@@ -154,17 +175,16 @@ class WriterState:
 
 
 class AppendProcessor:
-    """See the module. The callables are the connection's; none may raise."""
+    """See the module. The connection passes the callables; none may raise."""
 
     def __init__(
         self,
         registry: ContainerRegistry,
-        outstanding: OutstandingBytes,
+        outstanding: OutstandingRequests,
         *,
         send: Send,
         send_late: Callable[[Acknowledgement], None],
         close: Close,
-        on_completed: Callable[[], None],
     ) -> None:
         self._registry = registry
         self._close = close
@@ -172,11 +192,10 @@ class AppendProcessor:
         self.outstanding = outstanding
         self.send = send
         self.send_late = send_late
-        self.on_completed = on_completed
-        self.in_flight_count = 0
 
     async def set_up(self, request: wire.SetupAppend) -> wire.Reply:
-        """Prepare for appends of a writer; sealed segments are fine until the first append."""
+        """Prepare for appends of a writer. A sealed segment is no error here; its first append is
+        refused."""
         segment = request.segment
         await self._registry.wait_opened(segment)
         container = self._registry.container_for(segment)
@@ -187,17 +206,10 @@ class AppendProcessor:
         await container.wait_in_flight(segment)
         values = await container.get_attributes(segment, [request.writer_id])
         last_event_number = values.get(request.writer_id, NULL_ATTRIBUTE_VALUE)
-        # The decoder knows a writer by its id alone, so a state for another segment is dead.
+        # The decoder finds a writer by its id alone, so the state for another segment is not used
+        # any more.
         self._writers[request.writer_id] = WriterState(self, container, request, last_event_number)
         return wire.AppendSetup(request.request_id, segment, request.writer_id, last_event_number)
-
-    def share_of(self, append: Append) -> Share:
-        """Return the share of the container that an append is for."""
-        state = self._writers.get(append.writer_id)
-        if state is not None and state.segment == append.segment:
-            return state.share
-        # The writer was set up on another segment after the append came.
-        return self.outstanding.share_of(append.segment)
 
     def append(self, append: Append) -> None:
         """Queue an append; its answer is sent when it is durable or refused."""
@@ -225,8 +237,8 @@ class AppendProcessor:
             updates = (compare,)
         state.last_stored = event_number
         state.in_flight.append(append)
+        self.outstanding.append_count += 1
         self.outstanding.add(length, state.share)
-        self.in_flight_count += 1
         state.container.append_nowait(
             append.segment,
             data,
@@ -236,7 +248,7 @@ class AppendProcessor:
         )
 
     def refuse(self, state: WriterState, append: Append, error: SegmentStoreError) -> None:
-        """Send the refusal of a failed append, or close the connection when that is the answer."""
+        """Send the refusal of a failed append. Close the connection if the error has no reply."""
         if isinstance(error, BadAttributeUpdateError):
             self.send(
                 wire.InvalidEventNumber(
@@ -245,7 +257,7 @@ class AppendProcessor:
             )
             self._close(f"writer {state.writer_id.hex()} appends on another connection too")
             return
-        # Only a seal tells which event it refused.
+        # Only the refusal of a sealed segment names the refused event.
         offset = append.last_event_number if isinstance(error, SegmentSealedError) else NO_OFFSET
         asked = Asked(append.request_id, state.segment, "appendBlock", offset)
         reply = refusal(error, asked)
@@ -257,14 +269,15 @@ class AppendProcessor:
     def tell_of_stop(
         self, state: WriterState, request_id: int, error: ContainerOfflineError | WrongHostError
     ) -> None:
-        """Make a writer ask where its segment is by now, and set itself up there."""
+        """Tell a writer that its container has stopped, so that it asks where the segment is and
+        sets itself up there."""
         state.knows_of_stop = True
         reply = refusal(error, Asked(request_id, state.segment, "appendBlock", NO_OFFSET))
         assert reply is not None
         self.send(reply)
 
     def tell_of_stops(self) -> None:
-        """Tell the writers whose containers have stopped and that have not noticed."""
+        """Tell all writers whose containers have stopped, except those that were told before."""
         for state in self._writers.values():
             try:
                 self._registry.container_for(state.segment)
@@ -273,11 +286,11 @@ class AppendProcessor:
                     self.tell_of_stop(state, state.request_id, error)
 
     def detach(self) -> None:
-        """Forget the connection, which has ended. What is in flight completes without it."""
+        """Drop the references to the connection, which has ended. Appends in flight complete
+        without it."""
         self.send = self.send_late = self._close = _ignore
-        self.on_completed = _ignore_completion
         for state in self._writers.values():
-            # The state's own method, which keeps it.
+            # The callback is a method of the state, and would keep the state in memory.
             del state.on_complete
         self._writers.clear()
 
@@ -289,7 +302,3 @@ class AppendProcessor:
 
 def _ignore(_: object) -> None:
     """Do nothing: the connection is closed, so no peer can be told."""
-
-
-def _ignore_completion() -> None:
-    """Do nothing: the connection is closed, so no peer waits."""

@@ -1,6 +1,7 @@
-"""A segment store as a member of a cluster: everything that it needs, in the order of lifetimes.
+"""Runs a segment store that is a member of a cluster.
 
-Owns: ``serve_in_cluster``. Sessions with ZooKeeper and connections to bookies outlive containers.
+Owns: ``serve_in_cluster``, which opens what such a store needs. Sessions with ZooKeeper and
+connections to bookies are closed after the containers that use them.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ async def serve_in_cluster(
 ) -> None:
     """Run a segment store of a cluster; see ``serve``.
 
-    Raises ``IdentityError`` when tier 2 is not the cluster's, and ``StorageError`` when it cannot
-    be used. Waits for ZooKeeper and bookies that are away.
+    Raises ``IdentityError`` when tier 2 belongs to another cluster, and ``StorageError`` when tier
+    2 cannot be used. Waits while ZooKeeper or bookies cannot be reached.
     """
     assert config.cluster is not None
     member = membership or make_membership(config.cluster, (config.host, config.port))

@@ -1,6 +1,6 @@
-"""Requests about segments.
+"""Answers requests about segments.
 
-Owns: what each request asks of the container, and what it is told.
+Owns: the calls of the container for each kind of request, and the replies.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
+from pravega_metrics.readings import encode_readings
+from pravega_security.resources import Level
 from pravega_wire import commands as wire
 from pravega_wire.names import transient_segment_name
 from segstore.api import SegmentContainer, SegmentInfo, Waiter
@@ -40,6 +42,9 @@ from segstore.network.replies import operation_name
 SEGMENT_HANDLERS: Final = HandlerTable()
 handles = SEGMENT_HANDLERS.handles
 
+REASONS_MAX: Final = 16
+REASON_CHARACTERS_MAX: Final = 1_000
+
 _UNMODIFIABLE: Final = frozenset(
     (
         ATTRIBUTE_ID_LENGTH,
@@ -53,7 +58,7 @@ _UNMODIFIABLE: Final = frozenset(
 # ---- Life of a segment ---------------------------------------------------------------------------
 
 
-@handles(wire.CreateSegment, exclusive=True)
+@handles(wire.CreateSegment, level=Level.READ_UPDATE, exclusive=True)
 async def create_segment(context: RequestContext, request: wire.CreateSegment) -> wire.Reply:
     check_name(request.segment)
     attributes = {
@@ -68,7 +73,10 @@ async def create_segment(context: RequestContext, request: wire.CreateSegment) -
 
 
 @handles(
-    wire.CreateTransientSegment, segments=lambda request: (request.parent_segment,), exclusive=False
+    wire.CreateTransientSegment,
+    level=Level.READ_UPDATE,
+    segments=lambda request: (request.parent_segment,),
+    exclusive=False,
 )
 async def create_transient_segment(
     context: RequestContext, request: wire.CreateTransientSegment
@@ -79,23 +87,25 @@ async def create_transient_segment(
     attributes = {
         CREATION_TIME: context.store.now_ms(),
         ATTRIBUTE_SEGMENT_TYPE: int(SegmentType.TRANSIENT),
-        # However many pieces it comes in: merged, it is one event.
+        # A transient segment counts as one event when it is merged, whatever the number of its
+        # pieces.
         EVENT_COUNT: 1,
     }
     container = context.container_for(name)
-    # Noted before it exists: a connection that dies meanwhile must not leave it behind.
+    # Record the name before the segment exists: if the connection ends meanwhile, the segment must
+    # be deleted.
     context.transient_segments.add(name)
     await container.create_segment(name, attributes=attributes)
     return wire.SegmentCreated(request.request_id, name)
 
 
-@handles(wire.SealSegment, exclusive=True)
+@handles(wire.SealSegment, level=Level.READ_UPDATE, exclusive=True)
 async def seal_segment(context: RequestContext, request: wire.SealSegment) -> wire.Reply:
     await context.container_for(request.segment).seal_segment(request.segment)
     return wire.SegmentSealed(request.request_id, request.segment)
 
 
-@handles(wire.DeleteSegment, exclusive=True)
+@handles(wire.DeleteSegment, level=Level.READ_UPDATE, exclusive=True)
 async def delete_segment(context: RequestContext, request: wire.DeleteSegment) -> wire.Reply:
     hosted = context.store.registry.find(request.segment)
     await hosted.container.delete_segment(request.segment)
@@ -104,7 +114,10 @@ async def delete_segment(context: RequestContext, request: wire.DeleteSegment) -
 
 
 @handles(
-    wire.TruncateSegment, exclusive=True, offset=lambda request: int(request.truncation_offset)
+    wire.TruncateSegment,
+    level=Level.READ_UPDATE,
+    exclusive=True,
+    offset=lambda request: int(request.truncation_offset),
 )
 async def truncate_segment(context: RequestContext, request: wire.TruncateSegment) -> wire.Reply:
     container = context.container_for(request.segment)
@@ -113,11 +126,20 @@ async def truncate_segment(context: RequestContext, request: wire.TruncateSegmen
     return wire.SegmentTruncated(request.request_id, request.segment)
 
 
+@handles(wire.SetupAppend, level=Level.READ_UPDATE)
+async def set_up_append(context: RequestContext, request: wire.SetupAppend) -> wire.Reply:
+    assert context.set_up_append is not None
+    return await context.set_up_append(request)
+
+
 # ---- Merges --------------------------------------------------------------------------------------
 
 
 @handles(
-    wire.MergeSegments, exclusive=True, segments=lambda request: (request.source, request.target)
+    wire.MergeSegments,
+    level=Level.READ_UPDATE,
+    exclusive=True,
+    segments=lambda request: (request.source, request.target),
 )
 async def merge_segments(context: RequestContext, request: wire.MergeSegments) -> wire.Reply:
     container = _common_container(context, request.target, (request.source,))
@@ -135,6 +157,7 @@ async def merge_segments(context: RequestContext, request: wire.MergeSegments) -
 
 @handles(
     wire.MergeSegmentsBatch,
+    level=Level.READ_UPDATE,
     exclusive=True,
     segments=lambda request: (request.target, *request.sources),
 )
@@ -145,12 +168,12 @@ async def merge_segments_batch(
     await _plain_segment(container, request.target)
     source_lengths: dict[str, int] = {}
     for source in request.sources:
-        # A source that is gone was merged by an earlier attempt, or nothing was written to it.
+        # A missing source was merged by an earlier attempt, or nothing was written to it.
         with suppress(NoSuchSegmentError):
             source_lengths[source] = await _mergeable_source(container, source, request.target)
     waiters: list[Waiter] = []
-    # One step queues all, so that they go to tier 1 together, and in order. What could fail for one
-    # source alone was refused before: none is merged behind one that failed.
+    # All merges are queued in one step, so they reach tier 1 together and in order. What could fail
+    # for one source alone was refused above, so no source is merged after one that failed.
     for source in request.sources:
         waiters.append(waiter := Waiter())
         container.merge_nowait(request.target, source, on_complete=waiter.complete)
@@ -175,9 +198,10 @@ def _batch_merged(
     source_lengths: Mapping[str, int],
     length: int,
 ) -> wire.Reply:
-    """Return the reply; a source that is gone gets the target's length at its place in the order.
+    """Return the reply to a merge of several sources. For a missing source, it has the length that
+    the target had at that place in the order.
 
-    ``length`` is the target's now.
+    ``length`` is the present length of the target.
     """
     for source, after in zip(request.sources, merged, strict=True):
         if after is not None:
@@ -191,8 +215,8 @@ def _batch_merged(
 
 
 async def _plain_segment(container: SegmentContainer, name: str) -> SegmentInfo:
-    """Return the state of a segment. Raises ``InvalidRequestError`` for a table: with other bytes
-    in it, or without some of its own, it could not be opened any more."""
+    """Return the state of a segment. Raises ``InvalidRequestError`` for a table segment: if its
+    bytes were truncated or merged with others, the table could not be opened any more."""
     info = await _info(container, name)
     if info.segment_type & SegmentType.TABLE:
         raise InvalidRequestError(name, f"{name} is a table segment")
@@ -235,7 +259,7 @@ def _common_container(
 
 
 async def _info(container: SegmentContainer, name: str) -> SegmentInfo:
-    """Return a segment's metadata; it may have left memory since the request was dispatched."""
+    """Return the metadata of a segment. Loads them if they have left memory since the dispatch."""
     await container.activate(name)
     return container.segment_info(name)
 
@@ -257,7 +281,7 @@ def _check_modifiable(segment: str, attribute_id: bytes) -> None:
 # ---- Attributes and information ------------------------------------------------------------------
 
 
-@handles(wire.GetSegmentAttribute)
+@handles(wire.GetSegmentAttribute, level=Level.READ)
 async def get_segment_attribute(
     context: RequestContext, request: wire.GetSegmentAttribute
 ) -> wire.Reply:
@@ -267,7 +291,7 @@ async def get_segment_attribute(
     return wire.SegmentAttribute(request.request_id, value)
 
 
-@handles(wire.UpdateSegmentAttribute, exclusive=True)
+@handles(wire.UpdateSegmentAttribute, level=Level.READ_UPDATE, exclusive=True)
 async def update_segment_attribute(
     context: RequestContext, request: wire.UpdateSegmentAttribute
 ) -> wire.Reply:
@@ -285,7 +309,7 @@ async def update_segment_attribute(
     return wire.SegmentAttributeUpdated(request.request_id, True)
 
 
-@handles(wire.UpdateSegmentPolicy, exclusive=True)
+@handles(wire.UpdateSegmentPolicy, level=Level.READ_UPDATE, exclusive=True)
 async def update_segment_policy(
     context: RequestContext, request: wire.UpdateSegmentPolicy
 ) -> wire.Reply:
@@ -298,7 +322,7 @@ async def update_segment_policy(
     return wire.SegmentPolicyUpdated(request.request_id, request.segment)
 
 
-@handles(wire.GetStreamSegmentInfo, activates=False)
+@handles(wire.GetStreamSegmentInfo, level=Level.READ, activates=False)
 async def get_stream_segment_info(
     context: RequestContext, request: wire.GetStreamSegmentInfo
 ) -> wire.Reply:
@@ -315,11 +339,26 @@ async def get_stream_segment_info(
     )
 
 
-# ---- Not here ------------------------------------------------------------------------------------
+@handles(wire.AskDelays, level=Level.NONE, segments=lambda request: ("",))
+async def ask_delays(context: RequestContext, request: wire.AskDelays) -> wire.Reply:
+    reasons = context.store.registry.delay_reasons()
+    return wire.DelaysTold(
+        request.request_id,
+        tuple(reason[:REASON_CHARACTERS_MAX] for reason in reasons[:REASONS_MAX]),
+    )
 
 
-@handles(wire.LocateOffset)
-@handles(wire.ListStorageChunks)
-@handles(wire.FlushToStorage, segments=lambda request: ("",))
+@handles(wire.AskMetrics, level=Level.READ, segments=lambda request: ("",))
+async def ask_metrics(context: RequestContext, request: wire.AskMetrics) -> wire.Reply:
+    families = await context.store.read_metrics()
+    return wire.MetricsTold(request.request_id, encode_readings(families))
+
+
+# ---- Requests that are not served ----------------------------------------------------------------
+
+
+@handles(wire.LocateOffset, level=Level.READ)
+@handles(wire.ListStorageChunks, level=Level.READ)
+@handles(wire.FlushToStorage, level=Level.READ_UPDATE, segments=lambda request: ("",))
 async def refuse_unsupported(context: RequestContext, request: Any) -> wire.Reply:
     raise UnsupportedRequestError("", f"{operation_name(request)} is not served here")

@@ -1,19 +1,24 @@
 """Delays quick replies to reads until the client is ready for them.
 
-Owns: ``must_wait``, the decision which replies wait, and ``HeldReads``, the line of those that do,
-one for all connections of an event loop.
+Owns: ``must_wait``, which decides which replies wait, and ``HeldReads``, the queue of these
+replies, one for all connections of an event loop.
 
 The official clients have a race. A reply that comes within a millisecond of its request may come
-before the client has said who takes it: its reader is woken, finds nothing, and sleeps out its
-time-out beside data that are there.
+before the client has registered the receiver of the reply. Then the reader wakes up, finds nothing,
+and sleeps until its time-out, although the data have come. One task with one alarm sends all
+replies that wait.
 
 Invariants:
-1. A reply waits until its request is ``age_seconds_min`` old, and no longer.
-2. Only a short reply waits behind which the segment has nothing more, and a refusal. Long replies,
-   and those of a reader that is behind, leave at once.
-3. Data that wait are not kept: they are read again when their time has come, with what was appended
-   meanwhile.
-4. One task waits for the whole line, with one alarm. Where it is not run, nothing waits.
+1. When a reply has to wait, it is sent as soon as its request is ``age_seconds_min`` old. Held by
+   ``test_each_is_answered_when_its_request_is_old_enough``.
+2. When a reply is a refusal, or is short and has all that the segment has for now, it waits while
+   its request is young. Long replies, and replies to readers that are behind, are sent at once.
+   Held by ``test_only_young_requests_wait_and_only_for_what_is_short_and_the_last``.
+3. While a reply waits, its data are not kept: they are read again when it is sent, together with
+   what was appended meanwhile. Held by
+   ``test_bytes_that_are_there_wait_and_take_along_what_comes_meanwhile``.
+4. While no task runs ``HeldReads``, no reply waits. Held by
+   ``test_nothing_waits_where_nobody_answers_what_is_held``.
 """
 
 from __future__ import annotations
@@ -30,11 +35,11 @@ from segstore.runtime.alarm import Alarm
 from segstore.runtime.reactor import current_reactor
 
 SHORT_BYTES_MAX: Final = 64 * 1024
-"""Maximum length, in bytes, of a short reply: a reader at the tail of a segment that is written at
-64 MB/s gets so much in a millisecond."""
+"""Maximum length, in bytes, of a short reply. A reader at the tail of a segment that is written at
+64 MB/s receives as much in a millisecond."""
 
 Answer = Callable[[], None]
-"""Answers a read. It may not raise, because the task of the line calls it."""
+"""Answers a read. It must not raise, because the task that sends all held replies calls it."""
 
 
 def must_wait(result: ReadResult | None, *, age: float, age_min: float) -> bool:
@@ -50,7 +55,7 @@ def must_wait(result: ReadResult | None, *, age: float, age_min: float) -> bool:
 
 
 class HeldRead:
-    """A place in the line. It is left by its answer, or by ``cancel``."""
+    """A held reply. ``answer`` sends it, ``cancel`` drops it."""
 
     __slots__ = ("_answer",)
 
@@ -62,14 +67,14 @@ class HeldRead:
         self._answer = None
 
     def answer(self) -> None:
-        """Send the reply, unless that was done or is not wanted any more."""
+        """Send the reply, unless it was sent or cancelled before."""
         answer, self._answer = self._answer, None
         if answer is not None:
             answer()
 
 
 class HeldReads:
-    """See the module. ``age_seconds_min`` is 0 where no reply shall wait."""
+    """See the module. With ``age_seconds_min`` 0, no reply waits."""
 
     def __init__(self, age_seconds_min: float) -> None:
         self.age_seconds_min = age_seconds_min

@@ -1,14 +1,18 @@
-"""Errors as replies.
+"""Converts errors to replies.
 
-Owns: the one table that turns an error of the segment store into what the peer is told, and the
-frame of a reply whose data stay where they are.
+Owns: the one table that has the reply for each kind of error, and the frame of a reply whose data
+are sent without a copy.
 
 Invariants:
-1. A reply carries the request's id and the segment name that the peer knows the request by; the
-   ``offset`` of a read's refusal is the offset that was asked for.
-2. An error without a reply in the table closes the connection: the client connects again and asks
-   again, which is right for everything that passes.
-3. Stack traces never leave the process.
+1. When a request fails, its refusal has the id of the request and the segment that it names. Held
+   by ``test_a_refusal_repeats_the_request_id_and_the_segment``. The refusal of a read also has the
+   offset of the request. Held by ``test_read_refusals_carry_the_offset_that_was_asked_for``.
+2. When an error has no reply in the table, the connection closes: the client connects again and
+   repeats the request, which helps if the cause has passed by then. Held by
+   ``test_an_error_without_a_reply_closes_the_connection``.
+3. When a defect raises an exception, the peer gets neither its text nor its stack trace: the
+   connection closes without a reply. Held by
+   ``test_a_defect_in_a_handler_costs_only_its_connection``.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from pravega_wire import commands as wire
 from pravega_wire.codec import encode
 from segstore.errors import (
     BadOffsetError,
+    BytesLostError,
     ChunkDamagedError,
     ContainerOfflineError,
     InvalidRequestError,
@@ -40,8 +45,6 @@ from segstore.errors import (
 _INT32: Final = struct.Struct(">i")
 _REQUEST_ID_BYTES: Final = 8
 
-UNSPECIFIED: Final = -1
-ILLEGAL_ARGUMENT: Final = 0
 NO_OFFSET: Final = -1
 
 
@@ -62,8 +65,8 @@ def refusal(error: SegmentStoreError, asked: Asked) -> wire.Reply | None:
 
 
 def around_data(reply: wire.SegmentRead, length: int) -> tuple[bytes, bytes]:
-    """Return the bytes before and after ``length`` bytes of data in the frame of a reply, which is
-    given without data."""
+    """Return the bytes before and after the data in the frame of a reply. ``reply`` has no data;
+    ``length`` is the number of bytes that the data have."""
     frame = bytearray(encode(reply))
     end = len(frame) - _REQUEST_ID_BYTES
     _INT32.pack_into(frame, _INT32.size, len(frame) - 2 * _INT32.size + length)
@@ -83,8 +86,13 @@ def _truncated(asked: Asked, error: SegmentTruncatedError) -> wire.Reply:
     )
 
 
+def _damaged(asked: Asked, error: ChunkDamagedError) -> wire.Reply:
+    return wire.ErrorMessage(asked.request_id, asked.segment, str(error), wire.UNSPECIFIED)
+
+
 def _bad_offset(asked: Asked, error: BadOffsetError) -> wire.Reply:
-    # The protocol has no reply of its own: the start offset carries the length that would do.
+    # The protocol has no own reply for this error: the start offset has the length that the request
+    # should have expected.
     return wire.SegmentIsTruncated(asked.request_id, asked.segment, error.actual, "", asked.offset)
 
 
@@ -99,20 +107,19 @@ _REPLIES: Final[dict[type[SegmentStoreError], Callable[[Asked, Any], wire.Reply]
     SegmentTruncatedError: _truncated,
     BadOffsetError: _bad_offset,
     WrongHostError: lambda asked, _: wire.WrongHost(asked.request_id, asked.segment, ""),
-    # The original replies so too: the client looks again where the segment is, and others on the
-    # connection are not disturbed. The container may be back by then, or elsewhere.
+    # As the original does. The client asks again where the segment is, because the container may be
+    # back or elsewhere by then, and other clients of the connection continue.
     ContainerOfflineError: lambda asked, _: wire.WrongHost(asked.request_id, asked.segment, ""),
     UnsupportedRequestError: lambda asked, _: wire.OperationUnsupported(
         asked.request_id, asked.operation
     ),
     InvalidRequestError: lambda asked, error: wire.ErrorMessage(
-        asked.request_id, asked.segment, str(error), ILLEGAL_ARGUMENT
+        asked.request_id, asked.segment, str(error), wire.ILLEGAL_ARGUMENT
     ),
-    # The connection stays open, so that others that share it are not disturbed. Clients try again a
-    # few times, waiting longer each time, and tell their reader.
-    ChunkDamagedError: lambda asked, error: wire.ErrorMessage(
-        asked.request_id, asked.segment, str(error), UNSPECIFIED
-    ),
+    # The connection stays open for the other clients that share it. Clients try again a few times
+    # with growing pauses, and then report the error to their reader.
+    ChunkDamagedError: _damaged,
+    BytesLostError: _damaged,
     TableNotEmptyError: lambda asked, _: wire.TableSegmentNotEmpty(
         asked.request_id, asked.segment, ""
     ),

@@ -1,12 +1,19 @@
-"""The order among requests of one connection that are about the same segment.
+"""Keeps the order of requests of one connection that are about the same segment.
 
-Owns: who may start when. Requests about different segments never wait for each other.
+Owns: ``RequestLanes``, which starts each request when it may run. A *lane* has the requests about
+one segment. An *exclusive* request runs alone in its lanes; other requests run side by side.
 
 Invariants:
-1. A request starts when every *exclusive* request before it that shares a segment with it is done;
-   an exclusive one also when every other request before it that shares a segment is done.
-2. A request about several segments enters all their lanes at once, so waits cannot form a cycle.
-3. A lane exists only while a request is in it.
+1. While an exclusive request waits or runs, later requests about its segments wait for it. It waits
+   for all earlier requests about its segments. Held by
+   ``test_an_exclusive_request_waits_for_all_before_it_and_holds_up_all_behind_it``.
+2. When no exclusive request is before it, a request that is not exclusive starts at once. Held by
+   ``test_shared_requests_of_a_segment_run_side_by_side``. Requests about different segments never
+   wait for each other. Held by ``test_requests_of_different_segments_run_side_by_side``.
+3. When requests are about several segments, their waits cannot form a cycle: a request enters all
+   its lanes at once. Held by ``test_conflicting_requests_never_overlap_and_all_start_in_order``.
+4. When no request is left in a lane, the lane is deleted. Held by
+   ``test_a_request_that_is_done_at_once_makes_room_at_once``.
 """
 
 from __future__ import annotations
@@ -16,7 +23,7 @@ from collections.abc import Callable
 
 
 class Ticket:
-    """A request's place in its lanes. Give it back to ``RequestLanes.leave`` when it is done."""
+    """A request's place in its lanes. Pass it to ``RequestLanes.leave`` when that is done."""
 
     __slots__ = ("exclusive", "missing", "segments", "start")
 
@@ -47,17 +54,17 @@ class RequestLanes:
 
     def __init__(self) -> None:
         self.by_segment: dict[str, _Lane] = {}
-        """The lanes that are in use, for other parts to look at."""
+        """The lanes that are in use. The connection looks whether there are any."""
 
     def is_held_up(self, segment: str) -> bool:
-        """Return whether a request about the segment that shares nothing would have to wait now."""
+        """Return whether a request about the segment that is not exclusive would have to wait."""
         lane = self.by_segment.get(segment)
         return lane is not None and (lane.active_exclusive or bool(lane.waiting))
 
     def enter(
         self, segments: tuple[str, ...], start: Callable[[Ticket], None], *, exclusive: bool
     ) -> None:
-        """Queue a request, and start it if nothing before it is in the way."""
+        """Queue a request, and start it if no earlier request makes it wait."""
         ticket = Ticket(tuple(dict.fromkeys(segments)), start, exclusive=exclusive)
         for segment in ticket.segments:
             lane = self.by_segment.get(segment)
@@ -68,7 +75,7 @@ class RequestLanes:
             self._admit(segment)
 
     def leave(self, ticket: Ticket) -> None:
-        """End a request, and admit those that waited for it."""
+        """End a request, and start those that waited only for it."""
         for segment in ticket.segments:
             lane = self.by_segment[segment]
             lane.active_count -= 1
@@ -85,7 +92,7 @@ class RequestLanes:
             ticket.missing -= 1
             if not ticket.missing:
                 ticket.start(ticket)
-                # The request may have ended at its start, and the lane with it.
+                # ``start`` may have ended the request, which deletes the lane.
                 lane = self.by_segment.get(segment)
         if lane is not None and not lane.active_count and not lane.waiting:
             del self.by_segment[segment]

@@ -1,29 +1,32 @@
-"""Requests of readers that read tier 2 themselves.
+"""Answers requests of readers that read tier 2 themselves.
 
-Owns: plans of scans and leases on chunks, as they are on the wire. docs/adr/0280 tells why.
+Owns: the conversion of scan plans and of leases on chunks to replies. docs/adr/0280 has the reasons
+for such reads.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from pravega_security.resources import Level
 from pravega_wire import commands as wire
-from segstore.chunks.leases import LEASE_SECONDS_MAX
 from segstore.chunks.scan_plan import PLANNED_SUMS_BYTES_MAX, PlannedChunk
 from segstore.errors import InvalidRequestError, UnsupportedRequestError
 from segstore.network.handler_table import HandlerTable, RequestContext
 from segstore.network.replies import operation_name
+from segstore.ownership.leases import LEASE_SECONDS_MAX
 
 SCAN_HANDLERS: Final = HandlerTable()
 handles = SCAN_HANDLERS.handles
 
 PLAN_BYTES_MAX: Final = 4 * PLANNED_SUMS_BYTES_MAX
-"""Maximum length, in bytes, of a plan with names and places of chunks, of which those in S3 may be
-many."""
+"""Maximum length, in bytes, of a plan with the names and places of chunks. A chunk in S3 may have
+many places."""
 
 
 @handles(
     wire.PlanScan,
+    level=Level.READ,
     offset=lambda request: int(request.start_offset),
     reply_bytes_max=lambda _: PLAN_BYTES_MAX,
 )
@@ -58,7 +61,7 @@ async def plan_scan(context: RequestContext, request: wire.PlanScan) -> wire.Rep
     )
 
 
-@handles(wire.HoldChunks)
+@handles(wire.HoldChunks, level=Level.READ)
 async def hold_chunks(context: RequestContext, request: wire.HoldChunks) -> wire.Reply:
     seconds = _lease_seconds(request.lease_ms)
     is_held = await context.container_for(request.segment).hold_chunks(

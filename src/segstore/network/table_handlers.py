@@ -1,19 +1,23 @@
-"""Requests about table segments.
+"""Answers requests about table segments.
 
-Owns: their way from command to ``TableSegments`` and back.
+Owns: the conversion of these requests to calls of ``TableSegments``, and of the results to replies.
 
 Invariants:
-1. Answers are in the order of the keys that were asked for.
-2. Updates of one table run side by side: the table itself keeps their order and gathers them.
+1. When a request asks for several keys, the reply has the answers in the order of the keys. Held by
+   ``test_a_table_answers_each_key_in_order``.
+2. When several updates of one table come on a connection, none waits for the reply to another one:
+   the table keeps their order and makes several of them durable with one append. Held by
+   ``test_updates_of_a_table_share_appends``.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from pravega_security.resources import Level
 from pravega_wire import commands as wire
 from pravega_wire.commands import COMMAND_BYTES_MAX
-from segstore.network.buffer_bytes import COMMAND_BYTES_USUAL
+from segstore.network.admission.buffer_bytes import COMMAND_BYTES_USUAL
 from segstore.network.handler_table import HandlerTable, RequestContext, check_name
 from segstore.tables.table_segments import TableSegments
 
@@ -21,13 +25,11 @@ TABLE_HANDLERS: Final = HandlerTable()
 handles = TABLE_HANDLERS.handles
 
 ENTRY_BYTES: Final = 64 * 1024
-"""Length, in bytes, that is expected of a key and its value: they may be longer, but rarely are."""
+"""Expected length, in bytes, of a key with its value. Few are longer."""
 REPLY_ITEMS_MAX: Final = 4096
-"""Maximum number of items in a page of an iteration, which is made in one step of the event loop.
-"""
+"""Maximum number of items in a page of an iteration. One step of the event loop makes a page."""
 PAGE_BYTES_MAX: Final = COMMAND_BYTES_USUAL
-"""Maximum length, in bytes, of a page of an iteration, except for the bucket that makes it too
-long."""
+"""Maximum length, in bytes, of a page of an iteration. The last bucket of a page may exceed it."""
 
 
 def _page_bytes_max(_: wire.Request) -> int:
@@ -38,7 +40,7 @@ def _tables(context: RequestContext, segment: str) -> TableSegments:
     return context.store.registry.tables_for(segment)
 
 
-@handles(wire.CreateTableSegment, exclusive=True)
+@handles(wire.CreateTableSegment, level=Level.READ_UPDATE, exclusive=True)
 async def create_table_segment(
     context: RequestContext, request: wire.CreateTableSegment
 ) -> wire.Reply:
@@ -52,7 +54,7 @@ async def create_table_segment(
     return wire.SegmentCreated(request.request_id, request.segment)
 
 
-@handles(wire.DeleteTableSegment, exclusive=True)
+@handles(wire.DeleteTableSegment, level=Level.READ_UPDATE, exclusive=True)
 async def delete_table_segment(
     context: RequestContext, request: wire.DeleteTableSegment
 ) -> wire.Reply:
@@ -61,7 +63,7 @@ async def delete_table_segment(
     return wire.SegmentDeleted(request.request_id, request.segment)
 
 
-@handles(wire.GetTableSegmentInfo)
+@handles(wire.GetTableSegmentInfo, level=Level.READ)
 async def get_table_segment_info(
     context: RequestContext, request: wire.GetTableSegmentInfo
 ) -> wire.Reply:
@@ -76,7 +78,11 @@ async def get_table_segment_info(
     )
 
 
-@handles(wire.UpdateTableEntries, offset=lambda request: int(request.table_segment_offset))
+@handles(
+    wire.UpdateTableEntries,
+    level=Level.READ_UPDATE,
+    offset=lambda request: int(request.table_segment_offset),
+)
 async def update_table_entries(
     context: RequestContext, request: wire.UpdateTableEntries
 ) -> wire.Reply:
@@ -86,7 +92,11 @@ async def update_table_entries(
     return wire.TableEntriesUpdated(request.request_id, tuple(versions))
 
 
-@handles(wire.RemoveTableKeys, offset=lambda request: int(request.table_segment_offset))
+@handles(
+    wire.RemoveTableKeys,
+    level=Level.READ_UPDATE,
+    offset=lambda request: int(request.table_segment_offset),
+)
 async def remove_table_keys(context: RequestContext, request: wire.RemoveTableKeys) -> wire.Reply:
     await _tables(context, request.segment).remove(
         request.segment, request.keys, segment_offset=request.table_segment_offset
@@ -96,6 +106,7 @@ async def remove_table_keys(context: RequestContext, request: wire.RemoveTableKe
 
 @handles(
     wire.ReadTable,
+    level=Level.READ,
     reply_bytes_max=lambda request: min(COMMAND_BYTES_MAX, len(request.keys) * ENTRY_BYTES),
 )
 async def read_table(context: RequestContext, request: wire.ReadTable) -> wire.Reply:
@@ -104,7 +115,7 @@ async def read_table(context: RequestContext, request: wire.ReadTable) -> wire.R
     return wire.TableRead(request.request_id, request.segment, tuple(entries))
 
 
-@handles(wire.ReadTableKeys, reply_bytes_max=_page_bytes_max)
+@handles(wire.ReadTableKeys, level=Level.READ, reply_bytes_max=_page_bytes_max)
 async def read_table_keys(context: RequestContext, request: wire.ReadTableKeys) -> wire.Reply:
     page = await _tables(context, request.segment).iterate_keys(
         request.segment,
@@ -118,7 +129,7 @@ async def read_table_keys(context: RequestContext, request: wire.ReadTableKeys) 
     )
 
 
-@handles(wire.ReadTableEntries, reply_bytes_max=_page_bytes_max)
+@handles(wire.ReadTableEntries, level=Level.READ, reply_bytes_max=_page_bytes_max)
 async def read_table_entries(context: RequestContext, request: wire.ReadTableEntries) -> wire.Reply:
     page = await _tables(context, request.segment).iterate_entries(
         request.segment,
@@ -132,7 +143,7 @@ async def read_table_entries(context: RequestContext, request: wire.ReadTableEnt
     )
 
 
-@handles(wire.ReadTableEntriesDelta, reply_bytes_max=_page_bytes_max)
+@handles(wire.ReadTableEntriesDelta, level=Level.READ, reply_bytes_max=_page_bytes_max)
 async def read_table_entries_delta(
     context: RequestContext, request: wire.ReadTableEntriesDelta
 ) -> wire.Reply:

@@ -1,1 +1,1 @@
-"""A segment store's process: its configuration, data directory, tiers and containers."""
+"""The process of a segment store: its configuration, its tiers and its containers."""

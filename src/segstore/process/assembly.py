@@ -1,16 +1,23 @@
-"""Puts a segment store process together on the local machine's tiers.
+"""Builds a segment store process that runs alone on its machine, with journals on local disks.
 
-Owns: which journal, cache and tier 2 the containers of a process share, and their lifetimes.
+Owns: which journal, cache and tier 2 the containers of a process share, and how long each of these
+lives.
 
 Invariants:
-1. Nothing is read from or written to a tier before ``process.identity`` has found that it is the
-   store's, unless the logs are given.
-2. Tier 1 outlives every container; a container that is being closed can still write.
-3. A journal that failed takes its containers offline, and is opened again; other containers go on.
+1. When a tier is missing or belongs to another store, the start is refused before any container is
+   opened, and no tier is changed. Held by ``test_a_tier_2_that_is_not_mounted_is_refused`` and
+   ``test_another_store_s_tier_2_is_refused``. If a caller passes logs, they are not checked.
+2. When the process stops, each journal stays open until its containers are closed, so they can
+   write their last operations. Held by
+   ``test_a_container_of_a_process_that_is_cancelled_still_writes_its_log``.
+3. When a journal fails, its containers go offline and the journal is opened again; containers of
+   other journals keep serving. Held by
+   ``test_a_failing_journal_takes_its_containers_offline_and_no_others``.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -21,15 +28,18 @@ import trio
 
 from _fast.log.replay import DIGEST_FORMAT, digest_frame
 from segstore.api import SegmentContainer
+from segstore.chunks.space_lack import SpaceLack
 from segstore.errors import DataLogError, IdentityError, LogBehindError, leaf_errors
+from segstore.ownership.claims import owned
+from segstore.ownership.data_directory import DataDirectory
+from segstore.ownership.journal_identity import check_journal
 from segstore.process.config import SegmentStoreConfig
 from segstore.process.container_opening import ContainerOpening, scrub_policy
-from segstore.process.data_directory import DataDirectory
-from segstore.process.identity import check_journal, owned
 from segstore.process.registry import OpenContainer
 from segstore.process.tier_one import KeptJournal, raise_when_failed
 from segstore.process.tier_two import name_start, open_storage
 from segstore.runtime.boot import boot_id
+from segstore.runtime.space import SpaceWatch
 from segstore.tiers.api import ChunkStorage, DurableDataLogFactory
 from segstore.tiers.journal import Journal, JournalSettings, open_journal
 from segstore.tiers.journal.contents import NotedContents
@@ -51,13 +61,13 @@ async def open_containers(
     disk_of: Callable[[Path], Disk] = LocalDisk,
     boot_id_of_machine: Callable[[], str] = boot_id,
 ) -> AsyncIterator[OpenContainer]:
-    """Open the data directory and yield what opens a container in it.
+    """Open the data directory, and yield the function that opens a container in it.
 
-    Measurements give tiers of their own, tests disks that fail; by default these are journals and
-    what the configuration says. Raises ``DataDirectoryError`` when the data directory or a tier
-    that is not its own cannot be used, ``StorageConfigurationError`` or
-    ``StorageUnreachableError`` when tier 2 cannot, and ``DataLogError`` when no journal can be
-    opened.
+    Measurements pass their own tiers, and tests pass disks that fail. By default the logs are in
+    the journals of the data directory, and the configuration names tier 2. Raises
+    ``DataDirectoryError`` when the data directory cannot be used or a tier belongs to another
+    store, ``StorageConfigurationError`` or ``StorageUnreachableError`` when tier 2 cannot be used,
+    and ``DataLogError`` when no journal can be opened.
     """
     directory = DataDirectory.open(config.data_dir, container_count=config.container_count)
     is_open = False
@@ -73,12 +83,15 @@ async def open_containers(
                 directory = stack.enter_context(directory.lock_journals(numbers))
                 ours = await stack.enter_async_context(owned(directory, tier, numbers))
                 directory, confirm = ours.directory, ours.confirm
+            lack = SpaceLack()
             journals = {
-                number: _kept_journal(directory, number, config, disk_of) for number in numbers
+                number: _kept_journal(directory, number, config, disk_of, lack)
+                for number in numbers
             }
             storages = await tier.open(directory.journals_with(config.hosted_containers))
             nursery = await stack.enter_async_context(trio.open_nursery())
             await _start_journals(journals.values(), nursery, stack)
+            _watch_disks(config, directory, numbers, nursery, stack)
             is_open = True
             is_configured = chunk_storage is None
             start_id = name_start(config.tier2, boot_id_of_machine) if is_configured else None
@@ -88,6 +101,7 @@ async def open_containers(
                 boot_id=start_id,
                 scrub=None if chunk_storage is not None else scrub_policy(config),
                 readable=tier.readable_of(directory.store_id),
+                lack=lack,
             )
             yield _Opener(opening, directory, data_logs, journals, confirm).open
     except BaseExceptionGroup as group:
@@ -96,10 +110,26 @@ async def open_containers(
         raise
 
 
+def _watch_disks(
+    config: SegmentStoreConfig,
+    directory: DataDirectory,
+    journals: Collection[int],
+    nursery: trio.Nursery,
+    stack: AsyncExitStack,
+) -> None:
+    """Log warnings while the disks of journals, and of a tier 2 in a directory, are filling up."""
+    paths = [directory.journal_path(number) for number in journals]
+    if config.tier2 is None:
+        paths.append(config.storage_dir or directory.storage_path)
+    watch = SpaceWatch(paths)
+    stack.callback(watch.stop)
+    nursery.start_soon(watch.run)
+
+
 async def _start_journals(
     journals: Collection[KeptJournal], nursery: trio.Nursery, stack: AsyncExitStack
 ) -> None:
-    """Open them. Those that cannot be opened are tried again as long as there are others."""
+    """Open the journals. If some of them can be opened, the others are tried again later."""
     failures: dict[KeptJournal, DataLogError] = {}
     for kept in journals:
         stack.callback(kept.stop)
@@ -121,12 +151,16 @@ def _kept_journal(
     number: int,
     config: SegmentStoreConfig,
     disk_of: Callable[[Path], Disk],
+    lack: SpaceLack,
 ) -> KeptJournal:
     path = directory.journal_path(number)
+    shares_disk = _is_on_same_disk(path, config, directory)
     settings = JournalSettings(
         file_bytes=config.journal_file_bytes,
         journal_bytes_max=config.journal_bytes_max,
         interval_seconds_min=config.journal_interval_seconds_min,
+        free_bytes_min=config.journal_file_bytes // 4,
+        shares_disk=shares_disk,
     )
 
     @asynccontextmanager
@@ -134,7 +168,7 @@ def _kept_journal(
         try:
             check_journal(directory, number)
         except IdentityError as error:
-            # Its disk has gone since the start, and may come back.
+            # The journal's disk was removed after the start, and may come back.
             raise DataLogError(str(error)) from error
         async with open_journal(
             path,
@@ -142,8 +176,9 @@ def _kept_journal(
             disk=disk_of(path),
             digest=digest_frame,
             contents=_open_contents_notes(path.with_name(f"{path.name}-contents")),
+            on_no_space=lack.begin if shares_disk else lambda: None,
         ) as journal:
-            # Logs that were moved from here to other journals keep no files.
+            # The journal needs no files for logs that were moved to other journals.
             journal.drop_other_logs(directory.containers_of(number))
             yield journal
 
@@ -155,8 +190,21 @@ def _kept_journal(
     )
 
 
+def _is_on_same_disk(path: Path, config: SegmentStoreConfig, directory: DataDirectory) -> bool:
+    """Return whether tier 2 is a directory on the disk of a journal."""
+    storage = config.storage_dir or directory.storage_path
+    return config.tier2 is None and _disk_of(path) == _disk_of(storage)
+
+
+def _disk_of(path: Path) -> int:
+    """Return the number of the file system that ``path`` is on, or will be."""
+    while path != path.parent and not path.exists():
+        path = path.parent
+    return os.stat(path).st_dev
+
+
 def _open_contents_notes(path: Path) -> NotedContents | None:
-    """Return the notes about a journal's files, unless there is no place for them."""
+    """Return the notes about a journal's files; None if their directory cannot be made."""
     try:
         path.mkdir(exist_ok=True)
     except OSError as error:
@@ -185,7 +233,8 @@ class _Opener:
 
     @asynccontextmanager
     async def open(self, container_id: int) -> AsyncIterator[SegmentContainer]:
-        """Open and serve a container inside the block; its journal's failure is the container's."""
+        """Open and serve a container inside the block. If its journal fails, the container fails
+        with the same error."""
         if self._data_logs is not None:
             async with self._opening.open_on(
                 self._data_logs, container_id, log_bytes=None, confirm=None
@@ -210,6 +259,7 @@ class _Opener:
                 journal,
                 container_id,
                 log_bytes=journal.log_bytes,
+                reserve_percent=journal.reserve_percent,
                 confirm=self._confirm and partial(self._confirm, kept.number),
             ) as container,
             trio.open_nursery() as nursery,

@@ -1,22 +1,27 @@
-"""Puts a segment store process together that is a member of a cluster.
+"""Builds a segment store process that is a member of a cluster.
 
-Owns: the logs on bookies and the tier 2 that its containers share, and their lifetimes.
+Owns: the logs on bookies and the tier 2 that the containers share, and how long each of these
+lives.
 
 Invariants:
-1. Nothing is read from or written to tier 2 before ``process.cluster_identity`` has found that it
-   is the cluster's.
-2. A container is opened only after a look at the map that names this host: opening a log takes it
-   from its owner, whom one that was mistaken must not disturb.
-3. Who owns a container is the last that opened its log. It claims the chunks under the log's epoch,
-   which no other owner ever has. What an earlier owner still does has no effect: its entries
-   and its log's truncation are refused, its chunks are not looked at, and it deletes nothing on
-   the strength of what the next owner has not read.
-4. No machine keeps anything: each owner is in doubt about what one before it, on another machine
-   or in another process, had not finished (docs/adr/0333).
+1. When tier 2 belongs to another cluster, or is missing, the store does not join, and changes
+   nothing in tier 2. Held by ``test_another_tier_2_is_refused_and_left_as_it_is``.
+2. When a container waited for its turn to be opened, the store reads the map again before it opens
+   the log: opening a log takes it away from its owner. Held by
+   ``test_the_map_is_looked_at_right_before_an_opening``.
+3. The owner of a container is the process that opened its log last. When an earlier owner
+   continues, nothing that it does has an effect: the log refuses its entries and truncations, later
+   owners do not read its chunks, and it deletes no chunk that the next owner may still need. Held
+   by ``test_nothing_is_lost_by_owners_that_were_overtaken`` and
+   ``test_a_store_that_was_cut_off_from_zookeeper_writes_until_it_is_fenced``.
+4. When an owner opens a container, it does not trust writes that an earlier owner left unfinished,
+   because that owner may have run on another machine (docs/adr/0333). Held by
+   ``test_owners_that_share_a_tier_2_never_trust_each_others_unfinished_writes``.
 """
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -30,15 +35,17 @@ import trio
 from bookkeeper_client.client import BookKeeper, BookKeeperSettings, open_bookkeeper
 from bookkeeper_client.errors import BookKeeperError
 from bookkeeper_client.quorums import Quorums
-from bookkeeper_client.racks import Racks
+from bookkeeper_client.state_machines.racks import Racks
+from pravega_security.tls import client_context
 from segstore.api import SegmentContainer
 from segstore.errors import DataLogError, FencedOutError, leaf_errors
-from segstore.process.cluster_identity import confirm_tier_two, join_cluster
-from segstore.process.config import ClusterSettings, SegmentStoreConfig
+from segstore.ownership.cluster_identity import confirm_tier_two, join_cluster
+from segstore.process.config import BookieTlsSettings, ClusterSettings, SegmentStoreConfig
 from segstore.process.container_opening import ContainerOpening, scrub_policy
 from segstore.process.registry import OpenContainer
 from segstore.process.tier_two import name_start, open_shared_storage
 from segstore.runtime.clock import wall_clock_ms
+from segstore.runtime.space import SpaceWatch
 from segstore.runtime.transport import OpenStream
 from segstore.tiers.api import ChunkStorage
 from segstore.tiers.bookkeeper import BookKeeperLogFactory, BookKeeperLogSettings
@@ -54,7 +61,7 @@ logger = structlog.get_logger(__name__)
 
 
 class Assignments(Protocol):
-    """The methods that are needed of the membership in a cluster."""
+    """The methods of a cluster's membership that this module needs."""
 
     @property
     def zookeeper(self) -> ZooKeeper:
@@ -67,14 +74,14 @@ class Assignments(Protocol):
         ...
 
     async def wait_assigned(self, container_id: int) -> None:
-        """Wait until a look at the map finds that the container is this host's."""
+        """Read the map until it assigns the container to this host."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """The things from outside that the containers use, besides those that the configuration
-    names."""
+    """The parts that the containers use and that are not in the configuration: clocks, random
+    numbers, connections."""
 
     now_ms: Callable[[], int] = wall_clock_ms
     """Returns milliseconds since 1970."""
@@ -82,7 +89,7 @@ class Surroundings:
     open_stream: OpenStream = trio.open_tcp_stream
     bookkeeper: BookKeeperSettings = field(default_factory=BookKeeperSettings)
     tier_two: ChunkStorage | None = None
-    """Tier 2 of the store; None for the one that the configuration names."""
+    """Tier 2 of the store; None to use the one in the configuration."""
 
 
 @asynccontextmanager
@@ -92,12 +99,12 @@ async def open_cluster_containers(
     nursery: trio.Nursery,
     surroundings: Surroundings,
 ) -> AsyncIterator[OpenContainer]:
-    """Join the cluster and yield what opens its containers. The nursery has what they use until
-    they are closed.
+    """Join the cluster, and yield the function that opens its containers. ``nursery`` runs the
+    tasks that the containers need until they are closed.
 
-    Waits for a ZooKeeper that is away, or knows of no bookies yet. Raises ``IdentityError`` when
-    tier 2 is not the cluster's, and ``StorageConfigurationError`` or ``StorageUnreachableError``
-    when it cannot be used.
+    Waits while ZooKeeper cannot be reached, or no bookie has registered. Raises ``IdentityError``
+    when tier 2 belongs to another cluster, and ``StorageConfigurationError`` or
+    ``StorageUnreachableError`` when tier 2 cannot be used.
     """
     assert config.cluster is not None
     settings = config.cluster
@@ -111,11 +118,16 @@ async def open_cluster_containers(
             random_bytes=surroundings.random.randbytes,
         )
         ledgers_root = settings.ledgers_root or f"{root}/bookkeeper/ledgers"
-        client = await _open_client(
-            zookeeper, ledgers_root, nursery, Racks(settings.racks), surroundings
-        )
+        client = await _open_client(zookeeper, ledgers_root, nursery, settings, surroundings)
         logs = BookKeeperLogFactory(zookeeper, f"{root}/{LOGS}", client, _log_settings(settings))
-        # All logs are on bookies: to tier 2 that is one journal.
+        if (
+            surroundings.tier_two is None
+            and config.tier2 is None
+            and config.storage_dir is not None
+        ):
+            nursery.start_soon(SpaceWatch([config.storage_dir]).run)
+        # All logs are on bookies. In the identity of tier 2 all logs on bookies count as one
+        # journal.
         [storage_of] = (await tier.open([0])).values()
         opening = ContainerOpening(
             config,
@@ -134,9 +146,11 @@ async def _open_client(
     zookeeper: ZooKeeper,
     ledgers_root: str,
     nursery: trio.Nursery,
-    racks: Racks,
+    settings: ClusterSettings,
     surroundings: Surroundings,
 ) -> BookKeeper:
+    tls = settings.bookie_tls
+    make_context = None if tls is None else partial(_make_bookie_context, tls)
     while True:
         try:
             return await open_bookkeeper(
@@ -144,13 +158,19 @@ async def _open_client(
                 ledgers_root,
                 nursery,
                 settings=surroundings.bookkeeper,
-                racks=racks,
+                racks=Racks(settings.racks),
                 random=surroundings.random,
-                open_transport=make_opener(surroundings.open_stream),
+                open_transport=make_opener(surroundings.open_stream, make_context),
             )
         except (BookKeeperError, ZooKeeperError) as error:
             logger.warning("bookies are looked for later", error=str(error))
             await trio.sleep(RETRY_SECONDS)
+
+
+def _make_bookie_context(tls: BookieTlsSettings) -> ssl.SSLContext:
+    return client_context(
+        tls.ca, check_hostname=tls.checks_host, certificate=tls.certificate, key=tls.key
+    )
 
 
 def _log_settings(settings: ClusterSettings) -> BookKeeperLogSettings:
@@ -162,7 +182,7 @@ def _log_settings(settings: ClusterSettings) -> BookKeeperLogSettings:
 
 
 class _ClusterOpener:
-    """Opens the containers that the host is given."""
+    """Opens the containers that the map assigns to this host."""
 
     def __init__(
         self,
@@ -188,7 +208,8 @@ class _ClusterOpener:
         while True:
             await self._assignments.wait_assigned(container_id)
             async with self._starts:
-                # The wait for this place may have been long; who waits now leaves it to others.
+                # The map may have changed while this container waited for its turn. If the map
+                # names another host now, the turn goes to another container.
                 with trio.move_on_after(LOOK_SECONDS_MAX) as look:
                     await self._assignments.wait_assigned(container_id)
                 if not look.cancelled_caught:
@@ -197,12 +218,12 @@ class _ClusterOpener:
     @asynccontextmanager
     async def _open(self, container_id: int) -> AsyncIterator[SegmentContainer]:
         try:
-            # Before anything is written there: a store may run for long before it opens this one.
+            # Tier 2 was checked at the start of the store, which may be long ago.
             await self._confirm()
             async with self._opening.open_on(
                 self._logs, container_id, log_bytes=None, confirm=self._confirm
             ) as container:
                 yield container
         except* FencedOutError as group:
-            # No operator has to decide here: the map says which store continues.
+            # In a cluster no operator has to decide: the map says which store continues.
             raise DataLogError(", ".join(map(str, leaf_errors(group)))) from group

@@ -3,19 +3,23 @@
 Owns: ``share_out_logs``: before several stores start, each container's log has to be in a journal
 of the store that hosts it.
 
-How it works: the journals that have logs now are locked, found to be the store's, and claimed, as
-at any start. What a log holds that tier 2 may not have is copied, entry by entry, to a new journal
-under another name. When that is durable it gets its name, and then the data directory's version
-file says, by one replacement, where the logs are.
+How it works: the journals that have the logs are locked, checked and claimed, as at any start. Then
+all entries of a log that tier 2 may lack are copied to a new journal, whose directory has a
+temporary name. When the copy is durable, the directory gets its final name. Then the version file
+of the data directory is replaced once: it says where the logs are.
 
 Invariants:
-1. Until the version file is replaced the logs are where they were, and nothing of them is dropped;
-   what an interrupted move has made is ignored, and removed by the next one.
-2. From then on the new journals count. The old ones let the logs go when they are opened next.
-3. A log goes on in the new journal under a later epoch than any that its owners had. One that is
-   older than tier 2 is refused: under later epochs that could not be seen any more.
-4. A new journal has the next number: journals' numbers, and what has them in tier 2, are never
-   those of another journal.
+1. When a move is interrupted before the version file is replaced, the logs are still in the old
+   journals, and whole. The next move removes the new journals that were not finished. Held by
+   ``test_a_move_that_is_killed_at_any_step_loses_nothing``.
+2. When the version file is replaced, the new journals have the logs. Each old journal drops its
+   copies when it is opened next. Held by ``test_a_journal_lets_go_of_what_has_moved``.
+3. When a log is moved, it continues under a later epoch than any that it had before. Held by
+   ``test_containers_move_between_counts_of_stores``. A log that is older than tier 2 is refused,
+   because a later epoch would hide that. Held by
+   ``test_a_log_that_is_older_than_tier_2_does_not_move``.
+4. A new journal gets the next number, so no two journals ever have the same number, nor the same
+   claims in tier 2. Held by ``test_every_container_has_one_store_and_shares_are_even``.
 """
 
 from __future__ import annotations
@@ -30,7 +34,6 @@ from pathlib import Path
 import structlog
 import trio
 
-from segstore.chunks.system_journal import SystemJournal
 from segstore.errors import (
     DataDirectoryError,
     DataLogError,
@@ -38,23 +41,24 @@ from segstore.errors import (
     IdentityProblem,
     StorageUnreachableError,
 )
-from segstore.process.config import SegmentStoreConfig
-from segstore.process.data_directory import VERSION_FILE, DataDirectory
-from segstore.process.identity import (
+from segstore.ownership.claims import owned
+from segstore.ownership.data_directory import VERSION_FILE, DataDirectory
+from segstore.ownership.epoch_claims import EpochClaim
+from segstore.ownership.journal_identity import (
     JournalIdentity,
     new_journal_identity,
-    owned,
     read_journal_identity,
     write_journal_identity,
 )
+from segstore.process.config import SegmentStoreConfig
 from segstore.process.store_shares import Shares, plan_shares
 from segstore.process.tier_two import doubts_of, open_storage
-from segstore.process.tier_two_vendors import StorageOfOwner
 from segstore.runtime.durable_files import sync_directory
 from segstore.runtime.refused_files import reason_of
 from segstore.tiers.api import DurableDataLog
 from segstore.tiers.journal import Journal, JournalSettings, open_journal
 from segstore.tiers.journal.disk import Disk, LocalDisk
+from segstore.tiers.vendor import StorageOfOwner
 
 COPIED_TOGETHER_BYTES = 8 * 1024 * 1024
 
@@ -67,9 +71,10 @@ async def share_out_logs(
     *,
     disk_of: Callable[[Path], Disk] = LocalDisk,
 ) -> Shares:
-    """Move logs so that ``store_count`` stores can have the containers, and return which has which.
+    """Move logs so that ``store_count`` stores can host the containers; return the containers of
+    each store.
 
-    Raises what a start of a store raises, and ``LogBehindError`` when a log is older than tier 2.
+    Raises the errors of a store's start, and ``LogBehindError`` when a log is older than tier 2.
     """
     directory = DataDirectory.open(config.data_dir, container_count=config.container_count)
     async with AsyncExitStack() as stack:
@@ -81,7 +86,8 @@ async def share_out_logs(
         tier = await stack.enter_async_context(open_storage(config, directory))
         ours = await stack.enter_async_context(owned(directory, tier, used))
         directory = ours.directory
-        # This settles what earlier owners could not undo, before another owner uses the chunks.
+        # Opening tier 2 cuts off what failed writes of earlier owners left in chunks, before
+        # another owner uses these chunks.
         storages = await tier.open(used)
         for journal in used:
             _refuse_doubts(directory, journal, tier.where)
@@ -107,15 +113,15 @@ async def share_out_logs(
 
 
 def _remove_empty(directory: DataDirectory, journal: int) -> None:
-    """Free the space of a journal that no container has its log in. Blocks."""
+    """Remove the files of a journal that has no container's log. Blocks."""
     path = directory.journal_path(journal)
     for each in (path.with_name(f"{path.name}-contents"), path):
         shutil.rmtree(each, ignore_errors=True)
 
 
 def _refuse_doubts(directory: DataDirectory, journal: int, where: str) -> None:
-    """Raise ``StorageUnreachableError`` when bytes of chunks are still in doubt: the journal's
-    notes about them do not move."""
+    """Raise ``StorageUnreachableError`` when bytes of chunks are still in doubt: the notes about
+    them belong to the old journal, and are not moved with the log."""
     if noted := doubts_of(directory, journal).read():
         raise StorageUnreachableError(
             f"tier 2 in {where} has files with bytes that its disk may not have, such as"
@@ -124,7 +130,8 @@ def _refuse_doubts(directory: DataDirectory, journal: int, where: str) -> None:
 
 
 class _Mover:
-    """Copies logs from ``sources``, the open journals by number, from one layout to the next."""
+    """Copies logs from the open journals, which ``sources`` has by number, to the journals of the
+    next layout."""
 
     def __init__(
         self,
@@ -143,9 +150,9 @@ class _Mover:
         self._disk_of = disk_of
 
     async def make_journal(self, journal: int, *, log_bytes_max: int) -> None:
-        """Make a journal of the next layout, with the logs that it has there.
+        """Make a journal of the next layout, with the logs that belong into it.
 
-        Raises ``DataLogError`` when they are longer than ``log_bytes_max`` together.
+        Raises ``DataLogError`` when the logs together are longer than ``log_bytes_max``.
         """
         path = self._after.journal_path(journal)
         new = path.with_name(f"{path.name}.moving")
@@ -175,11 +182,11 @@ class _Mover:
         await trio.to_thread.run_sync(self._name, new, path)
 
     async def _open_source(self, container_id: int) -> DurableDataLog | None:
-        """Return the log as it is now; None for one that was never opened."""
+        """Open a container's log in its old journal; return None if it was never opened."""
         journal = self._before.journal_of(container_id)
         source, storage_of = self._sources[journal], self._storages[journal]
-        chunks = SystemJournal(storage_of(_no_epoch), container_id=container_id, epoch=_no_epoch)
-        await chunks.check_log(partial(source.last_epoch, container_id))
+        claim = EpochClaim(storage_of(_no_epoch), container_id=container_id, epoch=_no_epoch)
+        await claim.check_log(partial(source.last_epoch, container_id))
         if not await source.last_epoch(container_id):
             return None
         return await source.open_log(container_id)
@@ -188,13 +195,15 @@ class _Mover:
         return new_journal_identity(self._after, journal)
 
     def _clear(self, journal: int, new: Path) -> None:
-        """Remove what an interrupted move has left, and make the directory ``new``. Blocks."""
+        """Remove the journal that an interrupted move left, and make the directory ``new``.
+        Blocks."""
         path, before = self._after.journal_path(journal), self._before
         try:
             shutil.rmtree(new, ignore_errors=True)
             if path.exists():
                 found, expected = read_journal_identity(path), self._identity_of(journal)
-                # One that a store has used has a claim. That move may have been to more journals.
+                # A journal that an interrupted move left was never claimed. The interrupted move
+                # may have been to another number of journals.
                 if (
                     found is None
                     or replace(found, journal_count=expected.journal_count) != expected
@@ -226,12 +235,12 @@ class _Mover:
 
 
 def _no_epoch() -> int:
-    """Return 0: the epoch of readers of tier 2, which own nothing there."""
+    """Return 0, the epoch of readers of tier 2, which do not own the chunks."""
     return 0
 
 
 async def _batches(log: DurableDataLog) -> AsyncGenerator[list[bytes], None]:
-    """Yield the entries of a log, some MiB at a time."""
+    """Yield the entries of a log in lists of some MiB each."""
     batch: list[bytes] = []
     async with aclosing(log.read()) as entries:
         async for entry in entries:
@@ -244,7 +253,7 @@ async def _batches(log: DurableDataLog) -> AsyncGenerator[list[bytes], None]:
 
 
 async def _append(log: DurableDataLog, entries: Sequence[bytes]) -> None:
-    """Append entries to a log, and return when they are durable. Raises ``DataLogError``."""
+    """Append entries to a log; return when they are durable. Raises ``DataLogError``."""
     durable = trio.Event()
     errors: list[DataLogError] = []
 

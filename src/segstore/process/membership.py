@@ -1,19 +1,28 @@
-"""A segment store's membership in a cluster: which containers it is to host, and who it is.
+"""A segment store's membership in a cluster: its registration, and the containers that it hosts.
 
-Owns: ``Membership``: the sessions with ZooKeeper, the host's registration, and the way from the map
-of containers to the registry.
+Owns: ``Membership``: the sessions with ZooKeeper, the registration of the host, and the changes of
+the registry when the map of containers changes.
 
 Invariants:
-1. In each session the map is looked at before the host is registered: one that has just been
-   started again takes up what it had, one that was away lets go of what others have. A map that is
-   damaged counts as looked at, and changes nothing.
-2. A container is hosted while the map names this host, and only then. While ZooKeeper is away
-   nothing is stopped: that others may own a container by now is for its log to find out.
-3. The end of a session ends the registration alone. In the next session the map is looked at and
-   the host registered again.
-4. A host that leaves takes its registration back first, and serves each container until the map
-   gives it to another. For a while after the last one it answers who still asks for them: a client
-   that is refused a connection keeps the old address, one that is told asks a controller.
+1. In each session, the store reads the map before it registers the host. So it hosts what the map
+   assigns to it when controllers see it, and no container that another host got meanwhile. Held by
+   ``test_the_map_is_looked_at_before_the_host_is_registered_in_each_session``. A damaged map
+   changes nothing, and the host is registered all the same. Held by
+   ``test_a_damaged_map_does_not_keep_a_new_store_from_registering``.
+2. When the map assigns a container to this host, the store hosts it; when the map assigns it to
+   another host, the store stops it. Held by ``test_containers_are_what_the_map_says``.
+3. While ZooKeeper cannot be reached, no container is stopped. If another store has opened the log
+   of a container meanwhile, that log fences this store. Held by
+   ``test_containers_go_on_without_a_session_and_are_looked_at_in_the_next``.
+4. When a session ends, only the registration ends with it. In the next session the store reads the
+   map and registers again. Held by
+   ``test_containers_go_on_without_a_session_and_are_looked_at_in_the_next``.
+5. When a host leaves the cluster, it removes its registration first, and serves each container
+   until the map assigns that to another host. Held by
+   ``test_a_host_that_leaves_serves_until_others_have_its_containers``. Then it still answers for
+   ``FAREWELL_SECONDS``, because a client that gets ``WrongHost`` asks a controller for the new
+   address, and one that gets no connection does not. Held by
+   ``test_who_writes_to_a_store_that_ends_is_told_to_ask_where_the_container_is``.
 """
 
 from __future__ import annotations
@@ -38,16 +47,17 @@ from zookeeper_client.steady import SteadyZooKeeper
 RESTART_SECONDS_MAX: Final = 10.0
 """Maximum pause, in seconds, before a container that failed is tried again."""
 FAREWELL_SECONDS: Final = 2.0
-"""Time, in seconds, for which a host that has handed its containers over still answers. A client
-that lost its connection comes back after 1, 10, 100 and 1,000 ms, and then only after 10 s."""
+"""Time, in seconds, for which a host still answers after other hosts have taken its containers. A
+client that lost its connection connects again after 1, 10, 100 and 1,000 ms, and then only after
+10 s."""
 LEFT_LOOK_SECONDS: Final = 0.2
-"""Interval at which a host that leaves checks whether others have its containers; in seconds."""
+"""Interval, in seconds, at which a host that leaves checks whether others have its containers."""
 
 logger = structlog.get_logger(__name__)
 
 
 class Membership:
-    """See the module. ``run`` in a task that outlives the containers."""
+    """The membership of one host. ``run`` has to run for longer than the containers."""
 
     def __init__(
         self,
@@ -78,7 +88,7 @@ class Membership:
         return self._paths.root
 
     def controllers(self) -> list[tuple[str, int]]:
-        """Return where controllers are, as far as they have registered."""
+        """Return the addresses of the controllers that have registered."""
         return [host.address for host in sorted(self._controllers)]
 
     async def run(self) -> None:
@@ -86,19 +96,19 @@ class Membership:
         await live_in_sessions(self._open_session, self._live)
 
     async def begin(self, registry: ContainerRegistry) -> None:
-        """Host, in the registry, which runs, the containers that the map names, from the first look
-        on."""
+        """Host the containers that the map assigns to this host in a registry that runs; return
+        when the map was read for the first time."""
         self._registry = registry
         registry.on_stopped = self._apply
         self._began.set()
         await self.looked.wait()
 
     def mark_serving(self) -> None:
-        """Register the host: connections are accepted now."""
+        """Register the host, because it accepts connections now."""
         self._serves.set()
 
     async def wait_assigned(self, container_id: int) -> None:
-        """Wait until a look at the map finds that the container is this host's."""
+        """Read the map until it assigns the container to this host."""
         while True:
             try:
                 found = await read_map(self.zookeeper, self._paths)
@@ -110,10 +120,11 @@ class Membership:
             await trio.sleep(RETRY_SECONDS)
 
     async def hand_over(self) -> None:
-        """Remove the registration, and wait until other hosts have the containers, and for
+        """Remove the registration, wait until other hosts have the containers, and then wait for
         ``FAREWELL_SECONDS``.
 
-        Not longer than ``hand_over_seconds_max``, and not where no other host can have them.
+        Waits for other hosts at most ``hand_over_seconds_max``, and not at all if there is no other
+        host that could take the containers.
         """
         assert self._registry is not None
         had_containers = bool(self._registry.hosted_numbers())
@@ -129,7 +140,7 @@ class Membership:
             await trio.sleep(FAREWELL_SECONDS)
 
     async def _can_be_replaced(self) -> bool:
-        """Return whether there are another host and a controller that can change the map."""
+        """Return whether the cluster has another host, and a controller that can change the map."""
         try:
             hosts = await read_hosts(self.zookeeper, self._paths.hosts)
             leaders = await self.zookeeper.children(self._paths.leader)
@@ -163,7 +174,7 @@ class Membership:
                 await unregister(session, self._paths.hosts, self.host)
 
     async def _read_map(self, session: ZooKeeper, on_change: OnChange) -> VersionedMap | None:
-        """Read the map; None if there is none that can be read."""
+        """Read the map; return None if it is missing or damaged."""
         try:
             return await read_map(session, self._paths, on_change)
         except ClusterRecordError as error:
@@ -183,8 +194,8 @@ class Membership:
         return found.containers.get(self.host, frozenset())
 
     def _apply(self) -> None:
-        """Host in the registry the containers that it should host. Containers that are still being
-        stopped are hosted again after that."""
+        """Host the assigned containers in the registry, and release the others. A container that is
+        still being stopped is hosted again when it has stopped."""
         registry = self._registry
         assert registry is not None
         strange = {number for number in self._assigned if number >= registry.container_count}
@@ -199,13 +210,13 @@ class Membership:
 
 
 async def _end_with(session: ZooKeeper) -> None:
-    """Raise the error of calls in a session that has ended."""
+    """Wait until the session has ended, and raise ``SessionLostError``."""
     await session.lost.wait()
     raise SessionLostError("the session with ZooKeeper has ended")
 
 
 def make_membership(settings: ClusterSettings, address: tuple[str, int]) -> Membership:
-    """Return the membership with the published address, or with this one if none is published."""
+    """Return a membership with the published address, or with ``address`` if none is published."""
     open_session = partial(_open_session, settings)
     return Membership(
         settings.name,
@@ -218,4 +229,9 @@ def make_membership(settings: ClusterSettings, address: tuple[str, int]) -> Memb
 def _open_session(
     settings: ClusterSettings, nursery: trio.Nursery
 ) -> AbstractAsyncContextManager[ZooKeeper]:
-    return open_zookeeper(settings.zookeeper, nursery, session_seconds=settings.session_seconds)
+    return open_zookeeper(
+        settings.zookeeper,
+        nursery,
+        session_seconds=settings.session_seconds,
+        tls=settings.zookeeper_tls,
+    )

@@ -1,26 +1,37 @@
 """The containers that this process hosts.
 
-Owns: the lifetime of each container, from recovery to failure and recovery again, and the way from
-a segment's name to the container that holds it. Which containers are hosted is given at the
-beginning, or changes by ``host`` and ``release`` as a cluster assigns them.
+Owns: the lifetime of each container: its recovery, its failure, and its recovery again. It also
+finds the container of a segment's name. A store on its own hosts the same containers until it ends;
+in a cluster, ``host`` and ``release`` change them.
 
 Invariants:
-1. A failed container goes offline alone: its error is logged, the others and the process go on.
-   One that cannot be opened for a ``PermanentError`` stays offline, and one whose journal is
-   damaged is tried again. When no other kind is left, ``run`` ends with ``NoContainerLeftError``,
-   unless others may be assigned later.
-2. A container is online only between a recovery that succeeded and its end. Whoever still holds the
-   old object gets ``ContainerOfflineError`` from it.
-3. An unusable data directory ends ``run`` with the error: nothing would get better by waiting.
-4. A released container is not found by any request from then on, and is hosted again only when it
-   has stopped.
-5. Who asks for a container that is being opened waits for that, up to ``OPENING_SECONDS_MAX``: a
-   client that is refused a few times in a second waits for ten.
+1. When a container fails, it goes offline and its error is logged; the other containers keep
+   serving. Held by ``test_a_failed_container_is_logged_and_recovered_alone``.
+2. When a container failed, it is opened again, with growing pauses while that fails, because a
+   tier 2 or a journal may come back. Held by
+   ``test_recovery_that_fails_is_tried_again_more_and_more_slowly``. If its log is damaged or older
+   than tier 2, it stays offline. Held by
+   ``test_a_container_that_cannot_be_opened_for_ever_is_tried_once``.
+3. When every container needs an operator (``PermanentError``, a damaged journal), ``run`` ends with
+   ``NoContainerLeftError``. Held by
+   ``test_a_store_of_which_no_container_can_be_opened_ends_with_the_reason``. In a cluster it
+   continues, because other containers may be assigned. Held by
+   ``test_without_hope_a_member_of_a_cluster_goes_on``.
+4. Before a container has recovered, and after it has ended, requests for it are refused with
+   ``ContainerOfflineError``. Held by
+   ``test_a_container_is_offline_before_it_is_open_and_after_the_end``.
+5. When the data directory cannot be used, ``run`` ends with the error, because waiting does not
+   help. Held by ``test_an_unusable_data_directory_ends_everything``.
+6. When a container is released, requests do not find it any more, and it is hosted again only after
+   it has stopped. Held by ``test_containers_are_hosted_and_released``.
+7. When a request is for a container that is being opened, it waits for up to
+   ``OPENING_SECONDS_MAX``: a client that is refused a few times waits for 10 seconds. Held by
+   ``test_who_asks_for_a_container_that_is_being_opened_waits_for_it``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from enum import Enum
@@ -39,6 +50,7 @@ from segstore.errors import (
     NoContainerLeftError,
     PermanentError,
     SegmentStoreError,
+    StorageError,
     WrongHostError,
     leaf_errors,
 )
@@ -46,9 +58,9 @@ from segstore.tables.settings import TableSettings
 from segstore.tables.table_segments import TableSegments
 
 OpenContainer = Callable[[int], AbstractAsyncContextManager[SegmentContainer]]
-"""Opens (recovers) the container of that number and serves it inside the block.
+"""Opens the container with a number, which recovers it, and serves it inside the block.
 
-The block is cancelled, and left with the error, when the container fails.
+When the container fails, the block is cancelled, and ends with the error.
 """
 
 OPENING_SECONDS_MAX: Final = 5.0
@@ -57,30 +69,32 @@ logger = structlog.get_logger(__name__)
 
 
 class ContainerState(Enum):
-    """The state of a container in its life."""
+    """The states of a container that is hosted."""
 
     STARTING = "starting"
-    """Being opened for the first time, or again."""
+    """It is being opened, for the first time or again."""
     ONLINE = "online"
     FAILED = "failed"
-    """Has failed, and waits for the next attempt."""
+    """It has failed, and waits for the next attempt to open it."""
     OFFLINE = "offline"
-    """Is not opened again by this process: an operator has to decide what becomes of its data."""
+    """This process does not open it again: an operator has to decide what to do with its data."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerStatus:
-    """A container at one moment; times are of the event loop's clock."""
+    """The status of a container at one moment. Times are those of the event loop's clock."""
 
     container_id: int
     state: ContainerState
     since: float
     failure: str
-    """Sentence about the last failure; empty when there was none."""
+    """A sentence about the last failure; empty if there was none."""
     failure_count: int
-    """Number of failures since the container was online for long."""
+    """Number of failures since the container was online last."""
     restart_seconds: float
-    """Time, in seconds, that the container waits, or waited last, before it is opened again."""
+    """The last pause, in seconds, before the container was or will be opened again."""
+    opening_seconds: float
+    """The time, in seconds, that the last successful opening took; 0 before."""
 
 
 class HostedContainer:
@@ -93,6 +107,7 @@ class HostedContainer:
         self._failure = ""
         self._failure_count = 0
         self._restart_seconds = 0.0
+        self._opening_seconds = 0.0
         self._is_hopeless = False
         self.scope = trio.CancelScope()
         """Scope of the task that keeps the container online."""
@@ -101,31 +116,33 @@ class HostedContainer:
         self._online: tuple[SegmentContainer, TableSegments] | None = None
         self._came_online = trio.Event()
         self._opened = trio.Event()
-        """Event that is set when the attempt to open the container has ended, well or not."""
+        """Event that is set when the attempt to open the container has succeeded or failed."""
 
     @property
     def is_online(self) -> bool:
-        """Return whether the container serves."""
+        """Return whether the container is online."""
         return self._online is not None
 
     @property
     def is_hopeless(self) -> bool:
-        """Return whether it serves again only after an operator has repaired its data."""
+        """Return whether the container can serve again only after an operator has repaired its
+        data."""
         return self._is_hopeless
 
     @property
     def container(self) -> SegmentContainer:
-        """Return the container. Raises ``ContainerOfflineError``."""
+        """Return the container. Raises ``ContainerOfflineError`` while it is not online."""
         return self._require()[0]
 
     @property
     def tables(self) -> TableSegments:
-        """Return the container's table segments. Raises ``ContainerOfflineError``."""
+        """Return the container's table segments. Raises ``ContainerOfflineError`` while it is not
+        online."""
         return self._require()[1]
 
     @property
     def status(self) -> ContainerStatus:
-        """Return what can be told of the container now."""
+        """Return the present status of the container."""
         return ContainerStatus(
             self.container_id,
             self._state,
@@ -133,6 +150,7 @@ class HostedContainer:
             self._failure,
             self._failure_count,
             self._restart_seconds,
+            self._opening_seconds,
         )
 
     def record_opening(self) -> None:
@@ -141,9 +159,13 @@ class HostedContainer:
             self._opened = trio.Event()
         self._enter(ContainerState.STARTING)
 
-    def record_failure(self, error: Exception, restart_seconds: float, *, anew: bool) -> None:
-        """Record a failure; ``anew`` says that it is the first one since the container worked."""
+    def record_failure(
+        self, error: Exception, restart_seconds: float, *, anew: bool, is_hopeless: bool
+    ) -> None:
+        """Record a failure. ``anew`` says that it is the first failure since the container was
+        online, and ``is_hopeless`` that only an operator can help."""
         self._record_failure(error, anew=anew)
+        self._is_hopeless |= is_hopeless
         self._restart_seconds = restart_seconds
         self._enter(ContainerState.FAILED)
         self._opened.set()
@@ -166,31 +188,33 @@ class HostedContainer:
         self._since = trio.current_time()
 
     def mark_online(self, container: SegmentContainer, tables: TableSegments) -> None:
-        """Mark the container as online, with these parts."""
+        """Record that the container is online, with its table segments."""
         self._is_hopeless = False
         self._online = (container, tables)
+        self._opening_seconds = trio.current_time() - self._since
         self._enter(ContainerState.ONLINE)
         self._came_online.set()
         self._opened.set()
 
     def mark_unavailable(self) -> None:
-        """Refuse from now on. Idempotent."""
+        """Record that the container is not online any more. May be called again."""
         if self._online is not None:
             self._online = None
             self._came_online = trio.Event()
 
     async def wait_online(self) -> None:
-        """Return when the container serves."""
+        """Return when the container is online."""
         await self._came_online.wait()
 
     async def wait_opened(self) -> None:
-        """Return when the container is not being opened, or after ``OPENING_SECONDS_MAX``."""
+        """Return when the container is not being opened any more, or after
+        ``OPENING_SECONDS_MAX``."""
         if not self._opened.is_set():
             with trio.move_on_after(OPENING_SECONDS_MAX):
                 await self._opened.wait()
 
     def release(self) -> None:
-        """Stop it, and wake all that wait for it."""
+        """Stop the container, and wake all tasks that wait for it."""
         self._opened.set()
         self.scope.cancel()
 
@@ -201,13 +225,14 @@ class HostedContainer:
 
 
 def _permanent(error: BaseException) -> PermanentError | None:
-    """Return the part of the error that another attempt cannot help, or None."""
+    """Return the part of the error that another attempt would meet again, or None."""
     return next((leaf for leaf in leaf_errors(error) if isinstance(leaf, PermanentError)), None)
 
 
 class ContainerRegistry:
-    """Hosts ``container_ids`` out of ``container_count`` containers; without them those that it is
-    told to. Times are in seconds."""
+    """Hosts containers. With ``container_ids`` it hosts these until it ends; without it, ``host``
+    and ``release`` say which. ``container_count`` is that of the whole cluster. Times are in
+    seconds."""
 
     def __init__(
         self,
@@ -239,16 +264,37 @@ class ContainerRegistry:
 
     @property
     def online_count(self) -> int:
-        """Return how many containers serve."""
+        """Return the number of containers that are online."""
         return sum(hosted.is_online for hosted in self._hosted.values())
 
     def statuses(self) -> list[ContainerStatus]:
         """Return the status of each container."""
         return [hosted.status for hosted in self._hosted.values()]
 
+    def online(self) -> Iterator[tuple[int, SegmentContainer]]:
+        """Yield number and container of those that are online."""
+        for number, hosted in self._hosted.items():
+            if hosted.is_online:
+                yield number, hosted.container
+
+    def delay_reasons(self) -> list[str]:
+        """Return a sentence for each reason for which requests wait or are refused now."""
+        reasons: dict[str, None] = {}
+        offline: dict[str, list[int]] = {}
+        for hosted in self._hosted.values():
+            if hosted.is_online:
+                reasons.update(dict.fromkeys(hosted.container.delay_reasons()))
+            elif failure := hosted.status.failure:
+                offline.setdefault(failure, []).append(hosted.container_id)
+        for failure, numbers in offline.items():
+            names = ", ".join(map(str, numbers))
+            offline_are = "containers are" if len(numbers) > 1 else "container is"
+            reasons[f"{offline_are} offline ({names}): {failure}"] = None
+        return list(reasons)
+
     def hosted(self, container_id: int) -> HostedContainer:
-        """Return a container of this process by its number. Raises ``ContainerOfflineError`` for
-        another.
+        """Return the container with a number. Raises ``ContainerOfflineError`` if this process does
+        not host it.
         """
         if container_id not in self._hosted:
             raise ContainerOfflineError(f"container {container_id} is not hosted here")
@@ -265,7 +311,8 @@ class ContainerRegistry:
         return frozenset(self._hosted) | self._leaving
 
     def host(self, container_id: int) -> None:
-        """Keep a container online from now on, while ``run`` runs; do nothing when it has ended."""
+        """Keep a container online from now on, while ``run`` runs. When ``run`` has ended, do
+        nothing."""
         if self._has_ended:
             return
         assert self._nursery is not None, "it does not run"
@@ -274,7 +321,7 @@ class ContainerRegistry:
         self._nursery.start_soon(self._keep_hosted, hosted)
 
     def release(self, container_id: int) -> None:
-        """Find a container here no more, and stop it."""
+        """Stop a container. Requests do not find it from now on."""
         self._leaving.add(container_id)
         self._hosted.pop(container_id).release()
 
@@ -286,7 +333,8 @@ class ContainerRegistry:
         return hosted
 
     async def wait_opened(self, segment: str) -> None:
-        """Wait a while for a segment's container that is being opened; ``WrongHostError``."""
+        """Wait for a segment's container while it is being opened, up to ``OPENING_SECONDS_MAX``.
+        Raises ``WrongHostError``."""
         await self.find(segment).wait_opened()
 
     def container_for(self, segment: str) -> SegmentContainer:
@@ -296,7 +344,8 @@ class ContainerRegistry:
         return self.find(segment).container
 
     def tables_for(self, segment: str) -> TableSegments:
-        """Return the tables of a segment's container. Raises like ``container_for``."""
+        """Return the table segments of a segment's container. Raises the errors of
+        ``container_for``."""
         return self.find(segment).tables
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -330,7 +379,8 @@ class ContainerRegistry:
         except* (DataDirectoryError, NoContainerLeftError):
             raise
         except* Exception as group:
-            # It came together with the cancellation: another owner has taken the log, for example.
+            # The container failed while it was being stopped, for example because another owner
+            # has opened its log.
             errors = ", ".join(str(leaf) for leaf in leaf_errors(group))
             logger.info("container failed at its end", container=hosted.container_id, error=errors)
         finally:
@@ -356,16 +406,19 @@ class ContainerRegistry:
                         hosted.mark_unavailable()
             except DataDirectoryError:
                 raise
-            # Whatever it was, it was this container's: it must not take the others along.
+            # Any error ends this container alone: the others must keep serving.
             except Exception as error:
-                # One that served is opened once more: that tells what is the matter now.
-                if not was_online and (cause := _permanent(error)) is not None:
+                # A container that was online is opened again, because the error of that attempt
+                # says what the problem is now.
+                cause = None if was_online else _permanent(error)
+                if cause is not None and not isinstance(cause, StorageError):
                     self._keep_offline(hosted, cause)
                     return
                 if was_online:
                     pause = self._restart_seconds_min
-                hosted.record_failure(error, pause, anew=was_online)
-                # Errors from outside have a sentence; only our own defects need a traceback.
+                hosted.record_failure(error, pause, anew=was_online, is_hopeless=cause is not None)
+                # An expected error explains itself in a sentence. Any other is a defect, and needs
+                # a traceback.
                 ours = not all(isinstance(leaf, SegmentStoreError) for leaf in leaf_errors(error))
                 logger.error(
                     "container failed",
@@ -380,7 +433,7 @@ class ContainerRegistry:
             pause = min(2 * pause, self._restart_seconds_max)
 
     def _keep_offline(self, hosted: HostedContainer, error: PermanentError) -> None:
-        """Open the container no more."""
+        """Record that the container is not opened again, and log why."""
         hosted.record_offline(error)
         logger.error(
             "container stays offline", container=hosted.container_id, error=hosted.status.failure
@@ -389,7 +442,7 @@ class ContainerRegistry:
         self._end_without_hope(error)
 
     def _end_without_hope(self, error: Exception) -> None:
-        """Raise ``NoContainerLeftError`` when no container can be served as things are."""
+        """Raise ``NoContainerLeftError`` when every container needs an operator."""
         if self._is_fixed and all(hosted.is_hopeless for hosted in self._hosted.values()):
             reason = ", ".join(str(leaf) for leaf in leaf_errors(error))
             raise NoContainerLeftError(f"no container of this store can be opened: {reason}")

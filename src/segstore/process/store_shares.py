@@ -1,15 +1,20 @@
-"""Divides containers among several stores on one machine: a pure function.
+"""Divides containers among several stores on one machine, as a pure function.
 
-Owns: ``plan_shares``. A store takes whole journals, since one process at a time writes a journal;
-where these are not even, logs of containers have to move to new journals.
+Owns: ``plan_shares``. Only one process at a time can write a journal, so each journal is given to
+one store. If the stores would then have different numbers of containers, logs of containers have to
+move to new journals.
 
-Invariants, for every layout of journals and every count of stores up to that of the containers:
-1. Each container is in one store, and all containers of a journal are in the same one.
-2. No store has two containers more than another.
-3. A log moves only to a new journal, of which a store gets one at most. None moves to one store, to
-   as many stores as logs were moved for last, or where the journals, given out from the largest to
-   the smallest, are even.
-4. Equal layouts and counts give equal shares.
+Invariants, for each layout of journals and each number of stores up to that of the containers:
+1. Each container is in exactly one store, and all containers of a journal are in the same store.
+   Held by ``test_every_container_has_one_store_and_shares_are_even``.
+2. The numbers of containers of two stores differ by at most one. Held by
+   ``test_every_container_has_one_store_and_shares_are_even``.
+3. When a log moves, it moves to a new journal, and each store gets at most one of these. Held by
+   ``test_every_container_has_one_store_and_shares_are_even``.
+4. When all containers go to one store, no log moves. Held by
+   ``test_nothing_moves_to_one_store``.
+5. When stores start again in the same number as last time, no log moves, and each has the same
+   containers. Held by ``test_every_container_has_one_store_and_shares_are_even``.
 """
 
 from __future__ import annotations
@@ -18,28 +23,28 @@ from collections import Counter
 from dataclasses import dataclass
 
 from pravega_cluster.balance import balance_containers
-from segstore.process.data_directory import DataDirectory
+from segstore.ownership.data_directory import DataDirectory
 
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """The containers of each store, and the journals in which their logs have to be."""
+    """The containers of each store, and the journal in which each container's log has to be."""
 
     containers: tuple[tuple[int, ...], ...]
-    """Containers of each store, by the stores' numbers, in ascending order."""
+    """The containers of each store, in ascending order; the stores' numbers are the positions."""
     journals: tuple[int, ...]
-    """The journal of each container, by the containers' numbers."""
+    """The journal of each container; the containers' numbers are the positions."""
     journal_count: int
 
     @property
     def stores(self) -> tuple[int, ...]:
-        """Return the store of each container, by the containers' numbers."""
+        """Return the store of each container; the containers' numbers are the positions."""
         owners = {each: store for store, mine in enumerate(self.containers) for each in mine}
         return tuple(owners[each] for each in range(len(self.journals)))
 
 
 def plan_shares(directory: DataDirectory, store_count: int) -> Shares:
-    """Share out the containers of a data directory over the stores. Changes nothing."""
+    """Return how the containers of a data directory are divided among stores. Changes nothing."""
     container_count = directory.container_count
     assert 1 <= store_count <= container_count
     journals, journal_count = directory.journals_of_containers(), directory.journal_count
@@ -59,7 +64,8 @@ def plan_shares(directory: DataDirectory, store_count: int) -> Shares:
 
 
 def _give_journals(directory: DataDirectory, store_count: int) -> dict[int, int]:
-    """Return the store of each journal: as last time, or the largest to the smallest store."""
+    """Return the store of each journal. If there are as many stores as last time, that is the same
+    store as then; otherwise the largest journal goes to the store with the fewest containers."""
     journals = directory.journals_of_containers()
     if len(set(directory.stores)) == store_count:
         return dict(zip(journals, directory.stores, strict=True))

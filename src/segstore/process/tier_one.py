@@ -1,15 +1,22 @@
 """A journal that is opened again after it has failed.
 
-Owns: ``KeptJournal``: which opening of a journal is the one in use, and when there is another.
+Owns: ``KeptJournal``: the opening of a journal that is in use, and when the journal is opened
+again.
 
 Invariants:
-1. A journal that failed is never written again: it is closed, its files are let settle and read
-   anew, and only then containers get logs from it.
-2. Whoever holds a log of an opening that failed learns of it by ``raise_when_failed``.
-3. Nobody else is touched: other journals of the process go on.
-4. While a journal cannot be opened, ``wait_open`` tells why, and whether it is damaged.
-5. A journal that one container finds to be older than tier 2 is older for all of its containers,
-   also for those of which tier 2 has nothing: none of them is served from it.
+1. When a journal failed, it is closed, opened again and read from its files before a container gets
+   a log from it; the failed opening writes nothing more. Held by
+   ``test_a_failing_journal_takes_its_containers_offline_and_no_others``.
+2. When a journal fails, each of its containers fails by ``raise_when_failed``, and other journals
+   of the process continue. Held by
+   ``test_a_failing_journal_takes_its_containers_offline_and_no_others``.
+3. While a journal cannot be opened, ``wait_open`` raises the reason. Held by
+   ``test_a_journal_whose_disk_has_gone_is_waited_for_and_never_made_anew``. If the reason is
+   damage, the error says so. Held by
+   ``test_damage_in_one_journal_at_the_start_leaves_only_its_containers_offline``.
+4. When one container finds that a journal is older than tier 2, no container of that journal is
+   served, not even one of which tier 2 has nothing. Held by
+   ``test_an_older_journal_is_refused_however_often_it_is_started``.
 """
 
 from __future__ import annotations
@@ -30,7 +37,7 @@ logger = structlog.get_logger(__name__)
 
 
 class KeptJournal:
-    """One journal of a process, through its failures. Times are in seconds."""
+    """One journal of a process, which is opened again when it fails. Times are in seconds."""
 
     def __init__(
         self,
@@ -84,19 +91,19 @@ class KeptJournal:
             raise LogBehindError(self._reason)
 
     def stop(self) -> None:
-        """Close it, when no container needs it any more."""
+        """Close the journal. Call this when no container needs it any more."""
         self._scope.cancel()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Keep the journal open until it is stopped; a cancellation from outside counts only at
-        first.
+        """Keep the journal open until ``stop`` is called. A cancellation from outside ends this
+        only before the journal was opened for the first time.
 
-        An error of the first opening ends this, and is raised.
+        Raises the error of the first opening.
         """
         await self._run(task_status)
 
     async def run_later(self) -> None:
-        """Open and serve a journal whose first opening has failed, and may fail again."""
+        """Keep a journal open whose first opening has failed. It may fail again."""
         self._scope, self._is_later = trio.CancelScope(), True
         await trio.sleep(self._restart_seconds_min)
         await self._run(trio.TASK_STATUS_IGNORED)
@@ -131,8 +138,9 @@ class KeptJournal:
             self._journal = journal
             self._record_attempt(None)
             if not self._scope.shield:
-                # Containers that are being closed need it still. Whoever waits for the start could
-                # not be cancelled any more.
+                # From here on a cancellation from outside does not close the journal, because
+                # containers that are being closed need it. So this is the last moment at which a
+                # start can be cancelled.
                 await trio.lowlevel.checkpoint_if_cancelled()
                 self._scope.shield = True
                 task_status.started()
@@ -140,7 +148,7 @@ class KeptJournal:
                 await journal.failed.wait()
             finally:
                 self._journal = None
-        # A journal that is being closed keeps the cancellation that ended it to itself.
+        # A journal that is closed because of a cancellation does not raise it.
         await trio.lowlevel.checkpoint_if_cancelled()
         return journal.failure
 

@@ -1,37 +1,37 @@
 """Opens the storage that a process uses as tier 2.
 
-Owns: the choice by configuration, and tier 2 in a directory. ``tier_two_vendors`` has the others.
+Owns: the choice of tier 2 by the configuration, and tier 2 in a directory. ``tier_two_vendors`` has
+the other kinds.
 
 Invariants:
-1. A store whose chunks are at a location, such as S3, is not started on anything else, and a store
-   with chunks in a directory is not started on a location.
-2. Nothing in tier 2 is changed before ``process.identity`` has found that it is the store's, and
-   what was found then is what is used until the end.
+1. When the chunks of a store are at a location, such as S3, a start with another location or with a
+   directory is refused. Held by ``test_a_store_at_a_vendor_is_not_started_elsewhere``.
+2. When the chunks of a store are in a directory, a start with a location is refused. Held by
+   ``test_chunks_in_a_directory_are_not_left_behind``.
+3. When tier 2 belongs to another store, it is not changed. Held by
+   ``test_another_store_s_tier_2_is_refused``.
+4. When another directory gets the name of tier 2 while the store runs, as by a mount, the store
+   keeps using the directory that it checked at its start. Held by
+   ``test_a_tier_2_that_goes_away_meanwhile_is_not_replaced``.
 """
 
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from segstore.chunks.scan_plan import ReadableTier, TierAddress
-from segstore.chunks.system_journal import LastEpoch
 from segstore.errors import StorageConfigurationError
+from segstore.ownership.data_directory import DataDirectory
+from segstore.ownership.epoch_claims import LastEpoch
 from segstore.process.config import SegmentStoreConfig
-from segstore.process.data_directory import DataDirectory, StoreState
 from segstore.process.tier_two_vendors import (
-    StorageOfOwner,
-    TierTwo,
-    VendorSettings,
-    do_nothing,
-    for_each_journal,
     is_location,
     known_forms,
+    open_location,
     vendor_of,
 )
 from segstore.runtime.descriptors import descriptor_limit, share_out
@@ -40,17 +40,24 @@ from segstore.runtime.refused_files import reason_of
 from segstore.tiers.api import ChunkStorage, DurableDataLog, DurableDataLogFactory
 from segstore.tiers.files.doubtful_files import DoubtNotes
 from segstore.tiers.files.filesystem import FilesystemChunkStorage
+from segstore.tiers.vendor import (
+    ReadableTier,
+    StorageOfOwner,
+    TierAddress,
+    TierTwo,
+    do_nothing,
+    for_each_journal,
+)
 
-NOTE_FILE = "tier-2.toml"
-"""Name of the file in which older versions kept the location of tier 2."""
 DOUBTS_FILE = "tier-2-doubts.txt"
 
 
 @dataclass(slots=True)
 class EpochRecordingLogs:
-    """Opens logs with another factory, and notes under which epoch.
+    """Opens logs with another factory, and records the epoch of each.
 
-    ``check_log`` can ask under which epoch a log was opened last, before it is opened again.
+    ``check_log`` is called before a log is opened, with a function that returns the epoch under
+    which the log was opened last.
     """
 
     logs: DurableDataLogFactory
@@ -78,14 +85,14 @@ class EpochRecordingLogs:
 async def open_storage(
     config: SegmentStoreConfig, directory: DataDirectory, *, given: ChunkStorage | None = None
 ) -> AsyncIterator[TierTwo]:
-    """Find tier 2 as configured, for the block, unless it is ``given``.
+    """Open the tier 2 of the configuration for the block, or use the storage that is ``given``.
 
     Raises ``StorageConfigurationError`` or ``StorageUnreachableError`` with a sentence for users.
     """
     if given is not None:
         yield _given_tier(given)
         return
-    noted = last_location(directory)
+    noted = directory.tier_2
     if config.tier2 is None:
         if is_location(noted):
             raise StorageConfigurationError(
@@ -96,10 +103,9 @@ async def open_storage(
         with closing(_Directory(path, partial(doubts_of, directory))) as files:
             yield files.tier()
         return
-    vendor = vendor_of(config.tier2)
-    location = vendor.parse(config.tier2)
+    location = vendor_of(config.tier2).parse(config.tier2)
     _refuse_other_place(config, directory, noted, location)
-    async with vendor.open(location, _vendor_settings(config)) as tier:
+    async with open_location(location, config) as tier:
         yield tier
 
 
@@ -107,17 +113,17 @@ async def open_storage(
 async def open_shared_storage(
     config: SegmentStoreConfig, *, given: ChunkStorage | None = None
 ) -> AsyncIterator[TierTwo]:
-    """Find the tier 2 of a cluster, for the block, unless it is ``given``.
+    """Open the tier 2 of a cluster for the block, or use the storage that is ``given``.
 
-    No machine notes anything about it: what one has in doubt, another may have to decide. Raises
-    like ``open_storage``.
+    No machine keeps notes about writes that are in doubt, because another machine may own the
+    container next. Raises the errors of ``open_storage``.
     """
     if given is not None:
         yield _given_tier(given)
         return
     if config.tier2 is not None:
-        vendor = vendor_of(config.tier2)
-        async with vendor.open(vendor.parse(config.tier2), _vendor_settings(config)) as tier:
+        location = vendor_of(config.tier2).parse(config.tier2)
+        async with open_location(location, config) as tier:
             yield tier
         return
     if config.storage_dir is None:
@@ -137,13 +143,8 @@ def _given_tier(given: ChunkStorage) -> TierTwo:
         where=f"{type(given).__name__} of this process",
         chunks_under=lambda _: given,
         open=for_each_journal(open_given),
-        marked_by=do_nothing,
         make=do_nothing,
     )
-
-
-def _vendor_settings(config: SegmentStoreConfig) -> VendorSettings:
-    return VendorSettings(config.s3, config.hdfs)
 
 
 def name_start(
@@ -151,11 +152,13 @@ def name_start(
     boot_id: Callable[[], str] | None,
     random_bytes: Callable[[int], bytes] = os.urandom,
 ) -> str | None:
-    """Return the name of the start during which what an owner has left unfinished can be trusted.
+    """Return the name of the start to which unfinished writes of an owner belong: the next owner
+    trusts them if its start has the same name.
 
-    In a directory that is the machine's, by ``boot_id``. Where no other process can know what an
-    owner left, each start has a name of its own: at a location whose chunks may grow late, or in a
-    directory of several machines, where ``boot_id`` is None. None where there is never a doubt.
+    In a directory that only this machine uses, that is the name of the machine's start, which
+    ``boot_id`` returns. In a directory of several machines, for which ``boot_id`` is None, and at a
+    location whose chunks may grow late, each start of a process has a name of its own. Returns None
+    for a location where no write is ever in doubt.
     """
     if location is None and boot_id is not None:
         return boot_id()
@@ -165,8 +168,8 @@ def name_start(
 
 
 def doubts_of(directory: DataDirectory, journal: int) -> DoubtNotes:
-    """Return the notes about chunks of the containers whose logs are in a journal: the process that
-    has the journal has them, and no other."""
+    """Return the notes about chunks in doubt of the containers whose logs are in a journal. Only
+    the process that has the journal uses them."""
     first = directory.path / DOUBTS_FILE
     return DoubtNotes(first.with_stem(f"{first.stem}-{journal}") if journal else first)
 
@@ -176,8 +179,8 @@ def _no_doubts(journal: int) -> None:
 
 
 class _Directory:
-    """Tier 2 in a directory. The directory that was there at the start is held open, and stays in
-    use when another one gets its name, as at a mount or an unmount."""
+    """Tier 2 in a directory. It holds the directory of the start open, and keeps using it when
+    another directory gets its name, as by a mount."""
 
     def __init__(self, path: Path, doubts_of: Callable[[int], DoubtNotes | None]) -> None:
         self.path = path
@@ -190,7 +193,6 @@ class _Directory:
             where=str(self.path.absolute()),
             chunks_under=lambda _: self.unclaimed(),
             open=self.open,
-            marked_by=do_nothing,
             make=self.make,
             readable=self.readable,
         )
@@ -204,8 +206,8 @@ class _Directory:
             ) from error
 
     def unclaimed(self) -> FilesystemChunkStorage:
-        """Return the chunks before they are claimed; writes that an earlier process left in doubt
-        stay."""
+        """Return the chunks before they are claimed. Bytes that an earlier process left in doubt
+        are not removed."""
         return self._keep_open(FilesystemChunkStorage(self._held(), title=str(self.path)))
 
     async def open(self, journals: Collection[int]) -> Mapping[int, StorageOfOwner]:
@@ -228,7 +230,7 @@ class _Directory:
         return ReadableTier(TierAddress(self.path.absolute().as_uri(), store_id), chunks.locate)
 
     def _held(self) -> Path:
-        """Return a path that stays this directory, even if another one is mounted over it."""
+        """Return a path that leads to this directory even when another one is mounted over it."""
         if self._descriptor is None:
             with suppress(OSError):
                 flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
@@ -249,7 +251,7 @@ class _Directory:
 def _refuse_other_place(
     config: SegmentStoreConfig, directory: DataDirectory, noted: str, location: str
 ) -> None:
-    """Refuse to start a store on a location if its tier 2 is elsewhere."""
+    """Raise ``StorageConfigurationError`` for a location if the store's tier 2 is elsewhere."""
     if is_location(noted):
         vendor = vendor_of(noted)
         if noted != location and not (vendor.can_move and vendor is vendor_of(location)):
@@ -264,28 +266,3 @@ def _refuse_other_place(
                 f"data directory {directory.path} has its tier 2 in {path}: it cannot be moved"
                 f" to {location}; start without --tier2 or with another --data-dir"
             )
-
-
-def last_location(directory: DataDirectory) -> str:
-    """Return where tier 2 was at the last start, or an empty string if that is unknown. Blocks."""
-    if directory.tier_2 or directory.state is not StoreState.OLDER:
-        return directory.tier_2
-    note = read_older_location(directory)
-    return note[0] if note is not None else ""
-
-
-def read_older_location(directory: DataDirectory) -> tuple[str, str] | None:
-    """Return the location in S3 of an older version's tier 2, and its store's id; None without one.
-    Blocks."""
-    path = directory.path / NOTE_FILE
-    try:
-        fields = tomllib.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        return None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise StorageConfigurationError(f"{path} cannot be read: {error}") from error
-    match fields:
-        case {"format_version": 1, "location": str(location), "store_id": str(store_id)}:
-            return location, store_id
-        case _:
-            raise StorageConfigurationError(f"{path} is damaged or of another version: {fields}")

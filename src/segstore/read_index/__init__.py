@@ -1,1 +1,1 @@
-"""The read index: where each byte of a segment can be read from, and who waits for more."""
+"""The read index: the places of a segment's bytes, and the reads that wait for more bytes."""

@@ -1,9 +1,11 @@
 """Bytes of segments that a recovery left in the log.
 
-Owns: reading them from there, and checking them.
+Owns: reading these bytes from the log, and comparing them with the checksums that the recovery
+computed.
 
 Invariants:
-1. What is returned has the sums that the log's entries had when they were checked as a whole.
+1. When the log was damaged after the recovery, a read raises ``DataLogCorruptError`` instead of
+   returning the damaged bytes. Held by ``test_damage_behind_a_recovery_is_told_and_never_read``.
 """
 
 from __future__ import annotations
@@ -21,8 +23,7 @@ class LoggedBytes:
         self._log = log
 
     async def read(self, index: SegmentReadIndex, offset: int, end: int) -> bytes:
-        """Return bytes from ``offset`` on, fewer than up to ``end`` where the log does not have
-        them.
+        """Return the bytes from ``offset`` to ``end``, or as many of the first ones as the log has.
 
         Raises ``DataLogError``.
         """

@@ -3,11 +3,24 @@
 Owns: the read indexes of all segments of one container.
 
 Invariants:
-1. Only committed bytes are served.
-2. A parked read costs no task; it ends by data, seal, deletion or the container's stop.
-3. Each read is completed exactly once, unless it is cancelled; few of those that wait for the same
-   bytes in one turn of the event loop.
-4. The cache is told of what tier 2 has before anything of it may be evicted.
+1. While an append is not durable, no read returns its bytes. Held by
+   ``test_an_append_is_not_visible_before_it_completes``.
+2. A read at the end of a segment waits without a task of its own, and is completed exactly once
+   unless it is cancelled. Held by ``test_a_parked_read_costs_no_task_and_ends_once``.
+3. When the container stops, each waiting read is completed with an empty result. Held by
+   ``test_every_waiting_read_is_answered_when_the_container_stops``.
+4. When many reads wait for the same bytes, at most ``WOKEN_MAX`` are completed before other tasks
+   run. Held by ``test_many_parked_reads_are_answered_in_several_turns``.
+5. When the cache is full, bytes that tier 2 lacks are not evicted. Held by
+   ``test_only_flushed_data_is_evicted``.
+
+A segment has 2,500,000 bytes: tier 2 has the first 2,000,000, the cache the last 500,000.
+
+    read 1,000 bytes at 2,400,000   the cache has them: completes at once
+    read 4,000 bytes at 100         reads 100 to 1,048,576 from tier 2, keeps them in the cache
+    read 4,000 bytes at 4,100       the cache has them; reads 1,048,576 to 2,000,000 ahead, because
+                                    the reader continues where its last read ended
+    read 1,000 bytes at 2,500,000   waits; an append of 10 bytes completes it with 10 bytes
 """
 
 from __future__ import annotations
@@ -23,6 +36,7 @@ from segstore.api import HasRoom, OnRead, ReadHandle, ReadResult, ask_again
 from segstore.cache.manager import CacheManager
 from segstore.chunks.api import SegmentStorage
 from segstore.errors import (
+    BytesLostError,
     ContainerOfflineError,
     InvalidRequestError,
     NoSuchSegmentError,
@@ -42,7 +56,8 @@ WOKEN_MAX: Final = 500
 
 
 class ReadIndex:
-    """The read indexes of one container. ``now`` is a steady clock, in seconds."""
+    """The read indexes of one container. ``now`` returns the time of a monotonic clock, in
+    seconds."""
 
     def __init__(
         self,
@@ -55,23 +70,23 @@ class ReadIndex:
         self._cache_manager = cache_manager
         self._now = now
         self._indexes: dict[int, SegmentReadIndex] = {}
-        # Those with bytes that tier 2 does not have, or is not known to have.
+        # Segments with bytes that tier 2 lacks, or may lack.
         self._unstored: dict[int, SegmentReadIndex] = {}
         self._storage_reads = StorageReads(cache_manager, storage, self._read_again, log)
         self._closed = False
         self._nursery: trio.Nursery | None = None
-        # Reads that are not parked any more and have not been answered.
+        # Reads whose bytes have come, but which have not been completed yet.
         self._woken: deque[tuple[SegmentReadIndex, WaitingRead]] = deque()
 
     def start(self, nursery: trio.Nursery) -> None:
-        """Start the tasks for reads of tier 2, and the one that keeps the cache small, in
-        ``nursery``."""
+        """Run reads of tier 2, and the task that evicts from the cache, in ``nursery``."""
         self._nursery = nursery
         self._storage_reads.start(nursery)
         nursery.start_soon(self._keep_cache)
 
     def close(self) -> None:
-        """Free the cache and answer every waiting read with an empty result. Idempotent."""
+        """Free the container's part of the cache, and complete each waiting read with an empty
+        result. A second call does nothing."""
         if self._closed:
             return
         self._closed = True
@@ -86,7 +101,8 @@ class ReadIndex:
         self._unstored.clear()
 
     async def _keep_cache(self) -> None:
-        """Advance the time of the cache, which all containers share, and evict what is due."""
+        """Advance the generations of the cache, which all containers share, and evict entries above
+        its target."""
         manager = self._cache_manager
         while True:
             manager.advance(self._now())
@@ -97,25 +113,26 @@ class ReadIndex:
             await trio.sleep_until(next_look(manager.policy.generation_seconds))
 
     def record_flush_begun(self, segment_id: int) -> None:
-        """Record that the bytes of a segment, up to now, are being written to tier 2."""
+        """Record that all present bytes of a segment are being written to tier 2: later appends
+        begin a new cache entry, so that the flushed entries can be evicted."""
         index = self._indexes.get(segment_id)
         if index is not None:
             index.entries.end_last()
 
     def record_flushed(self) -> None:
-        """Record that more bytes are in tier 2: what was kept for that reason may be evicted."""
+        """Record that tier 2 has more bytes of some segments: their entries may be evicted now."""
         for segment_id, index in list(self._unstored.items()):
             if index.set_stored_length(index.segment.storage_length):
                 del self._unstored[segment_id]
 
     def record_segment_flushed(self, segment: SegmentMetadata) -> None:
-        """Record for one segment that more bytes are in tier 2, without waiting for the others."""
+        """Record that tier 2 has more bytes of one segment."""
         index = self._unstored.get(segment.segment_id)
         if index is not None and index.set_stored_length(segment.storage_length):
             del self._unstored[segment.segment_id]
 
     def index_of(self, segment: SegmentMetadata) -> SegmentReadIndex:
-        """Return the segment's index; make it when it is first needed."""
+        """Return the segment's index; create it at the first call."""
         index = self._indexes.get(segment.segment_id)
         if index is None:
             index = SegmentReadIndex(segment, self._cache_manager.generations)
@@ -123,9 +140,8 @@ class ReadIndex:
         return index
 
     def is_idle(self, segment: SegmentMetadata) -> bool:
-        """Return whether no read waits for the segment's bytes, and tier 2 has them all in their
-        place.
-        """
+        """Return whether no read waits for the segment's bytes, and tier 2 has all of them under
+        the segment's own name."""
         index = self._indexes.get(segment.segment_id)
         return index is None or not (
             index.tail_reads
@@ -136,7 +152,7 @@ class ReadIndex:
         )
 
     def append(self, segment: SegmentMetadata, offset: int, data: Buffer) -> None:
-        """Add committed bytes, and answer the reads that wait for them."""
+        """Add committed bytes to the cache, and complete the reads that wait for them."""
         index = self._indexes.get(segment.segment_id) or self.index_of(segment)
         index.entries.append(offset, data)
         self._unstored[segment.segment_id] = index
@@ -144,13 +160,15 @@ class ReadIndex:
             self._wake(index)
 
     def append_logged(self, segment: SegmentMetadata, piece: Piece) -> None:
-        """Add committed bytes that stay where they are in the log, while recovering."""
+        """Record, during a recovery, the place in the log of committed bytes that are not put into
+        the cache."""
         index = self.index_of(segment)
         index.add_logged(piece)
         self._unstored[segment.segment_id] = index
 
     def merge(self, target: SegmentMetadata, source: SegmentMetadata, offset: int) -> None:
-        """Make the source's bytes readable in the target before they have moved there."""
+        """Make the bytes of a merged segment readable in the target from ``offset`` on, while tier
+        2 still has them under the source's name."""
         index = self.index_of(target)
         if source.length and target.storage_length < offset + source.length:
             index.redirects.append(Redirect(offset, source.length, source))
@@ -158,9 +176,8 @@ class ReadIndex:
         self._answer_tail_reads(source, NoSuchSegmentError(source.name))
 
     def merge_stored(self, target: SegmentMetadata, source: SegmentMetadata) -> None:
-        """Move the entries of merged bytes to the target: tier 2 has the bytes in the target's
-        place.
-        """
+        """Move the cache entries of a merged segment to the target, because tier 2 has the bytes
+        under the target's name now."""
         index = self.index_of(target)
         moved = [entry for entry in index.redirects if entry.source is source]
         source_index = self._indexes.get(source.segment_id)
@@ -172,17 +189,19 @@ class ReadIndex:
         self.delete(source)
 
     def seal(self, segment: SegmentMetadata) -> None:
-        """Answer the reads that wait for more data of a segment: none will come."""
+        """Complete the reads that wait for more data of a segment with ``SegmentSealedError``."""
         self._answer_tail_reads(segment, SegmentSealedError(segment.name))
 
     def truncate(self, segment: SegmentMetadata) -> None:
-        """Free what lies before the start offset and is in no one's way."""
+        """Free the cache entries before the start offset, as far as the storage writer does not
+        need them any more."""
         index = self._indexes.get(segment.segment_id)
         if index is not None:
             index.entries.drop_before(min(segment.start_offset, segment.storage_length))
 
     def delete(self, segment: SegmentMetadata) -> None:
-        """Free the segment's cache and answer who waits for its data."""
+        """Free the segment's cache entries, and complete its waiting reads with
+        ``NoSuchSegmentError``."""
         self._unstored.pop(segment.segment_id, None)
         index = self._indexes.pop(segment.segment_id, None)
         if index is not None:
@@ -190,14 +209,15 @@ class ReadIndex:
                 read.complete(NoSuchSegmentError(segment.name), None)
 
     def cached(self, segment: SegmentMetadata, *, offset: int, length: int) -> bytes:
-        """Return bytes that are not in tier 2 yet, for the storage writer."""
+        """Return up to ``length`` bytes from the cache, for the storage writer; empty if the cache
+        does not have the byte at ``offset``."""
         return self.index_of(segment).entries.gather(offset, length, False)
 
     async def unstored(self, segment: SegmentMetadata, *, offset: int, length: int) -> bytes:
-        """Return bytes from ``offset`` on that are not in tier 2 yet, wherever they are.
+        """Return up to ``length`` bytes from ``offset`` on that tier 2 lacks, from the cache or the
+        log; empty if neither has them.
 
-        Fewer than ``length`` where they are in several places, none when nothing has them. Raises
-        ``ContainerOfflineError`` when the cache is free already.
+        Raises ``ContainerOfflineError`` when the container has stopped.
         """
         if self._closed:
             raise ContainerOfflineError("the container has stopped")
@@ -296,11 +316,13 @@ class ReadIndex:
     ) -> ReadHandle | None:
         def translate(error: SegmentStoreError | None, result: ReadResult | None) -> None:
             if error is not None and redirect not in index.redirects:
-                # The bytes moved to the target while the source was asked for them.
+                # The bytes moved to the target while they were read from the source.
                 self._read(index.segment, offset, length_max, at_tail, on_complete, has_room)
                 return
+            if isinstance(error, BytesLostError):
+                error = error.moved_to(index.segment.name, redirect.offset)
             if result is not None:
-                # Without data it tells the reader to ask again.
+                # A result without data tells the reader to ask again.
                 is_last = offset + len(result.data) == index.segment.length
                 at_tail_now = at_tail or not result.data
                 result = ReadResult(offset, result.data, at_tail_now, False, is_last)
@@ -313,9 +335,8 @@ class ReadIndex:
     def _read_again(
         self, index: SegmentReadIndex, read: WaitingRead, error: SegmentStoreError | None
     ) -> None:
-        """Read once more after tier 2 failed, or did not have the bytes where they were a moment
-        ago.
-        """
+        """Complete a read that tier 2 did not answer: with ``error``, with an error that follows
+        from the segment's present state, or by another read."""
         segment = index.segment
         if index.is_dropped:
             read.complete(NoSuchSegmentError(segment.name), None)
@@ -342,13 +363,13 @@ class ReadIndex:
                 start_offset = segment.start_offset
                 read.complete(SegmentTruncatedError(segment.name, start_offset=start_offset), None)
             elif not read.postpone_without_room():
-                # The handle stays the reader's: a cancel still works while tier 2 is asked.
+                # The reader still has the handle of this read: it can cancel while tier 2 is read.
                 self._read(
                     segment, read.offset, read.length_max, True, read.complete, read.has_room
                 )
 
     async def _answer_woken(self) -> None:
-        """Answer reads that were too many for one step of the event loop."""
+        """Complete the reads that were too many for one step of the event loop."""
         while self._woken:
             await trio.lowlevel.checkpoint()
             for _ in range(min(WOKEN_MAX, len(self._woken))):

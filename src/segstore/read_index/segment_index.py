@@ -1,14 +1,17 @@
 """The places of one segment's bytes, and the reads that wait for more of them.
 
-Owns: a segment's cached entries, its redirects to merged segments, the places of bytes that only
-the log has, its parked reads, the reads of tier 2 or of the log that are under way for it, and what
-they brought that lies beside the cache.
+Owns, for one segment: the cache entries; the *redirects*, which are ranges whose bytes tier 2 still
+has under the name of a merged segment, sorted by offset; the places of bytes that only the log has;
+the *fetches*, which are reads of tier 2 or the log under way; the *tail reads*, which wait for
+appends; and the blocks of history outside the cache.
 
 Invariants:
-1. Every byte from the storage length up to the length lies in an entry, in the log, or behind a
-   redirect to a merged segment. Only a recovery leaves bytes in the log alone.
-2. Redirects do not overlap and are sorted by offset.
-3. Reads of tier 2 or of the log that are under way, and blocks of history, do not overlap.
+1. Each byte that tier 2 lacks is read from the cache or the log, also after restarts. Held by
+   ``test_random_lives_lose_and_double_nothing``.
+2. After a merge, the bytes of the source are read in the target, before and after tier 2 has moved
+   them. Held by ``test_a_redirect_shows_a_merged_segments_bytes_until_they_have_moved``.
+3. When a range is cached or being read, a new read of tier 2 ends before it, so that no range is
+   read twice. Held by ``test_what_is_unknown_ends_at_what_is_cached_fetched_or_not_stored``.
 """
 
 from __future__ import annotations
@@ -30,13 +33,13 @@ from segstore.errors import SegmentStoreError
 from segstore.model.metadata import SegmentMetadata
 
 READ_ENDS_MAX: Final = 64
-"""Maximum number of offsets that are remembered up to which a reader has read."""
+"""Maximum number of remembered offsets at which reads of history ended."""
 
 _offset_of = attrgetter("offset")
 
 
 class Redirect:
-    """A range whose bytes still belong to the segment that was merged here."""
+    """A range whose bytes have to be read from the merged segment ``source``."""
 
     __slots__ = ("length", "offset", "source")
 
@@ -47,7 +50,7 @@ class Redirect:
 
 
 class WaitingRead:
-    """A read that is answered later. ``on_complete`` is None once it is answered or cancelled."""
+    """A read that is completed later. ``on_complete`` is None once it is completed or cancelled."""
 
     __slots__ = ("_parked", "has_room", "length_max", "offset", "on_complete")
 
@@ -66,27 +69,30 @@ class WaitingRead:
         self._parked = parked
 
     def cancel(self) -> None:
-        """Forget the read; what tier 2 returns for it still goes to the cache."""
+        """Cancel the read: ``on_complete`` is not called. Bytes that are being read from tier 2
+        still go to the cache."""
         self.on_complete = None
         if self._parked is not None:
             self._parked.pop(self, None)
 
     def postpone_without_room(self) -> bool:
-        """Tell the reader to ask again if it has no room now; return whether it was told."""
+        """Complete the read with the request to ask again, if the reader's connection has no room
+        for a result. Return whether that was done."""
         if self.has_room is None or self.on_complete is None or self.has_room():
             return False
         self.complete(None, ask_again(self.offset))
         return True
 
     def complete(self, error: SegmentStoreError | None, result: ReadResult | None) -> None:
-        """Answer the read, unless it was cancelled."""
+        """Complete the read, unless it was cancelled."""
         on_complete, self.on_complete = self.on_complete, None
         if on_complete is not None:
             on_complete(error, result)
 
 
 class Fetch:
-    """A read of tier 2 or of the log that is under way, and who waits for what it brings."""
+    """A read of tier 2 or of the log that is under way, and the reads that wait for its bytes.
+    ``promised`` is the room, in bytes, that is reserved among the blocks of history."""
 
     __slots__ = ("end", "offset", "promised", "waiters")
 
@@ -99,12 +105,13 @@ class Fetch:
 
     @property
     def is_unwanted(self) -> bool:
-        """Return whether all reads that waited are cancelled; a fetch in advance never had any."""
+        """Return whether all reads that waited for the fetch are cancelled. A fetch that reads
+        ahead has no waiting reads and counts as wanted."""
         return bool(self.waiters) and all(read.on_complete is None for read in self.waiters)
 
 
 class SegmentReadIndex:
-    """One segment's entries, redirects, parked reads and fetches."""
+    """The places of one segment's bytes, its fetches and its waiting reads."""
 
     __slots__ = (
         "_passed",
@@ -130,25 +137,24 @@ class SegmentReadIndex:
         self.is_dropped = False
 
     def add_logged(self, piece: Piece) -> None:
-        """Record where in the log bytes are that neither cache nor tier 2 has."""
+        """Record the place in the log of bytes that neither the cache nor tier 2 has."""
         if self.logged is None:
             self.logged = LoggedPieces()
         self.logged.add(*piece)
 
     def logged_end(self, offset: int) -> int:
-        """Return where the contiguous bytes from ``offset`` on end that the log has."""
+        """Return the offset up to which the log has all bytes from ``offset`` on."""
         return offset if self.logged is None else self.logged.contiguous_end(offset)
 
     @property
     def fetched_end(self) -> int:
-        """Return the end of what tier 2 or the log can be asked for."""
+        """Return the offset up to which bytes can be read from tier 2 or the log."""
         stored = self.segment.storage_length
         return stored if self.logged is None else max(stored, self.logged.end)
 
     def set_stored_length(self, stored_length: int) -> bool:
-        """Record that tier 2 has all bytes up to an offset; return whether nothing waits for
-        more.
-        """
+        """Record that tier 2 has all bytes up to ``stored_length``. Return whether cache and log
+        have no bytes that tier 2 lacks."""
         all_stored = self.entries.set_stored_length(stored_length)
         if self.logged is None:
             return all_stored
@@ -159,7 +165,7 @@ class SegmentReadIndex:
         return all_stored
 
     def redirect_at(self, offset: int) -> Redirect | None:
-        """Return the merged range that covers ``offset``, if its bytes have not moved yet."""
+        """Return the redirect that covers ``offset``, or None."""
         position = bisect_right(self.redirects, offset, key=_offset_of) - 1
         if position < 0:
             return None
@@ -167,14 +173,14 @@ class SegmentReadIndex:
         return redirect if offset < redirect.offset + redirect.length else None
 
     def fetch_at(self, offset: int) -> Fetch | None:
-        """Return the read of tier 2 that will bring the byte at ``offset``, or None."""
+        """Return the fetch that covers ``offset``, or None."""
         for fetch in self.fetches:
             if fetch.offset <= offset < fetch.end:
                 return fetch
         return None
 
     def block_at(self, offset: int) -> HistoryBlock | None:
-        """Return the block of history that has the byte at ``offset``."""
+        """Return the block of history that has the byte at ``offset``, or None."""
         return block_at(self.blocks, offset)
 
     def add_read_end(self, end: int) -> None:
@@ -184,18 +190,15 @@ class SegmentReadIndex:
             del self._passed[next(iter(self._passed))]
 
     def remove_read_end(self, offset: int) -> bool:
-        """Return whether a read from ``offset`` on continues an earlier one, and forget the earlier
-        one.
-        """
+        """Return whether an earlier read of history ended at ``offset``, and forget that it did."""
         if offset in self._passed:
             del self._passed[offset]
             return True
         return False
 
     def unknown_end(self, offset: int) -> int:
-        """Return where the bytes from ``offset`` on end that are neither cached nor being fetched.
-
-        All of them are in tier 2, or all are in the log.
+        """Return the end of the range from ``offset`` on in which no byte is cached, in a block of
+        history or being fetched. The range is all in tier 2, or all in the log.
         """
         end = self.segment.storage_length
         if offset >= end:
@@ -210,10 +213,8 @@ class SegmentReadIndex:
         return end if kept_from is None else min(end, kept_from)
 
     def known_end(self, offset: int, limit: int) -> int:
-        """Return where the bytes from ``offset`` on end that are cached, kept or being fetched.
-
-        The search stops at ``limit``.
-        """
+        """Return the end of the range from ``offset`` on in which each byte is cached, in a block
+        of history or being fetched. The search stops at ``limit``."""
         position = self.entries.cached_end(offset, limit)
         while position < limit:
             known = self.fetch_at(position) or self.block_at(position)
@@ -223,13 +224,13 @@ class SegmentReadIndex:
         return position
 
     def remove_tail_reads(self) -> list[WaitingRead]:
-        """Remove and return the waiting tail reads; the caller answers each."""
+        """Remove and return the waiting tail reads; the caller completes each."""
         parked = list(self.tail_reads)
         self.tail_reads.clear()
         return parked
 
     def drop(self, history: HistoryBlocks) -> list[WaitingRead]:
-        """Free everything; return the reads that wait, for the caller to answer."""
+        """Free all entries and blocks. Return the waiting reads; the caller completes each."""
         self.is_dropped = True
         self.entries.clear()
         for block in list(self.blocks):

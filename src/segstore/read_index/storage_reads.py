@@ -1,16 +1,24 @@
-"""Reads of what is not in the cache: it comes from tier 2, in large pieces and ahead of time, or
-after a recovery from the log.
+"""Reads bytes that are not in the cache, from tier 2, or after a recovery from the log.
 
-Owns: the reads of tier 2 and of the log that are under way for one container.
+Owns: the reads of tier 2 and of the log that are under way for one container, and which bytes are
+read ahead. *History* is what readers get from tier 2, as opposed to recently appended bytes.
 
 Invariants:
-1. A byte is read from there by one read at a time; who wants it meanwhile waits for the same.
-2. At most READS_MAX reads are under way; those ahead of time only start while half of them are
-   free, and only when the cache has room for history.
-3. What is read never pushes appended data out of the cache: without room for history it goes to
-   who waits, and nowhere else. What tier 2 lends memory for never goes to the cache: it is kept as
-   it is, and a reply is sent from there.
-4. Where a read goes on from the end of an earlier one, what follows is read ahead.
+1. When several readers want a range at the same time, tier 2 is read once. Held by
+   ``test_readers_of_the_same_range_share_one_read_of_tier_2``.
+2. At most ``READS_MAX`` reads of tier 2 are under way in a container. Held by
+   ``test_reads_of_tier_2_are_bounded``.
+3. When a reader reads more history than the cache can hold, appended bytes stay in the cache. Held
+   by ``test_history_does_not_push_the_tail_out_of_the_cache``.
+4. When the cache has no room for history, a read of tier 2 fetches only what the reader asked for,
+   and nothing is kept. Held by
+   ``test_without_room_history_is_read_all_the_same_and_no_further_than_asked``.
+5. When tier 2 returns a view of memory of its own, the bytes are sent from there and are not copied
+   to the cache. Held by
+   ``test_lent_history_is_sent_from_where_it_is_and_never_enters_the_cache``.
+6. When a reader continues where an earlier read ended, the next bytes are read ahead; a reader that
+   jumps causes none of that. Held by
+   ``test_reading_on_reads_ahead_and_reading_here_and_there_does_not``.
 """
 
 from __future__ import annotations
@@ -29,17 +37,20 @@ from segstore.read_index.segment_index import Fetch, SegmentReadIndex, WaitingRe
 from segstore.tiers.api import Buffer
 
 ALIGNMENT_BYTES: Final = 1024 * 1024
-"""Number of bytes at whose multiples reads end (the original's alignment), so that readers share
-them."""
+"""Alignment, in bytes: reads of tier 2 end at multiples of it, so that readers of the same history
+share them. The original has the same."""
 READ_AHEAD_BYTES: Final = 4 * ALIGNMENT_BYTES
-"""Number of bytes behind a read of history that are fetched in advance."""
+"""Maximum number of bytes that are read ahead of a reader."""
 READS_MAX: Final = 16
+"""Maximum number of reads of tier 2 at a time. Reads ahead start only while half of them are
+free."""
 
 ReadAgain = Callable[[SegmentReadIndex, WaitingRead, SegmentStoreError | None], None]
 
 
 class StorageReads:
-    """One per container. ``read_again`` gets the reads that tier 2 has not answered."""
+    """The reads of tier 2 of one container. ``read_again`` is called for each read that a fetch did
+    not answer, with the error of the fetch, if it had one."""
 
     def __init__(
         self,
@@ -54,7 +65,7 @@ class StorageReads:
         self._read_again = read_again
         self._slots = trio.Semaphore(READS_MAX)
         self._blocks = cache_manager.history_blocks
-        # Found out by the first long read.
+        # True once a read has returned a view of tier 2's own memory.
         self._lends = False
         self._nursery: trio.Nursery | None = None
 
@@ -79,7 +90,8 @@ class StorageReads:
         on_complete: OnRead,
         has_room: HasRoom | None = None,
     ) -> WaitingRead:
-        """Read from tier 2 or from the log, one of which has the byte at ``offset``."""
+        """Read from tier 2 or from the log; one of them has the byte at ``offset``. Return the
+        handle of the read, which is completed later."""
         read = WaitingRead(offset, length_max, on_complete, has_room=has_room)
         fetch = index.fetch_at(offset)
         if fetch is None:
@@ -96,7 +108,8 @@ class StorageReads:
         return read
 
     def read_kept(self, index: SegmentReadIndex, offset: int, length_max: int) -> memoryview | None:
-        """Return what is kept beside the cache from ``offset`` on, and read ahead what follows."""
+        """Return up to ``length_max`` bytes from a block of history, and read ahead of the reader;
+        None if no block has the byte at ``offset``."""
         block = index.block_at(offset) if index.blocks else None
         if block is None:
             return None
@@ -109,9 +122,8 @@ class StorageReads:
         return data
 
     def read_ahead(self, index: SegmentReadIndex, offset: int) -> None:
-        """Fetch what follows ``offset``, so that a reader of history finds it at its next
-        request.
-        """
+        """Fetch bytes after ``offset``, so that the next read of a reader that ended there need not
+        wait."""
         limit = min(offset + READ_AHEAD_BYTES, index.fetched_end)
         position = index.known_end(offset, limit)
         if (
@@ -144,11 +156,12 @@ class StorageReads:
                 if not fetch.is_unwanted:
                     data = await self._read(index, offset, fetch.end)
         except SegmentStoreError as error:
-            # No reader waits for a read in advance that fails: the next request meets the error.
+            # When a read ahead fails, no reader waits for it; the next request reads again.
             failure = error
         finally:
             self._blocks.redeem(fetch.promised)
-        # This is not reached when the container stops: closing answers the reads that wait.
+        # When the container stops, this task is cancelled before this line; closing the index
+        # completes the waiting reads.
         index.fetches.remove(fetch)
         if data and offset >= segment.start_offset and not index.is_dropped:
             self._keep(index, offset, data)
@@ -157,7 +170,7 @@ class StorageReads:
         if fetch.is_unwanted:
             return
         for read in fetch.waiters:
-            # The bytes may have been truncated, merged or deleted away meanwhile: look again.
+            # The bytes may have been truncated, merged or deleted meanwhile.
             self._read_again(index, read, failure)
 
     def _keep(self, index: SegmentReadIndex, offset: int, data: Buffer) -> None:
@@ -176,7 +189,7 @@ class StorageReads:
             except SegmentStoreError:
                 if offset >= segment.storage_length:
                     raise
-            # Meanwhile it was flushed to tier 2, and the log was truncated.
+            # The range was flushed meanwhile, and the log was truncated: read it from tier 2.
         length = min(end, segment.storage_length) - offset
         return await self._storage.read(segment.storage_name, offset=offset, length=length)
 
@@ -188,7 +201,7 @@ class StorageReads:
                 continue
             start = read.offset - fetch.offset
             if start >= len(data):
-                # It was cut short: at the end of a chunk, or of what tier 2 had by then.
+                # The fetch returned fewer bytes: a chunk ended, or tier 2 had no more.
                 self._read_again(index, read, None)
                 continue
             wanted = data[start : start + read.length_max]

@@ -1,30 +1,44 @@
 """Saves the data of a container whose log or chunks are incomplete.
 
-Owns: ``Salvage``. It makes a container's metadata anew from the readable part of its log, the last
-copy of its metadata in tier 2, and the chunks in tier 2; and it tells what was lost.
+Owns: ``Salvage``, which makes new metadata of a container from the readable part of its log, the
+last copy of its metadata in tier 2, and the chunks in tier 2, and which reports the losses. It
+takes the same steps for a plan and for a recovery; only ``SegmentPieces`` knows whether bytes are
+written.
 
 Invariants:
-1. Bytes in tier 2 are kept. Bytes of the log are added where they follow without a gap.
-2. A segment ends behind its last byte that still exists. Bytes behind a gap at the end are dropped,
-   and this is told. A gap before existing chunks stays, and is told: reads there fail.
-3. All segments are active in the result, so that no record elsewhere has to be right.
-4. Planning and doing take the same steps: only the storage differs.
+1. When tier 2 lacks bytes that the log has, they are added; bytes in tier 2 stay where they are.
+   Held by ``test_a_gap_in_tier_2_is_filled_from_the_journal``.
+2. When bytes are neither in tier 2 nor in the log, they are reported and recorded as lost: reads of
+   them fail, and events before and after them stay at their offsets. Held by
+   ``test_events_on_both_sides_of_a_gap_are_kept_where_they_were``.
+3. A segment does not end before a length that clients were told. Held by
+   ``test_the_record_of_chunks_proves_an_end_without_the_last_chunk_and_the_journal``. Nor does it
+   end before its start offset. Held by ``test_a_segment_never_ends_below_its_truncation``.
+4. Missing bytes before the start offset are not reported. Held by
+   ``test_a_gap_before_the_truncation_is_no_loss``.
+5. When the segment of a transaction has lost bytes, it still begins at 0, because only such a
+   segment can be merged. If it has lost all bytes, it is removed, and a commit takes it for merged.
+   Held by ``test_what_is_left_of_a_transaction_can_be_merged``.
+6. Inactive segments are active in the result, because their records may be damaged. Held by
+   ``test_inactive_segments_come_back_without_a_journal``.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final
 
 from _fast.btree.tree import FOOTER_BYTES, Footer
 from _fast.log.data_frame import DataFrame, FrameDamagedError, FrameReader
 from pravega_wire.codec import HEADER as EVENT_HEADER
+from pravega_wire.names import parent_segment_name
 from segstore.attributes.attribute_index import attribute_segment_name
 from segstore.chunks.chunk_metadata import ChunkMetadata
-from segstore.chunks.chunked import ChunkedSegmentStorage
-from segstore.chunks.records import StoredSegment
-from segstore.errors import ChunkNotFoundError, DataLogCorruptError, StorageError
+from segstore.errors import DataLogCorruptError
 from segstore.model.attributes import (
     ATTRIBUTE_SEGMENT_PERSIST_SEQ_NO,
     ATTRIBUTE_SEGMENT_ROOT_POINTER,
@@ -48,20 +62,25 @@ from segstore.model.operations import (
     MapOperation,
     MergeOperation,
     Operation,
-    TruncateOperation,
     decode_operation,
 )
 from segstore.model.segment_record import RecordDamagedError, SegmentRecord, decode_record
+from segstore.repair.pieces import Range, SegmentPieces, found_length
 from segstore.tables.entries import (
     HEADER_BYTES,
     KEY_BYTES_MAX,
     EntryHead,
     TableDataError,
+    encode_entry,
+    parse_entries,
     parse_head,
 )
-from segstore.tiers.api import LOG_ENTRY_BYTES_MAX, Buffer, ChunkStorage
+from segstore.tiers.api import LOG_ENTRY_BYTES_MAX
 
 READ_BYTES: Final = 4 * 1024 * 1024
+SEARCHED_BYTES: Final = 9 * 1024 * 1024
+"""Number of bytes after a gap in which the beginning of an event is searched; the longest event is
+shorter."""
 _HEAD_BYTES_MAX: Final = HEADER_BYTES + KEY_BYTES_MAX
 _MAGIC: Final = b"SegBTree"
 _INDEX_SUFFIX: Final = "$attributes.index"
@@ -74,13 +93,14 @@ _INDEX_STATE: Final = (
     ATTRIBUTE_SEGMENT_ROOT_POINTER,
     ATTRIBUTE_SEGMENT_PERSIST_SEQ_NO,
 )
-"""The attributes that tell how far a table is indexed: without them the whole table is read again.
-"""
+"""The attributes that say how far a table is indexed. Without them, the next use of the table
+indexes all of its entries."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The loss or change of ``length`` bytes of one segment from ``offset`` on."""
+    """The loss or change of ``length`` bytes of one segment from ``offset`` on; ``what`` says
+    which."""
 
     container_id: int
     segment: str
@@ -93,114 +113,20 @@ Entries = Callable[[], AsyncIterator[bytes]]
 """Reads the log from its beginning."""
 
 
-# ---- What is left of chunks ----------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class ChunkLosses:
-    """The bytes that the metadata of chunks have and the chunks lack."""
-
-    shortened: dict[str, StoredSegment] = field(default_factory=dict)
-    """The records of segments that end earlier than they did."""
-    findings: list[Finding] = field(default_factory=list)
-
-
-def find_chunk_losses(
+def find_missing_chunks(
     container_id: int, metadata: ChunkMetadata, lengths: Mapping[str, int]
-) -> ChunkLosses:
-    """Compare chunk metadata with the lengths of the chunks that are there, by name."""
-    losses = ChunkLosses()
+) -> list[Finding]:
+    """Return the ranges of segments that are missing, because ``lengths``, by the names of existing
+    chunks, lacks a recorded chunk or has a shorter one."""
+    missing: list[Finding] = []
     for segment in metadata.segment_names():
-        record = metadata.get(segment)
-        assert record is not None
-        kept = list(record.chunks)
-        while kept and kept[-1].length and not lengths.get(kept[-1].name):
-            kept.pop()
-        if kept and (found := lengths.get(kept[-1].name, 0)) < kept[-1].length:
-            kept[-1] = kept[-1].cut(found)
-        if kept != list(record.chunks):
-            end = record.chunks[0].start
-            shortened = replace(record, chunks=tuple(kept), end_without_chunks=end)
-            losses.shortened[segment] = shortened
-            losses.findings.append(
-                Finding(
-                    container_id, segment, "lost end", shortened.end, record.end - shortened.end
-                )
-            )
-        for chunk in kept[:-1]:
-            found = lengths.get(chunk.name, 0)
-            if found < chunk.length:
-                losses.findings.append(
-                    Finding(container_id, segment, "gap", chunk.start + found, chunk.length - found)
-                )
-    return losses
-
-
-class PlannedStorage:
-    """Plans changes of a storage, and answers as if they were made."""
-
-    def __init__(
-        self, chunks: ChunkStorage, metadata: ChunkMetadata, lengths: Mapping[str, int]
-    ) -> None:
-        self._chunks = chunks
-        self._metadata = metadata
-        self._lengths = lengths
-        self._ends: dict[str, int] = {}
-        self._written: dict[str, list[tuple[int, bytes]]] = {}
-
-    async def stored_length(self, segment: str, *, certain: int | None = None) -> int:
-        """Return the end that the segment would have."""
-        if segment in self._ends:
-            return self._ends[segment]
-        record = self._metadata.get(segment)
-        if record is None:
-            return 0
-        if record.chunks and record.chunks[-1].is_open:
-            last = record.chunks[-1]
-            return last.start + self._lengths.get(last.name, 0)
-        return record.end
-
-    async def write(
-        self, segment: str, *, offset: int, data: Sequence[Buffer], rollover_bytes: int
-    ) -> None:
-        """Record the end; the bytes of records are kept, since they are read."""
-        joined = b"".join(data)
-        self._ends[segment] = max(await self.stored_length(segment), offset + len(joined))
-        if segment.startswith(records_name(0).rpartition("_")[0]):
-            self._written.setdefault(segment, []).append((offset, joined))
-
-    async def read(self, segment: str, *, offset: int, length: int) -> Buffer:
-        """Read bytes that are stored, or would be."""
-        for start, data in self._written.get(segment, ()):
-            if start <= offset < start + len(data):
-                return data[offset - start : offset - start + length]
-        record = self._metadata.get(segment)
-        for chunk in record.chunks if record is not None else ():
-            end = chunk.start + self._lengths.get(chunk.name, 0)
-            if not chunk.is_open:
-                end = min(end, chunk.end)
-            if chunk.start <= offset < end:
-                return await self._chunks.read(
-                    chunk.name, offset=offset - chunk.start, length=min(length, end - offset)
-                )
-        raise ChunkNotFoundError(f"segment {segment} has no stored byte at {offset}")
-
-    async def truncate(self, segment: str, *, offset: int) -> None:
-        """Do nothing: a truncation changes no end."""
-
-    async def concat(
-        self, target: str, *, offset: int, source: str, length: int, rollover_bytes: int
-    ) -> None:
-        """Record the end."""
-        self._ends[target] = max(await self.stored_length(target), offset + length)
-
-    async def delete(self, segment: str, *, merged_into: str | None = None) -> None:
-        """Record that nothing is left."""
-        self._ends[segment] = 0
-
-    async def shorten(self, ends: Mapping[str, int]) -> None:
-        """Record the ends."""
-        self._ends.update(ends)
+        record = metadata.peek(segment)
+        for chunk in record.chunks if record is not None and not record.is_moved else ():
+            found = found_length(chunk, lengths)
+            if found < chunk.length and not chunk.is_lost:
+                lack = chunk.length - found
+                missing.append(Finding(container_id, segment, "missing", chunk.start + found, lack))
+    return missing
 
 
 # ---- The log -------------------------------------------------------------------------------------
@@ -221,7 +147,7 @@ async def read_operations(entries: Entries) -> AsyncIterator[Operation]:
 
 
 async def skip_to_checkpoint(entries: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
-    """Yield the entries of a log whose beginning is gone, from the first checkpoint on."""
+    """Yield the entries of a log whose beginning is lost, from the first checkpoint on."""
     reader, held, is_found = FrameReader(), list[bytes](), False
     async for entry in entries:
         if is_found:
@@ -229,13 +155,13 @@ async def skip_to_checkpoint(entries: AsyncIterable[bytes]) -> AsyncIterator[byt
             continue
         try:
             records = reader.feed(entry, 0)
-        except FrameDamagedError:  # it goes on with a record that began before
+        except FrameDamagedError:  # The entry begins within a record.
             reader, held = FrameReader(), []
             continue
         held.append(entry)
         if not records:
             continue
-        # A checkpoint opens a data frame.
+        # A checkpoint is always the first record of its frame.
         is_found = isinstance(decode_operation(records[0][1]), CheckpointOperation)
         if is_found:
             for each in held:
@@ -245,22 +171,24 @@ async def skip_to_checkpoint(entries: AsyncIterable[bytes]) -> AsyncIterator[byt
 
 @dataclass(slots=True)
 class Replayed:
-    """A container's metadata by its log, and how its segments were called."""
+    """The metadata of a container after the replay of its log, and the names of its segments."""
 
     metadata: ContainerMetadata
     names: dict[int, tuple[str, int]] = field(default_factory=dict)
-    """Storage name and longest chunk of every segment that the log speaks of."""
+    """Storage name and maximum length of chunks, in bytes, of each segment in the log, by id."""
+    deleted: set[int] = field(default_factory=set)
+    """Ids of the segments that the log deletes."""
     problem: str = ""
-    """The reason why the log cannot be read further; empty when it was read to its end."""
+    """The reason why the log could not be read to its end; empty when it was."""
 
     @property
     def is_empty(self) -> bool:
-        """Return whether the log has nothing."""
+        """Return whether the log has no operation."""
         return self.metadata.sequence_number == 0
 
 
 async def replay_metadata(container_id: int, entries: Entries | None) -> Replayed:
-    """Replay a log as far as it can be read, without tier 2."""
+    """Replay a log as far as it can be read. Tier 2 is not asked."""
     replayed = Replayed(ContainerMetadata(container_id))
     if entries is None:
         return replayed
@@ -284,7 +212,9 @@ def _apply(replayed: Replayed, operation: Operation) -> None:
     if replayed.is_empty:
         raise DataLogCorruptError("it begins without a checkpoint")
     metadata.apply(operation, 0)
-    if isinstance(operation, MapOperation | ActivateOperation | EvictOperation):
+    if isinstance(operation, DeleteOperation):
+        replayed.deleted.add(operation.segment_id)
+    elif isinstance(operation, MapOperation | ActivateOperation | EvictOperation):
         segment = metadata.segments[operation.segment_id]
         replayed.names[segment.segment_id] = segment.storage_name, segment.rollover_bytes
 
@@ -292,154 +222,224 @@ def _apply(replayed: Replayed, operation: Operation) -> None:
 # ---- Putting it together -------------------------------------------------------------------------
 
 
-class Salvage:
-    """Saves one container; ``findings`` tells what was lost and what was found.
+@dataclass(frozen=True, slots=True)
+class RequiredSegment:
+    """A segment of a stream, as the controller's records describe it."""
 
-    ``keeps_indexes`` means that the log is the last owner's, and so has the places of the attribute
-    indexes; otherwise the newest ones are searched. ``is_cut`` means that the log ends at damage:
-    even where the copy of the metadata is later, the log's bytes still count.
+    name: str
+    head: int
+    """Offset at which readers of the stream begin."""
+    is_sealed: bool | None
+    """True if the segment takes no more events; None while a workflow may be sealing it."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """A transaction that was neither committed nor aborted, as the controller's records describe
+    it."""
+
+    called: str
+    segments: tuple[str, ...]
+    """The segments that have its events."""
+    table: str
+    key: bytes
+    """The key of its record in the controller's table."""
+    aborting: bytes
+    """The value of this record with which an abort begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class BegunCommit:
+    """A transaction whose commit was accepted, as the controller's records describe it."""
+
+    called: str
+    segments: tuple[str, ...]
+    """The segments that had its events; a segment that was merged is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamHead:
+    """The beginning of a stream, as the controller's records describe it."""
+
+    called: str
+    offsets: Mapping[str, int]
+    """The first offset in each segment, by the segments' names."""
+    table: str
+    """The name of the controller's table with its records."""
+    move: Callable[[Mapping[str, int]], list[tuple[bytes, bytes]]]
+    """Returns, for new offsets of some of these segments, the keys and values of the records with
+    which the stream begins there."""
+
+
+@dataclass(slots=True)
+class Required:
+    """The segments, heads and transactions of streams, as the controller's records describe
+    them."""
+
+    segments: list[RequiredSegment] = field(default_factory=list)
+    transactions: list[OpenTransaction] = field(default_factory=list)
+    commits: list[BegunCommit] = field(default_factory=list)
+    heads: list[StreamHead] = field(default_factory=list)
+
+
+class Borders:
+    """Offsets of one segment at which an event, or an entry of a table, certainly begins or
+    ends."""
+
+    def __init__(self) -> None:
+        self._offsets: list[int] = []
+        self._grows = False
+
+    def add_run(self, start: int, end: int) -> None:
+        """Add both ends of an append. If it begins where the last one ended, only the new end is
+        kept."""
+        if self._grows and self._offsets[-1] == start:
+            self._offsets[-1] = end
+        else:
+            self._offsets += (start, end)
+        self._grows = True
+
+    def add(self, *offsets: int) -> None:
+        """Add offsets, in any order. Bytes between them may be missing."""
+        self._grows = False
+        self._offsets = sorted({*self._offsets, *offsets})
+
+    def last_before(self, offset: int, *, first: int) -> int | None:
+        """Return the last of these offsets that is at or before ``offset``; None when it lies
+        before ``first``."""
+        found = bisect_right(self._offsets, offset)
+        return self._offsets[found - 1] if found and self._offsets[found - 1] >= first else None
+
+    def first_from(self, offset: int) -> int | None:
+        """Return the first of these offsets that is at or after ``offset``."""
+        found = bisect_left(self._offsets, offset)
+        return self._offsets[found] if found < len(self._offsets) else None
+
+
+class Salvage:
+    """Saves one container. ``findings`` has the losses and changes.
+
+    ``keeps_indexes`` means that the log is that of the last owner, so that its root pointers of
+    attribute indexes are right; otherwise the newest indexes in tier 2 are searched. ``required``
+    has the segments that streams need. ``updates`` has keys and values to append to tables, by
+    name.
     """
 
     def __init__(
         self,
         container_id: int,
-        storage: PlannedStorage | ChunkedSegmentStorage,
+        pieces: SegmentPieces,
         stored: ChunkMetadata,
+        lengths: Mapping[str, int],
         copy: bytes | None,
         *,
         keeps_indexes: bool,
-        is_cut: bool = False,
+        required: Iterable[RequiredSegment] = (),
+        updates: Mapping[str, Sequence[tuple[bytes, bytes]]] = MappingProxyType({}),
     ) -> None:
-        self._is_cut = is_cut
         self._container_id = container_id
-        self._storage = storage
+        self._pieces = pieces
         self._stored = stored
+        self._lengths = lengths
         self._copy = copy
         self._keeps_indexes = keeps_indexes
+        self._required = {each.name: each for each in required}
+        self._updates = updates
+        self._borders: defaultdict[str, Borders] = defaultdict(Borders)
         self.findings: list[Finding] = []
+        self.metadata = ContainerMetadata(container_id)
+        """The metadata of the container after the recovery."""
 
     async def run(
         self, replayed: Replayed, entries: Entries | None, last_operation: int
     ) -> tuple[bytes, int]:
         """Return the snapshot with which the container's new log begins, and its sequence
         number."""
-        metadata = self._latest(replayed)
-        if entries is not None and metadata is replayed.metadata:
+        metadata = self.metadata = self._latest(replayed)
+        if entries is not None:
             await self._add_logged(replayed, entries)
-        elif entries is not None and self._is_cut:
-            await self._add_appends(replayed, entries, metadata)
-        await self._add_inactive(metadata)
+        await self._add_inactive(metadata, replayed)
         self._add_unknown(metadata, replayed)
         for segment in list(metadata.segments.values()):
             if segment.merged or segment is metadata.records:
                 del metadata.segments[segment.segment_id]
         metadata.records = None
-        ends: dict[str, int] = {}
-        for segment in metadata.segments.values():
-            await self._settle(segment, ends)
-        if ends:
-            await self._storage.shorten(ends)
+        self._add_required(metadata)
+        for segment in list(metadata.segments.values()):
+            await self._settle(segment)
+        self._settle_others()
+        await self._pieces.write_all()
         metadata.sequence_number = max(metadata.sequence_number, last_operation) + 1
         return metadata.snapshot(metadata.sequence_number), metadata.sequence_number
 
     def _latest(self, replayed: Replayed) -> ContainerMetadata:
-        """Return the metadata from the log, or from the copy in tier 2 if that is later."""
+        """Return the metadata from the log, or from the copy in tier 2 if that is later. Lengths
+        and start offsets are the greater ones of both."""
         if self._copy is None:
             return replayed.metadata
         copied = ContainerMetadata(self._container_id)
         copied.restore(self._copy)
-        is_later = copied.sequence_number > replayed.metadata.sequence_number
-        return copied if is_later else replayed.metadata
+        earlier, later = copied, replayed.metadata
+        if copied.sequence_number > replayed.metadata.sequence_number:
+            earlier, later = replayed.metadata, copied
+        for segment_id, segment in later.segments.items():
+            known = earlier.segments.get(segment_id)
+            if known is not None and known.name == segment.name:
+                segment.length = max(segment.length, known.length)
+                segment.start_offset = max(segment.start_offset, known.start_offset)
+        return later
 
     def _report(self, segment: str, what: str, offset: int, length: int) -> None:
         self.findings.append(Finding(self._container_id, segment, what, offset, length))
 
+    # ---- Bytes in the log ------------------------------------------------------------------------
+
     async def _add_logged(self, replayed: Replayed, entries: Entries) -> None:
-        """Write to tier 2 what only the log has."""
+        """Add the bytes that only the log has."""
         try:
             async for operation in read_operations(entries):
                 await self._store(replayed, operation)
         except DataLogCorruptError:
-            pass  # it was told when the metadata were read
-
-    async def _add_appends(
-        self, replayed: Replayed, entries: Entries, metadata: ContainerMetadata
-    ) -> None:
-        """Append what tier 2 lacks at the ends of segments that still exist in the later
-        metadata."""
-        try:
-            async for operation in read_operations(entries):
-                if isinstance(operation, AppendOperation) and (
-                    (segment := metadata.segments.get(operation.segment_id)) is not None
-                    and operation.segment_id in replayed.names
-                    and operation.offset <= await self._storage.stored_length(segment.storage_name)
-                ):
-                    await self._append(
-                        segment.storage_name,
-                        operation.offset,
-                        operation.data,
-                        segment.rollover_bytes,
-                        start_offset=segment.start_offset,
-                    )
-        except DataLogCorruptError:
-            pass  # it was told when the metadata were read
+            pass  # The damage was reported when the metadata were replayed.
 
     async def _store(self, replayed: Replayed, operation: Operation) -> None:
         name, rollover_bytes = replayed.names.get(operation.segment_id, ("", 0))
-        if not name:
+        if not name or operation.segment_id in replayed.deleted:
             return
         if isinstance(operation, AppendOperation | EvictOperation):
-            segment = replayed.metadata.segments.get(operation.segment_id)
-            await self._append(
+            segment = self.metadata.segments.get(operation.segment_id)
+            end = operation.offset + len(operation.data)
+            if isinstance(operation, AppendOperation):
+                self._borders[name].add_run(operation.offset, end)
+            await self._pieces.add(
                 name,
                 operation.offset,
                 operation.data,
-                rollover_bytes,
-                start_offset=segment.start_offset if segment is not None else 0,
+                rollover_bytes=rollover_bytes,
+                start=segment.start_offset if segment is not None else 0,
             )
         elif isinstance(operation, MergeOperation):
-            await self._merge(replayed, operation)
-        elif isinstance(operation, TruncateOperation):
-            await self._storage.truncate(name, offset=operation.offset)
-        elif isinstance(operation, DeleteOperation):
-            await self._storage.delete(name)
-            await self._storage.delete(attribute_segment_name(name))
+            end = operation.offset + operation.length
+            self._borders[name].add(operation.offset, end)
+            source, _ = replayed.names.get(operation.source_id, ("", 0))
+            if source:
+                await self._pieces.copy(
+                    source,
+                    name,
+                    offset=operation.offset,
+                    length=operation.length,
+                    rollover_bytes=rollover_bytes,
+                )
+                self._forget(source)
 
-    async def _append(
-        self, name: str, offset: int, data: Buffer, rollover_bytes: int, *, start_offset: int
-    ) -> None:
-        """Add what tier 2 lacks of an append, unless bytes before it are missing.
-
-        A segment that tier 2 never had begins where it was truncated.
-        """
-        stored = await self._storage.stored_length(name)
-        begins = not stored and self._stored.get(name) is None and offset <= start_offset
-        if offset + len(data) > stored and (offset <= stored or begins):
-            await self._storage.write(
-                name, offset=offset, data=[data], rollover_bytes=rollover_bytes
-            )
-
-    async def _merge(self, replayed: Replayed, operation: MergeOperation) -> None:
-        target, rollover_bytes = replayed.names[operation.segment_id]
-        source, _ = replayed.names.get(operation.source_id, ("", 0))
-        end = operation.offset + operation.length
-        if await self._storage.stored_length(target) < end and source:
-            if await self._storage.stored_length(source) < operation.length:
-                return
-            await self._storage.concat(
-                target,
-                offset=operation.offset,
-                source=source,
-                length=operation.length,
-                rollover_bytes=rollover_bytes,
-            )
-        await self._storage.delete(source, merged_into=target)
-        await self._storage.delete(attribute_segment_name(source))
+    def _forget(self, name: str) -> None:
+        self._pieces.forget(name)
+        self._pieces.forget(attribute_segment_name(name))
 
     # ---- Segments that the log does not know -----------------------------------------------------
 
-    async def _add_inactive(self, metadata: ContainerMetadata) -> None:
-        """Make the inactive segments active, by the records that tier 2 has of them."""
+    async def _add_inactive(self, metadata: ContainerMetadata, replayed: Replayed) -> None:
+        """Make the inactive segments active, from their records in tier 2 and in the log."""
         names = set(self._stored.segment_names())
         latest: dict[str, SegmentRecord] = {}
         prefix = f"{records_name(self._container_id)}.S-"
@@ -452,37 +452,36 @@ class Salvage:
                 latest[record.name] = record
         for record in latest.values():
             segment = SegmentMetadata.from_record(record, 0)
-            is_known = record.name in metadata.by_name or record.segment_id in metadata.segments
-            if not is_known and (not record.length or segment.storage_name in names):
+            is_known = (
+                record.name in metadata.by_name
+                or record.segment_id in metadata.segments
+                or record.segment_id in replayed.deleted
+            )
+            # The record may be of a segment that was deleted afterwards.
+            is_there = (
+                not record.length
+                or record.name in self._required
+                or bool(self._pieces.of(segment.storage_name))
+            )
+            if not is_known and (is_there or segment.storage_name in names):
                 metadata.add_active(segment)
 
     async def _records_in(self, name: str) -> AsyncIterator[SegmentRecord]:
-        """Yield the complete records in a segment of records; damaged ones are skipped."""
-        record = self._stored.get(name)
-        start = record.chunks[0].start if record is not None and record.chunks else 0
-        data = await self._read_until(name, start, await self._storage.stored_length(name))
-        position = 0
-        while position < len(data):
-            try:
-                found, position = decode_record(data, position)
-            except RecordDamagedError:
-                position += 1
-            else:
-                yield found
-
-    async def _read_until(self, name: str, start: int, end: int) -> bytes:
-        data = bytearray()
-        while (offset := start + len(data)) < end:
-            try:
-                data += await self._storage.read(
-                    name, offset=offset, length=min(READ_BYTES, end - offset)
-                )
-            except StorageError:
-                break  # a chunk is missing: what comes behind it cannot be placed
-        return bytes(data)
+        """Yield the undamaged records in a segment of records."""
+        for start, end in self._pieces.ranges(name, 0, self._pieces.end(name)):
+            data = await self._pieces.read_until(name, start, end)
+            position = 0
+            while position < len(data):
+                try:
+                    found, position = decode_record(data, position)
+                except RecordDamagedError:
+                    position += 1
+                else:
+                    yield found
 
     def _add_unknown(self, metadata: ContainerMetadata, replayed: Replayed) -> None:
-        """Make segments of chunks that no metadata describe: they were made last."""
+        """Make segments from the chunks whose segment no metadata have: these segments were created
+        last."""
         unknown: dict[str, int] = {}
         first_new = metadata.next_segment_id
         for stored_name in self._stored.segment_names():
@@ -507,50 +506,193 @@ class Salvage:
             metadata.add_active(segment)
             self._report(name, "attributes lost", 0, 0)
 
+    def _add_required(self, metadata: ContainerMetadata) -> None:
+        """Make the segments that streams need and that were not found, and seal or unseal segments
+        as streams need them."""
+        for required in self._required.values():
+            segment = metadata.by_name.get(required.name)
+            if segment is None:
+                segment = self._make_required(metadata, required.name)
+                self._report(required.name, "attributes lost", 0, 0)
+            segment.start_offset = max(segment.start_offset, required.head)
+            if required.is_sealed is not None and segment.sealed != required.is_sealed:
+                self._report(required.name, "sealed" if required.is_sealed else "unsealed", 0, 0)
+                segment.sealed = required.is_sealed
+
+    def _make_required(self, metadata: ContainerMetadata, name: str) -> SegmentMetadata:
+        prefix = f"{name}.S-"
+        digits = [
+            each[len(prefix) :]
+            for each in self._stored.segment_names()
+            if each.startswith(prefix) and each[len(prefix) :].isdecimal()
+        ]
+        number = max(map(int, digits), default=metadata.next_segment_id)
+        if number in metadata.segments:
+            number = metadata.next_segment_id
+        metadata.next_segment_id = max(metadata.next_segment_id, number + 1)
+        segment = SegmentMetadata(number, name)
+        segment.attribute_memory.start_with(_default_attributes(name), 0)
+        metadata.add_active(segment)
+        return segment
+
     # ---- Lengths and attributes ------------------------------------------------------------------
 
-    async def _settle(self, segment: SegmentMetadata, ends: dict[str, int]) -> None:
-        """Set a segment's end to where tier 2 ends, and its attributes to where tier 2 has them."""
-        end = await self._storage.stored_length(segment.storage_name)
-        record = self._stored.get(segment.storage_name)
-        start = record.chunks[0].start if record is not None and record.chunks else 0
-        if start > segment.start_offset and segment.segment_type & SegmentType.TABLE:
-            self._report(segment.name, "table without a beginning", segment.start_offset, start)
-        segment.start_offset = min(max(segment.start_offset, start), end)
-        if end < segment.length or (end > segment.length and not self._keeps_indexes):
-            whole = await self._whole_end(segment, end)
-            if whole < end:
-                ends[segment.storage_name] = end = whole
-        if end < segment.length:
-            self._report(segment.name, "lost end", end, segment.length - end)
-        elif end > segment.length and not self._keeps_indexes:
-            self._report(segment.name, "found", segment.length, end - segment.length)
+    async def _settle(self, segment: SegmentMetadata) -> None:
+        """Set the start offset, length and attributes of a segment, and report the bytes that are
+        lost between the two offsets."""
+        name, pieces = segment.storage_name, self._pieces
+        recorded_start, recorded_end = pieces.recorded(name)
+        is_merged_later = parent_segment_name(segment.name) is not None
+        segment.start_offset = max(segment.start_offset, recorded_start)
+        if is_merged_later:
+            segment.start_offset = 0
+        end = max(segment.length, segment.start_offset)
+        if recorded_end > pieces.end(name):
+            end = max(end, recorded_end)
+        borders = self._borders[name]
+        borders.add(segment.start_offset, segment.length)
+        if segment.segment_type & SegmentType.TABLE:
+            borders.add(segment.attributes.get(TABLE_INDEX_OFFSET, 0))
+        if (stored_end := pieces.end(name)) > end:
+            # Only the last range can end with an incomplete event. Gaps are treated below.
+            run = pieces.ranges(name, end, stored_end)[-1][0]
+            if run > end:
+                begin = await self._next_begin(segment, run, stored_end)
+                if begin is not None and begin < stored_end:
+                    borders.add(begin)
+            whole = max(end, await self._whole_end(segment, run, stored_end))
+            await pieces.drop(name, whole, stored_end)
+            if not self._keeps_indexes and whole > end:
+                self._report(segment.name, "found", end, whole - end)
+            end = whole
+        if segment.segment_type & SegmentType.TABLE:
+            await self._begin_earlier(segment, end)
+        has_losses = await self._settle_gaps(segment, end)
+        if is_merged_later and end and not pieces.ranges(name, 0, end):
+            self._forget(name)
+            del self.metadata.segments[segment.segment_id]
+            del self.metadata.by_name[segment.name]
+            return
+        for key, value in self._updates.get(segment.name, ()):
+            entry = encode_entry(key, value)
+            await pieces.add(name, end, entry, rollover_bytes=segment.rollover_bytes)
+            end += len(entry)
+        pieces.settle(name, start=segment.start_offset, end=end)
         segment.length = segment.storage_length = end
         segment.record_bytes = 0
         if not segment.is_transient:
-            await self._settle_attributes(segment)
+            await self._settle_attributes(segment, has_losses)
 
-    async def _whole_end(self, segment: SegmentMetadata, end: int) -> int:
-        """Return where the last complete event or table entry ends that begins before ``end``.
+    async def _begin_earlier(self, segment: SegmentMetadata, end: int) -> None:
+        """Move the start offset of a table with losses back to the first entry in tier 2.
 
-        Who appends behind a part of one makes everything behind it unreadable. A segment that has
-        neither, such as a byte stream's, keeps its end.
+        A compaction copies entries to the end of the table and truncates their old places. If the
+        copies are lost, an older state of tier 2 may still have the old places.
+        """
+        name, pieces = segment.storage_name, self._pieces
+        found = pieces.of(name)
+        gaps = pieces.gaps(name, segment.start_offset, end)
+        if not found or all(pieces.was_lost(name, *gap) for gap in gaps):
+            return
+        if found[0].start >= segment.start_offset:
+            return
+        begin = await self._next_begin(segment, found[0].start, end)
+        if begin is not None and begin < segment.start_offset:
+            segment.start_offset = begin
+            self._borders[name].add(begin)
+
+    async def _settle_gaps(self, segment: SegmentMetadata, end: int) -> bool:
+        """Drop the incomplete events or entries at both ends of each gap, and report the gaps.
+        Return whether there are any. If the first bytes of a segment are lost, it begins with the
+        first complete event after them."""
+        name, pieces = segment.storage_name, self._pieces
+        borders = self._borders[name]
+        position = segment.start_offset
+        has_losses = False
+        while gap := next(pieces.gaps(name, position, end), None):
+            lost_from, lost_until = gap
+            if pieces.was_lost(name, *gap):  # An earlier recovery reported it.
+                if await self._has_begin(segment, lost_until):
+                    borders.add(lost_until)
+                position = lost_until
+                continue
+            has_losses = True
+            if lost_from > position:
+                lost_from = await self._whole_end(segment, position, lost_from)
+            first: int | None = lost_until
+            if lost_until < end and borders.first_from(lost_until) != lost_until:
+                first = await self._next_begin(segment, lost_until, end)
+                lost_until = lost_until if first is None else first
+            await pieces.drop(name, lost_from, lost_until)
+            self._report(segment.name, "lost", lost_from, lost_until - lost_from)
+            if first is not None:
+                borders.add(lost_until)
+                if lost_from == segment.start_offset and parent_segment_name(segment.name) is None:
+                    segment.start_offset = lost_until
+            position = lost_until
+        return has_losses
+
+    async def _has_begin(self, segment: SegmentMetadata, offset: int) -> bool:
+        """Return whether an event or entry begins at ``offset``, where a range ends that an earlier
+        recovery reported as lost."""
+        if segment.segment_type & SegmentType.TABLE:
+            return True
+        head = await self._pieces.read_until(
+            segment.storage_name, offset, offset + EVENT_HEADER.size, with_added=False
+        )
+        return bool(_event_length(head, 0))
+
+    async def _next_begin(self, segment: SegmentMetadata, start: int, end: int) -> int | None:
+        """Return the first offset from ``start`` on at which an event or entry seems to begin: from
+        there, each ends where the next one begins.
+
+        If there is none, return None for a stream, which may be one of bytes without events; for a
+        table, return the next offset at which an entry certainly begins.
+        """
+        name, is_table = segment.storage_name, bool(segment.segment_type & SegmentType.TABLE)
+        length_of = _entry_length if is_table else _event_length
+        [(_, stop), *_] = self._pieces.ranges(name, start, end)
+        border = self._borders[name].first_from(start)
+        stop = stop if border is None else min(stop, border)
+        data = await self._pieces.read_until(
+            name, start, min(stop, start + SEARCHED_BYTES), with_added=False
+        )
+        is_all = start + len(data) == stop and stop in (border, end)
+        for place in range(len(data)):
+            if not is_table and data[place : place + 4] != b"\0\0\0\0"[: len(data) - place]:
+                continue
+            position, length = place, length_of(data, place)
+            if length == EVENT_HEADER.size:  # Zeros within an event look like an empty event.
+                continue
+            while length and position + length <= len(data):
+                position += length
+                length = length_of(data, position) if position < len(data) else 0
+            if position == len(data) or (position > place and length is not None and not is_all):
+                return start + place
+        return stop if is_table or border == stop else None
+
+    async def _whole_end(self, segment: SegmentMetadata, start: int, end: int) -> int:
+        """Return the offset at which the last complete event or entry between ``start`` and ``end``
+        ends; ``end`` if the segment has neither, as that of a byte stream.
+
+        Readers could not find the events that are appended after an incomplete one.
         """
         is_table = bool(segment.segment_type & SegmentType.TABLE)
         length_of = _entry_length if is_table else _event_length
-        position = segment.start_offset
-        if is_table:
-            index_offset = segment.attributes.get(TABLE_INDEX_OFFSET, 0)
-            position = index_offset if position < index_offset <= end else position
         name = segment.storage_name
+        position = self._borders[name].last_before(end, first=start)
+        if position is None:
+            return end
         while position < end:
-            data = await self._read_until(name, position, min(end, position + READ_BYTES))
+            data = await self._pieces.read_until(
+                name, position, min(end, position + READ_BYTES), with_added=False
+            )
             if not data:
                 return end
             place = 0
             while (length := length_of(data, place)) and place + length <= len(data):
                 place += length
-            if length is None:  # there are no events in it
+            if length is None:  # The bytes are no events.
                 return end
             if place == 0:
                 if not length or position + length > end:
@@ -559,23 +701,28 @@ class Salvage:
             position += place
         return position
 
-    async def _settle_attributes(self, segment: SegmentMetadata) -> None:
+    async def _settle_attributes(self, segment: SegmentMetadata, has_losses: bool) -> None:
         memory = segment.attribute_memory
         name = attribute_segment_name(segment.storage_name)
-        root = memory.root_pointer
-        end = await self._storage.stored_length(name)
+        root, is_table = memory.root_pointer, bool(segment.segment_type & SegmentType.TABLE)
+        end = self._pieces.end(name)
+        ranges = self._pieces.ranges(name, 0, end)
         is_whole = root == NULL_ATTRIBUTE_VALUE or root + FOOTER_BYTES <= end
-        if self._keeps_indexes and is_whole:
+        if self._keeps_indexes and is_whole and len(ranges) < 2 and not (is_table and has_losses):
             return
-        if not is_whole:
-            self._report(name, "lost end", end, root + FOOTER_BYTES - end)
+        found = await self._find_root(name, ranges)
+        if is_table and self._keeps_indexes and not has_losses:
+            self._report(segment.name, "index made anew", 0, 0)
+        elif not is_table and root not in (found, NULL_ATTRIBUTE_VALUE) and found < root:
+            self._report(segment.name, "attributes older", 0, 0)
         changed_by = memory.changed_by
         values = dict(memory.values)
         core = {each: value for each, value in values.items() if is_core_attribute(each)}
-        if segment.segment_type & SegmentType.TABLE:
+        if is_table:
             values = {each: value for each, value in core.items() if each not in _INDEX_STATE}
-        elif (found := await self._find_root(name)) != root:
-            # A newer index has the values of the metadata's copy, or newer ones.
+        elif found != root:
+            # The index that was found is newer than the copy of the metadata: drop the copy's
+            # values.
             values = values if self._keeps_indexes else core
             values.pop(ATTRIBUTE_SEGMENT_ROOT_POINTER, None)
             if found != NULL_ATTRIBUTE_VALUE:
@@ -585,29 +732,64 @@ class Salvage:
         memory.cached.clear()
         memory.start_with(values, changed_by)
 
-    async def _find_root(self, name: str) -> int:
-        """Return the place of the last complete footer of an attribute index; the null value
-        without one."""
-        record = self._stored.get(name)
-        if record is None or not record.chunks:
-            return NULL_ATTRIBUTE_VALUE
-        start = record.chunks[0].start
-        data = await self._read_until(name, start, await self._storage.stored_length(name))
-        place = data.rfind(_MAGIC)
-        while place >= 0:
-            try:
-                footer = Footer.parse(data[place : place + FOOTER_BYTES], offset=start + place)
-            except ValueError:
-                footer = None
-            if footer is not None and footer.min_offset >= start:
-                return start + place
-            place = data.rfind(_MAGIC, 0, place)
+    async def _find_root(self, name: str, ranges: Sequence[Range]) -> int:
+        """Return the offset of the last complete footer of an attribute index, or
+        ``NULL_ATTRIBUTE_VALUE`` if there is none. The index then begins after the last gap before
+        the footer."""
+        for start, end in reversed(ranges):
+            data = await self._pieces.read_until(name, start, end)
+            place = data.rfind(_MAGIC)
+            while place >= 0:
+                try:
+                    footer = Footer.parse(data[place : place + FOOTER_BYTES], offset=start + place)
+                except ValueError:
+                    footer = None
+                if footer is not None and footer.min_offset >= start:
+                    self._pieces.settle(name, start=start, end=self._pieces.end(name))
+                    return start + place
+                place = data.rfind(_MAGIC, 0, place)
         return NULL_ATTRIBUTE_VALUE
+
+    # ---- What was settled ------------------------------------------------------------------------
+
+    def _settle_others(self) -> None:
+        """Record the missing bytes of unused segments as lost."""
+        for finding in find_missing_chunks(self._container_id, self._stored, self._lengths):
+            name = finding.segment
+            if name not in self._pieces.records and name not in self._pieces.forgotten:
+                pieces = self._pieces.of(name)
+                end = self._pieces.end(name)
+                self._pieces.settle(name, start=pieces[0].start if pieces else end, end=end)
+
+    async def read_table(self, name: str) -> dict[bytes, bytes]:
+        """Return the keys and values that a table will have after the recovery."""
+        found: dict[bytes, bytes] = {}
+        segment = self.metadata.by_name[name]
+        stored_name = segment.storage_name
+        for start, end in self._pieces.ranges(stored_name, segment.start_offset, segment.length):
+            position, rest = start, b""
+            while position + len(rest) < end:
+                begin = position + len(rest)
+                rest += await self._pieces.read_until(
+                    stored_name, begin, min(end, begin + READ_BYTES)
+                )
+                used = 0
+                for entry in parse_entries(name, rest, offset=position):
+                    if entry.value is None:
+                        found.pop(entry.key, None)
+                    else:
+                        found[entry.key] = entry.value
+                    used = entry.offset + entry.length - position
+                if not used and begin + READ_BYTES >= end:
+                    break
+                rest = rest[used:]
+                position += used
+        return found
 
 
 def _event_length(data: bytes, place: int) -> int | None:
-    """Return the length of the event that begins at ``place``; 0 when it is incomplete, None when
-    there is no event."""
+    """Return the length of the event that begins at ``place``, with its header; 0 when the header
+    is incomplete, None when it is not that of an event."""
     if place + EVENT_HEADER.size > len(data):
         return 0
     kind, length = EVENT_HEADER.unpack_from(data, place)
@@ -615,7 +797,8 @@ def _event_length(data: bytes, place: int) -> int | None:
 
 
 def _entry_length(data: bytes, place: int) -> int | None:
-    """Return the length of the table's entry at a place; None for damage, 0 for a cut off head."""
+    """Return the length of the table entry that begins at ``place``; 0 when its header or key is
+    incomplete, None when it is malformed."""
     try:
         head = parse_head("", memoryview(data)[place : place + _HEAD_BYTES_MAX], offset=0)
     except TableDataError:
@@ -624,12 +807,12 @@ def _entry_length(data: bytes, place: int) -> int | None:
 
 
 def _default_attributes(name: str) -> dict[bytes, int]:
-    """Return the attributes of a segment of which only the name is known."""
+    """Return the attributes of a segment whose own attributes are lost, by its name."""
     return {ATTRIBUTE_SEGMENT_TYPE: int(SegmentType.TABLE)} if "/_tables/" in name else {}
 
 
 def encode_log(snapshot: bytes, sequence_number: int) -> list[bytes]:
-    """Return the entries of a log that begins with a checkpoint and has nothing else."""
+    """Return the entries of a log that has only a checkpoint with this snapshot."""
     checkpoint = CheckpointOperation()
     checkpoint.sequence_number = sequence_number
     checkpoint.snapshot = snapshot

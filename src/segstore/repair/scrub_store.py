@@ -1,13 +1,16 @@
-"""Checks a whole store's tier 2 from outside, whether the store runs or not.
+"""Compares all bytes of a store in tier 2 with their checksums, whether the store runs or not.
 
-Owns: ``StoreScrub``, and its report.
+Owns: ``StoreScrub``, and its report. It uses the metadata that the present owners of the containers
+have made durable.
 
 Invariants:
-1. Nothing is changed or claimed. The metadata are those that the present owners have made durable;
-   what they have not recorded yet counts as unchecked.
-2. Another store's tier 2 is refused: in an empty place nothing would be damaged.
-3. Damage is reported only if the segment still has the chunk at the end: a running store deletes
-   chunks.
+1. A scrub changes nothing in tier 2. Held by ``test_a_scrub_changes_nothing``.
+2. While the store runs, bytes whose checksums it has not recorded yet are no damage; they count as
+   unchecked. Held by ``test_a_running_store_is_checked_and_not_disturbed``.
+3. When tier 2 is missing, or is that of another store, the scrub is refused: in an empty place it
+   would find no damage. Held by ``test_what_is_no_store_or_not_its_tier_2_is_refused``.
+4. When a segment drops a chunk during the scrub, as a running store does, the missing chunk is not
+   reported. Held by ``test_a_chunk_that_the_store_drops_meanwhile_is_not_damaged``.
 """
 
 from __future__ import annotations
@@ -26,20 +29,21 @@ from segstore.chunks.records import Chunk
 from segstore.chunks.scrub import ChunkCheck, Spend, counted_chunks, still_counts
 from segstore.chunks.system_journal import SystemJournal
 from segstore.errors import ChunkDamagedError, DamageKind, StorageConfigurationError, StorageError
-from segstore.process.data_directory import DataDirectory, StoreState
-from segstore.process.identity import identity_name
-from segstore.process.tier_two import last_location, name_start
-from segstore.process.tier_two_vendors import NEVER, VendorSettings, is_location, vendor_of
+from segstore.ownership.data_directory import DataDirectory, StoreState
+from segstore.ownership.tier_two_identity import identity_name
+from segstore.process.tier_two import name_start
+from segstore.process.tier_two_vendors import VendorSettings, is_location, look_at_location
 from segstore.runtime.boot import boot_id
 from segstore.tiers.api import ChunkStorage
 from segstore.tiers.files.filesystem import FilesystemChunkStorage
+from segstore.tiers.vendor import NEVER
 
 logger = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class DamageRow:
-    """One damaged thing. Damaged metadata have no segment."""
+    """One damage of a chunk or of metadata. Damaged metadata have no segment."""
 
     container: int
     segment: str
@@ -59,7 +63,7 @@ class ScrubReport:
     chunks: int = 0
     bytes: int = 0
     unchecked_bytes: int = 0
-    """Count of the bytes that were read and have no checksums."""
+    """Number of bytes that were read and have no checksums."""
     damages: list[DamageRow] = field(default_factory=list)
 
 
@@ -69,11 +73,11 @@ async def open_to_look(
 ) -> AsyncIterator[ChunkStorage]:
     """Yield the store's tier 2, for reading only, until the block ends.
 
-    Raises ``StorageConfigurationError`` when it is not there, or not the store's.
+    Raises ``StorageConfigurationError`` when tier 2 is missing, or is that of another store.
     """
-    where = last_location(directory) or str(directory.storage_path)
+    where = directory.tier_2 or str(directory.storage_path)
     if is_location(where):
-        with vendor_of(where).look(where, settings) as chunks:
+        with look_at_location(where, settings) as chunks:
             await _refuse_foreign(directory, where, chunks)
             yield chunks
         return
@@ -95,15 +99,15 @@ async def _refuse_foreign(directory: DataDirectory, where: str, chunks: ChunkSto
 
 
 def start_of(directory: DataDirectory) -> str | None:
-    """Return the name of the start during which the store's tier 2 can be trusted, if it has
-    one."""
-    where = last_location(directory)
+    """Return the name of the start, of the machine or of this process, during which unfinished
+    writes in the store's tier 2 can be trusted; None if they always can. See ``name_start``."""
+    where = directory.tier_2
     return name_start(where if is_location(where) else None, boot_id)
 
 
 class StoreScrub:
-    """One check of everything. ``prepare`` tells how much there is, ``run`` reads it. ``start`` is
-    what ``start_of`` tells."""
+    """One scrub of a store. Call ``prepare``, which returns the number of bytes, and then ``run``,
+    which reads them. ``start`` is the result of ``start_of``."""
 
     def __init__(
         self, chunks: ChunkStorage, *, container_count: int, start: str | None = None
@@ -118,7 +122,7 @@ class StoreScrub:
         self.report = ScrubReport(containers=container_count)
 
     async def prepare(self) -> int:
-        """Read the metadata of all containers; how many bytes are to be read."""
+        """Read the metadata of all containers; return how many bytes ``run`` will read."""
         for container_id in range(self._container_count):
             journal = self._journal(container_id)
             try:
@@ -152,7 +156,7 @@ class StoreScrub:
             elif found is not None and found < chunk.length:
                 self._found.append((container_id, segment, chunk, too_short(chunk, found)))
             elif found:
-                # The metadata may know less of an open chunk than there is.
+                # An open chunk may be longer than its record says.
                 length = max(found, chunk.length) if chunk.is_open else chunk.length
                 self._work.append((container_id, segment, chunk, length))
                 self.report.bytes += length
@@ -160,7 +164,7 @@ class StoreScrub:
         self.report.chunks += len(known)
 
     async def run(self, spend: Spend) -> ScrubReport:
-        """Read and check everything that ``prepare`` found."""
+        """Read and check all chunks that ``prepare`` found."""
         for container_id, segment, chunk, length in self._work:
             check = ChunkCheck(self._reads, segment, chunk)
             try:
@@ -199,7 +203,7 @@ def _row(container_id: int, segment: str, chunk: Chunk, damage: ChunkDamagedErro
 
 
 def spending(pace: Spend | None, advance: Callable[[int], None]) -> Spend:
-    """Report progress, and keep to a pace if there is one."""
+    """Return a function that waits for ``pace``, if there is one, and then reports progress."""
 
     async def spend(count: int) -> None:
         advance(count)

@@ -1,36 +1,36 @@
-"""Waking one task at a time: to within a fraction of a millisecond, where it matters.
+"""Wakes a task at a given time, exact to a fraction of a millisecond where that matters.
 
-Owns: ``TimerAlarm``, which asks the kernel for a timer, and ``SleepingAlarm``, which asks the
-event loop, for tests and simulations whose clock is not the machine's.
+Owns: ``TimerAlarm``, which uses a timer of the kernel, and ``SleepingAlarm``, which uses the event
+loop's clock, for tests and simulations with another clock than the machine's.
 
 The event loop waits in ``epoll_wait``, whose time-outs are whole milliseconds, rounded up: a task
-that wants to be woken in 0.3 ms is woken after 1. A timer among the files that it watches is exact.
+that asks for 0.3 ms is woken after 1 ms. A timer among the descriptors that the loop watches is
+exact. One task waits for an alarm at a time.
 
 Invariants:
-1. One task waits at a time. A time that is set while it waits, earlier or later, takes the place of
-   the one before.
-2. An alarm rings when its time has come and never before.
+1. When a time is set while a task waits, it replaces the time that was set before. Held by
+   ``test_an_earlier_time_takes_the_place_of_a_later_one`` and
+   ``test_a_later_time_takes_the_place_of_an_earlier_one``.
+2. When the time of an alarm comes, it rings, and it never rings before. Held by
+   ``test_it_rings_at_its_time_and_not_before``.
 """
 
 from __future__ import annotations
 
-import ctypes
 import math
 import os
-import time
-from typing import Final, Protocol
+from typing import Protocol
 
 import trio
 
-_NANOSECONDS: Final = 1_000_000_000
-_libc = ctypes.CDLL(None, use_errno=True)
+from segstore.runtime.kernel import create_timer, set_timer
 
 
 class Alarm(Protocol):
     """See the module. Times are those of ``trio.current_time``."""
 
     def set(self, at: float) -> None:
-        """Ring at this time; never, if it is infinite."""
+        """Ring at this time; never if it is infinite."""
         ...
 
     async def wait(self) -> None:
@@ -39,7 +39,7 @@ class Alarm(Protocol):
 
 
 class SleepingAlarm:
-    """An alarm by the event loop's own clock, in whole milliseconds on a real one."""
+    """An alarm that uses the event loop's clock. A real clock rounds up to whole milliseconds."""
 
     def __init__(self) -> None:
         self._at = math.inf
@@ -60,28 +60,15 @@ class SleepingAlarm:
             self._sleep = None
 
 
-class _Timespec(ctypes.Structure):
-    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
-
-
-class _Timer(ctypes.Structure):
-    _fields_ = (("interval", _Timespec), ("first", _Timespec))
-
-
 class TimerAlarm:
-    """An alarm by a timer of the kernel. Raises ``OSError`` when there is none to be had."""
+    """An alarm that uses a timer of the kernel. Raises ``OSError`` when there is none."""
 
     def __init__(self) -> None:
-        flags = os.O_NONBLOCK | os.O_CLOEXEC
-        self._descriptor = _checked(_libc.timerfd_create(time.CLOCK_MONOTONIC, flags))
+        self._descriptor = create_timer()
 
     def set(self, at: float) -> None:
         """See ``Alarm``."""
-        timer = _Timer()  # all zero: never
-        if at != math.inf:
-            left = max(1, math.ceil((at - trio.current_time()) * _NANOSECONDS))
-            timer.first.seconds, timer.first.nanoseconds = divmod(left, _NANOSECONDS)
-        _checked(_libc.timerfd_settime(self._descriptor, 0, ctypes.byref(timer), None))
+        set_timer(self._descriptor, at - trio.current_time())
 
     async def wait(self) -> None:
         """See ``Alarm``."""
@@ -90,7 +77,7 @@ class TimerAlarm:
             try:
                 os.read(self._descriptor, 8)
             except BlockingIOError:
-                continue  # it was set anew since it rang
+                continue  # another time was set after it rang
             return
 
     def close(self) -> None:
@@ -98,10 +85,3 @@ class TimerAlarm:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
-
-
-def _checked(result: int) -> int:
-    if result < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-    return result

@@ -1,7 +1,7 @@
 """Identifies the present start of the machine.
 
-What a process has written and not synced is in the kernel as long as the machine runs, whatever
-becomes of the process. Of what was written on an earlier start nobody knows.
+The kernel keeps bytes that a process has written and not synced, also after the process has ended,
+until the machine stops. Bytes that were written before the present start may be lost.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _PATH: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 def boot_id(path: Path = _PATH) -> str:
-    """Return the kernel's id of this start; a new id at every call where the kernel has none."""
+    """Return the kernel's id of this start, or a new id at each call if the kernel has none."""
     try:
         return str(uuid.UUID(path.read_text("ascii").strip()))
     except (OSError, ValueError):

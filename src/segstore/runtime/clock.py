@@ -1,6 +1,7 @@
-"""The wall clock, for times that people see, and when an idle process wakes up.
+"""The wall clock, and the times at which an idle process wakes up.
 
-What waits or measures uses the event loop's clock.
+Times that users see come from the wall clock. Code that waits or measures uses the event loop's
+clock.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ def wall_clock_ms() -> int:
 
 
 def next_look(seconds: float) -> float:
-    """Return the event loop's time of the next look, the same for all that look every ``seconds``:
-    waking up costs more than the look."""
+    """Return the time of the next periodic check, on the event loop's clock. All callers with the
+    same interval get the same time, so that the process wakes up once for all their checks."""
     now = trio.current_time()
     look = now // seconds + 1
-    # The quotient of fractions may be a little too low for a look that is due right now.
+    # Rounding may make the quotient too low when a check is due right now.
     return look * seconds if look * seconds > now else (look + 1) * seconds

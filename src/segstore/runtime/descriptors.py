@@ -1,11 +1,13 @@
 """Divides the file descriptors of a process among its parts.
 
-Owns: how many of them connections may have, and how many the rest of the process keeps.
+Owns: the number of descriptors for connections, and the number for the rest of the process.
 
 Invariants:
-1. What the journals and tier 2 need is never given to connections: at the bound new connections are
-   refused, and those that are there go on.
-2. Where the limit is low, the rest keeps half of it, and tier 2 keeps fewer files open.
+1. When connections use all of their descriptors, the journals and tier 2 still have theirs. Held by
+   ``test_connections_never_get_what_the_rest_needs``. A new connection is then refused, and the
+   open ones continue. Held by ``test_connections_are_bounded``.
+2. When the limit of the process is low, connections get half of it, and tier 2 keeps fewer files
+   open. Held by ``test_a_low_limit_leaves_half_to_connections_and_fewer_files_to_tier_2``.
 """
 
 from __future__ import annotations
@@ -19,14 +21,13 @@ from segstore.errors import TooFewDescriptorsError
 LIMIT_MIN: Final = 128
 """Minimum number of descriptors with which a segment store starts."""
 PROCESS_DESCRIPTORS: Final = 64
-"""Number of descriptors for the event loop, listeners, locks, logs, and what is opened for a
+"""Number of descriptors for the event loop, listeners, locks, logs, and files that are open for a
 moment."""
 JOURNAL_DESCRIPTORS: Final = 48
-"""Number of descriptors for the files of journals that are written, prepared and read, two for
-each."""
+"""Number of descriptors for journal files. A file that is written, prepared or read needs two."""
 TIER_2_DESCRIPTORS: Final = 96
-"""Number of descriptors for the files, or connections to S3, of calls of tier 2 that run at the
-same time."""
+"""Number of descriptors for calls of tier 2 that run at the same time, each with a file or a
+connection to S3."""
 KEPT_FILES_MAX: Final = 128
 """Maximum number of files of tier 2 that stay open between calls, with two descriptors each."""
 KEPT_FILES_MIN: Final = 4
@@ -48,7 +49,7 @@ def descriptor_limit() -> int:
 
 
 def share_out(limit: int) -> DescriptorShares:
-    """Share out ``limit`` descriptors, else ``TooFewDescriptorsError``."""
+    """Divide ``limit`` descriptors. Raises ``TooFewDescriptorsError`` when they do not suffice."""
     if limit < LIMIT_MIN:
         raise TooFewDescriptorsError(
             f"this process may open {limit} files at a time, and a segment store needs {LIMIT_MIN}:"

@@ -1,7 +1,8 @@
-"""Files and names that survive a power cut.
+"""Writes files and names that survive a power cut.
 
-Owns: ``write_durably``, ``make_directory``, ``sync_directory``, for files that are seldom written
-and whole. They block and raise ``OSError``. Chunks and the journal have their own ways of writing.
+Owns: ``write_durably``, ``make_directory`` and ``sync_directory``, for files that are written
+seldom, and always as a whole. They block and raise ``OSError``. Chunks and the journal are written
+by other code.
 """
 
 from __future__ import annotations
@@ -12,18 +13,20 @@ from contextlib import suppress
 from pathlib import Path
 
 
-def write_durably(path: Path, text: str) -> None:
-    """Write a file and sync it; its name is not durable by that."""
+def write_durably(path: Path, content: str | bytes) -> None:
+    """Write a file and sync its content. Its name becomes durable only with ``sync_directory``."""
+    data = memoryview(content.encode() if isinstance(content, str) else content)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
-        os.write(descriptor, text.encode())
+        while data:
+            data = data[os.write(descriptor, data) :]
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
 def make_directory(path: Path) -> None:
-    """Make a directory and those above it, durably."""
+    """Make a directory and its missing parents durably."""
     if path.is_dir():
         return
     if path.parent != path:

@@ -1,30 +1,41 @@
-"""Runs trio so that a step of the reactor costs no round of trio.
+"""Runs trio so that a step of the reactor needs no round of trio.
 
-Owns: ``run_event_loop``, which takes the place of ``trio.run`` where a server runs, and
-``LoopDriver``, which waits for the reactor and for trio.
+Owns: ``run_event_loop``, which a server uses instead of ``trio.run``, and ``LoopDriver``, which
+waits for the reactor and for trio.
 
-A round of trio looks for deadlines, resumes a task, and arms the descriptor that the task waits for
-again. A step of the reactor needs nothing of that. So the driver is the clock that trio asks how
-long it may sleep when no task can run. It waits before it answers: for the reactor's descriptors
-and for trio's, with one ``epoll`` that has trio's own among its descriptors. Meanwhile it makes the
-reactor's steps. It answers when trio has something to do.
+A round of trio checks deadlines, resumes a task, and arms the descriptor that the task waits for
+again. A step of the reactor needs none of that. So the driver is the clock that trio asks how long
+it may sleep when no task can run. Before the driver answers, it waits for the reactor's descriptors
+and for trio's, with one ``epoll`` that watches trio's ``epoll``, too, and makes the reactor's
+steps. It answers when trio has something to do. Callbacks of steps must not set deadlines of trio,
+because the driver would not see them; tasks may.
+
+``docs/internals/reactor.md`` lists what the driver needs of trio, and ``test_trio_contract`` checks
+it.
 
 Invariants:
-1. The driver answers when a task can run, when a descriptor of trio has something (signals and
-   calls of other threads are such), or when trio's deadline has come; and always that trio shall
-   not sleep.
-2. While tasks can always run, so that trio does not ask, the reactor makes a step in each round.
-3. Callbacks of steps set no deadline of trio: they leave that to tasks.
-4. Without a running reactor, or where the kernel does not tell which ``epoll`` is trio's, the
-   driver is a usual clock, and the reactor's own task waits for its descriptors.
+1. When a descriptor of trio has an event, a thread calls trio, or trio's deadline comes, the driver
+   answers that trio shall not sleep. Held by
+   ``test_trios_descriptors_deadlines_and_threads_are_served``. It does so, too, when a signal
+   comes. Held by ``test_a_signal_is_received``. It does so, too, when a step wakes a task. Held by
+   ``test_a_task_that_a_step_wakes_runs_at_once``.
+2. While steps follow each other without a pause, trio's deadlines are still met. Held by
+   ``test_deadlines_come_while_steps_go_on_and_on``.
+3. While tasks can always run, so that trio does not ask, the reactor makes a step in each round.
+   Held by ``test_steps_are_made_while_tasks_can_always_run``.
+4. When trio waits without an ``epoll`` of its own, the driver is an ordinary clock, and the
+   reactor's own task waits for its descriptors. Held by
+   ``test_without_an_epoll_of_trio_the_reactors_own_task_waits``.
 """
 
 from __future__ import annotations
 
 import os
+import select
+import stat
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from pathlib import Path
+from math import inf
 from time import monotonic
 from typing import Final, TypeVar, TypeVarTuple, Unpack
 
@@ -32,8 +43,9 @@ import trio
 
 from segstore.runtime.reactor import DRIVER, Reactor
 
-SLEEP_SECONDS_MAX: Final = 24 * 3600.0
-_DESCRIPTORS: Final = Path("/proc/self/fdinfo")
+DESCRIPTOR_MAX: Final = 4096
+"""Number of descriptors among which trio's epoll is searched. An event loop opens it before
+connections come."""
 
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
@@ -53,36 +65,35 @@ def run_event_loop(
 
 
 class LoopDriver(trio.abc.Clock, trio.abc.Instrument):
-    """The clock of one event loop; see the module. As an instrument, it is told what trio does."""
+    """The clock of one event loop; see the module. It is an instrument, too, because trio tells
+    instruments what it does."""
 
     def __init__(self) -> None:
         self._reactor: Reactor | None = None
         self._task: trio.lowlevel.Task | None = None
         self._failure: BaseException | None = None
-        self._trio_epoll: int | None = None
         self._has_stepped = False
-        self._trio_is_needed = False
 
     # ---- For the reactor -------------------------------------------------------------------------
 
     async def drive(self, reactor: Reactor) -> None:
-        """Make the reactor's steps until cancelled. Returns at once if that is not possible.
+        """Make the reactor's steps until cancelled. Returns at once if trio has no epoll.
 
         Raises what the reactor's callbacks raise.
         """
-        if self._trio_epoll is None:
-            self._trio_epoll = await _find_epoll_of_trio()
-        if self._trio_epoll is None:
+        trio_epoll = await _find_epoll_of_trio()
+        if trio_epoll is None:
             return
-        reactor.watch_epoll(self._trio_epoll, self._trio_has_event)
-        trio.lowlevel.add_instrument(self)
-        self._reactor = reactor
-        try:
-            await self._wait_for_failure()
-        finally:
-            self._reactor = None
-            trio.lowlevel.remove_instrument(self)
-            reactor.unwatch(self._trio_epoll)
+        with trio_epoll:
+            reactor.watch_epoll(trio_epoll.fileno(), lambda _: reactor.interrupt())
+            trio.lowlevel.add_instrument(self)
+            self._reactor = reactor
+            try:
+                await self._wait_for_failure()
+            finally:
+                self._reactor = None
+                trio.lowlevel.remove_instrument(self)
+                reactor.unwatch(trio_epoll.fileno())
 
     async def _wait_for_failure(self) -> None:
         self._task = trio.lowlevel.current_task()
@@ -94,16 +105,14 @@ class LoopDriver(trio.abc.Clock, trio.abc.Instrument):
         try:
             await trio.lowlevel.wait_task_rescheduled(abort)
         finally:
-            # A callback may have raised after the task was cancelled, and before it went on.
+            # A callback may have raised after the task was cancelled and before it ran again.
             failure, self._failure = self._failure, None
             if failure is not None:
                 raise failure
 
-    def _trio_has_event(self, _: int) -> None:
-        self._trio_is_needed = True
-
     def _fail(self, failure: BaseException) -> None:
-        """Make the task that drives the reactor raise what a callback raised, cancelled or not."""
+        """Make the task that drives the reactor raise the exception of a callback, even if the task
+        is cancelled."""
         self._reactor = None
         self._failure = failure
         task, self._task = self._task, None
@@ -115,45 +124,39 @@ class LoopDriver(trio.abc.Clock, trio.abc.Instrument):
     def start_clock(self) -> None:
         """See ``trio.abc.Clock``."""
 
-    def current_time(self) -> float:
-        """Return the time of a steady clock, in seconds."""
-        return monotonic()
+    current_time = staticmethod(monotonic)
+    """Returns the time of a monotonic clock, in seconds."""
 
     def deadline_to_sleep_time(self, deadline: float) -> float:
-        """Make steps of the reactor until trio has something to do; return how many seconds trio
+        """Make steps of the reactor until trio has something to do. Return how many seconds trio
         may sleep then."""
-        now = monotonic()
         reactor = self._reactor
         if reactor is None:
-            return deadline - now
-        self._trio_is_needed = False
+            return deadline - monotonic()
         self._has_stepped = True
         try:
-            while True:
-                reactor.wait_and_step(min(max(deadline - now, 0.0), SLEEP_SECONDS_MAX))
-                now = monotonic()
-                if self._trio_is_needed or now >= deadline:
-                    return 0.0
+            reactor.make_steps(deadline)
         except BaseException as failure:
             self._fail(failure)
-            return 0.0
+        return 0.0
 
     def task_scheduled(self, task: trio.lowlevel.Task) -> None:
-        """Remember that a task can run."""
-        self._trio_is_needed = True
+        """Let trio continue, because a task can run."""
+        if self._reactor is not None:
+            self._reactor.interrupt()
 
     def before_io_wait(self, timeout: float) -> None:
         """Make a step in a round in which trio did not ask how long it may sleep."""
         has_stepped, self._has_stepped = self._has_stepped, False
         if not has_stepped and self._reactor is not None:
             try:
-                self._reactor.wait_and_step(0.0)
+                self._reactor.make_steps(-inf)
             except BaseException as failure:
                 self._fail(failure)
 
 
-async def _find_epoll_of_trio() -> int | None:
-    """Return the descriptor of trio's epoll; None if the kernel does not tell."""
+async def _find_epoll_of_trio() -> select.epoll | None:
+    """Return a new descriptor of trio's epoll; None if trio waits without one."""
     probe = os.eventfd(0, os.EFD_CLOEXEC)
 
     async def wait(*, task_status: trio.TaskStatus[None]) -> None:
@@ -170,13 +173,19 @@ async def _find_epoll_of_trio() -> int | None:
     return found
 
 
-def find_epoll_of(descriptor: int, directory: Path = _DESCRIPTORS) -> int | None:
-    """Return the descriptor of the epoll of this process that watches another descriptor; None if
-    the kernel does not tell."""
-    with suppress(OSError):
-        for path in directory.iterdir():
-            with suppress(OSError):
-                for line in path.read_text("ascii").splitlines():
-                    if line.startswith("tfd:") and int(line.split()[1]) == descriptor:
-                        return int(path.name)
+def find_epoll_of(probe: int) -> select.epoll | None:
+    """Return a new descriptor of the epoll that watches ``probe`` in this process; None if there is
+    none. ``probe`` has no event, and one task waits until it is readable.
+
+    The function tries to change the events for which a descriptor watches ``probe``. The kernel
+    refuses that if the descriptor is no epoll, or does not watch ``probe``.
+    """
+    for descriptor in range(DESCRIPTOR_MAX):
+        with suppress(OSError):
+            # An epoll has no file type. Files are left alone, because closing a duplicate of a
+            # file's descriptor would release the locks of the file.
+            if stat.S_IFMT(os.fstat(descriptor).st_mode) == 0:
+                epoll = select.epoll.fromfd(os.dup(descriptor))
+                epoll.modify(probe, select.EPOLLIN | select.EPOLLONESHOT)
+                return epoll
     return None

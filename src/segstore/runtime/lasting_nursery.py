@@ -1,7 +1,7 @@
-"""A nursery whose tasks outlive what was cancelled, for as long as that takes to end.
+"""A nursery whose tasks still run while the block that uses them ends.
 
-Owns: ``open_lasting_nursery``. For what others need while they are closed: a cancellation from
-outside reaches the tasks only when the block has been left.
+Owns: ``open_lasting_nursery``. Use it for tasks that other parts still need while they close: when
+the block is cancelled from outside, the tasks are cancelled only after the block has ended.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import trio
 
 @asynccontextmanager
 async def open_lasting_nursery() -> AsyncIterator[trio.Nursery]:
-    """Open the nursery; its tasks are cancelled at the end of the block, and an error of one of
+    """Open the nursery. Its tasks are cancelled at the end of the block, and an error of one of
     them cancels the block."""
     async with trio.open_nursery() as outer:
         scope = trio.CancelScope(shield=True)

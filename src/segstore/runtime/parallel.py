@@ -1,7 +1,6 @@
-"""Work on many things at once, with a bound.
+"""Runs work on many items at once, in a bounded number of tasks.
 
-Owns: ``run_parallel``, the way in which reads, writes and deletions of a list are divided among
-tasks.
+Owns: ``run_parallel``, which divides the reads, writes and deletions of a list among tasks.
 """
 
 from __future__ import annotations
@@ -17,9 +16,10 @@ T = TypeVar("T")
 async def run_parallel(
     items: Iterable[T], work: Callable[[T], Awaitable[None]], *, tasks_max: int
 ) -> None:
-    """Do ``work`` on every item, on ``tasks_max`` at a time at most.
+    """Do ``work`` on every item, on at most ``tasks_max`` at a time.
 
-    An error ends it when the others that have begun are done; it is raised as it came.
+    After an error, no further item is begun. When the items under way are done, the first error is
+    raised.
     """
     remaining = list(items)
     remaining.reverse()

@@ -1,6 +1,6 @@
-"""A memory of bounded size.
+"""A dictionary of bounded size.
 
-Owns: ``Remembered``. Used by one task at a time.
+Owns: ``Remembered``. One task at a time uses it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Remembered(Generic[K, V]):
         return self._items.get(key)
 
     def set(self, key: K, value: V) -> None:
-        """Remember a value, and forget another one if there are too many."""
+        """Remember a value. If there are too many, forget the least recently used one."""
         self._items[key] = value
         self._items.move_to_end(key)
         if len(self._items) > self._count_max:

@@ -1,14 +1,26 @@
-"""The bytes of a connection: sockets the short way, any other stream the usual way.
+"""Transports: the classes that receive and send the bytes of a connection.
 
-Owns: how received bytes come in and replies go out.
+Owns: ``SocketTransport``, which uses a TCP socket directly, and ``StreamTransport``, which uses any
+stream of trio.
+
+One task receives from a transport, and one sends.
 
 Invariants:
-1. ``receive`` and ``send`` wait only when the socket makes them; one task receives, one sends.
-2. No memory is held for a connection that waits: all sockets of a process share one buffer, filled
-   and copied out without a pause in between.
-3. A peer that is gone, however, is ``trio.BrokenResourceError`` or (receiving) no bytes.
-4. A socket is watched by the reactor, which tells once that something came: the transport remembers
-   it until a read has found the socket empty, and an end or an error for ever.
+1. When a peer reads slowly, ``send`` waits for it. Held by
+   ``test_sending_waits_for_a_peer_that_reads_slowly``. When bytes are there already, receiving does
+   not wait. Held by ``test_bytes_come_as_they_are_there``.
+2. While a connection waits for bytes, it needs no memory: all sockets of a process receive into one
+   buffer. Received bytes are copied before the next receive, so that it does not change them. Held
+   by ``test_what_was_received_is_not_overwritten_by_what_comes_next``.
+3. When the peer has ended, receiving returns no bytes. Held by
+   ``test_the_end_of_the_peer_is_no_bytes``. When the connection is broken in any way, receiving and
+   sending raise ``trio.BrokenResourceError``. Held by
+   ``test_a_peer_that_reset_the_connection_is_broken``.
+4. When the reactor has reported that bytes came, the transport remembers it until a read finds the
+   socket empty, because the reactor reports it once. Held by
+   ``test_what_comes_after_a_cancelled_receive_is_not_lost``. It remembers an end or an error for
+   ever. Held by ``test_an_end_that_came_with_the_last_bytes_is_received_after_them`` and
+   ``test_a_peer_that_breaks_off_is_told_from_one_that_ends``.
 """
 
 from __future__ import annotations
@@ -24,10 +36,11 @@ import trio
 from segstore.runtime.reactor import DeferredWork, Reactor
 
 OnReceived = Callable[[bytes], bool]
-"""Receives bytes, or no bytes at the end; returns whether to call it with the next ones."""
+"""Receives bytes, or no bytes at the end. Returns whether to call it again with the next ones."""
 
 BULK_BYTES_MIN: Final = 64 * 1024
-"""Number of bytes received at once from which on a connection counts as one that sends much."""
+"""Minimum number of bytes, received at once, with which a connection counts as one that sends much.
+"""
 _ENDED: Final = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
 _KEEP_ALIVE_IDLE_SECONDS: Final = 60
 _KEEP_ALIVE_INTERVAL_SECONDS: Final = 15
@@ -36,11 +49,12 @@ _RECEIVE_BYTES: Final = 64 * 1024
 NARROW_BYTES: Final = 16 * 1024
 """Maximum number of bytes that are received at once while connections wait for memory."""
 SENT_BYTES_MAX: Final = 256 * 1024
-"""Maximum number of bytes of one connection that are sent at once, so that others are served."""
+"""Maximum number of bytes of one connection that are sent at once. Other connections are served
+before the next ones."""
 
 
 class ReceiveBuffer:
-    """The memory that all sockets of an event loop receive into; ``view`` is how much at a time."""
+    """The memory that all sockets of an event loop receive into. ``view`` is the part in use."""
 
     __slots__ = ("_narrow", "_wide", "view")
 
@@ -50,7 +64,7 @@ class ReceiveBuffer:
         self.view = self._wide
 
     def narrow(self, is_narrow: bool) -> None:
-        """Receive little at a time, or as much as there is room for."""
+        """Receive at most ``NARROW_BYTES`` at a time, or again as much as there is room for."""
         self.view = self._narrow if is_narrow else self._wide
 
 
@@ -61,16 +75,16 @@ SendNow = Callable[[bytes | memoryview], int]
 
 
 class Transport(Protocol):
-    """The methods that a connection needs of what carries its bytes."""
+    """The methods with which a connection receives and sends bytes."""
 
     @property
     def peer(self) -> str:
-        """Return the other side, for log lines."""
+        """Return the address of the peer, for log lines."""
         ...
 
     @property
     def waits_for_turn(self) -> bool:
-        """Return whether ``receive`` lets others go first, whatever the peer has sent."""
+        """Return whether ``receive`` waits for its turn, although the peer may have sent bytes."""
         ...
 
     async def receive(self) -> bytes:
@@ -78,10 +92,12 @@ class Transport(Protocol):
         ...
 
     async def receive_with(self, on_received: OnReceived) -> None:
-        """Call ``on_received`` with what comes, without resuming the caller if that is possible.
+        """Call ``on_received`` with bytes that come, without resuming the caller if that is
+        possible.
 
-        Return when it returned False, or at once or soon when more is there than one ``receive``
-        takes. Raises like ``receive``, and what ``on_received`` raises.
+        Return when ``on_received`` returned False, or when the caller has to call ``receive``
+        because there are more bytes than one call takes. Raises what ``receive`` and
+        ``on_received`` raise.
         """
         ...
 
@@ -91,12 +107,12 @@ class Transport(Protocol):
 
     @property
     def send_now(self) -> SendNow | None:
-        """Return a function that sends what can be sent without waiting; None when only ``send``
-        can be used."""
+        """Return a function that sends as much as the socket takes without waiting; None when only
+        ``send`` can be used."""
         ...
 
     async def send_eof(self) -> None:
-        """Signal the peer that nothing more comes."""
+        """Signal to the peer that no more bytes come."""
         ...
 
     async def aclose(self) -> None:
@@ -118,10 +134,10 @@ class Turns(Protocol):
 
 
 class SocketTransport:
-    """A TCP socket. ``buffer`` and ``bulk_turns`` may be shared by all transports of a loop, whose
-    ``reactor`` runs from now on until the transport is closed.
+    """A TCP socket. All transports of an event loop may share ``buffer`` and ``bulk_turns``. The
+    ``reactor`` of the loop must run until the transport is closed.
 
-    Without ``bulk_turns`` the transport waits for no other.
+    Without ``bulk_turns`` the transport waits for no turn.
     """
 
     def __init__(
@@ -200,19 +216,19 @@ class SocketTransport:
         self._receiving.run()
 
     def _receive_now(self) -> bool:
-        """Receive in a step of the reactor; return whether the task has to go on."""
+        """Receive in a step of the reactor; return whether the task has to continue."""
         turns = self._bulk_turns
         if self._bulk_bytes and turns is not None and turns.are_needed:
             return True  # ``receive`` waits for its turn
         data = self._read()
         if data is None:
             return self._is_ready
-        # Still ready: there is more, or an end that no other event will tell of.
+        # If the socket is still ready, there are more bytes, or an end that no later event reports.
         return not self._on_received(data) or self._is_ready
 
     def _read(self) -> bytes | None:
-        """Read what is there, at most one buffer; None when there is nothing, or an error, which
-        the next ``receive`` raises: the kernel tells it once."""
+        """Read what the socket has, at most one buffer. Return None when it has nothing, or after
+        an error, which the next ``receive`` raises: the kernel reports it only once."""
         buffer = self._buffer.view
         try:
             count = os.readv(self._descriptor, (buffer,))
@@ -236,7 +252,7 @@ class SocketTransport:
             if not rest:
                 return
             if sent == len(part):
-                await trio.lowlevel.checkpoint()  # others have their turn
+                await trio.lowlevel.checkpoint()  # let other connections run
             else:
                 await trio.lowlevel.wait_writable(self._descriptor)
 
@@ -254,7 +270,7 @@ class SocketTransport:
     async def aclose(self) -> None:
         if self._descriptor >= 0:
             self._reactor.unwatch(self._descriptor)
-            # Somebody else's from now on.
+            # From now on, the number may belong to another file.
             self._descriptor = -1
             self._on_received = _receive_nothing
             self._receiving.wake()
@@ -293,7 +309,7 @@ def _receive_nothing(_: bytes) -> bool:
 
 
 def _keep_alive(connection: trio.socket.SocketType) -> None:
-    """Configure the kernel to detect peers that vanished without a word."""
+    """Configure the kernel to detect peers that vanished without ending the connection."""
     options = {
         socket.TCP_KEEPIDLE: _KEEP_ALIVE_IDLE_SECONDS,
         socket.TCP_KEEPINTVL: _KEEP_ALIVE_INTERVAL_SECONDS,

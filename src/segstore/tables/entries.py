@@ -3,10 +3,13 @@
 Owns: the format of ``docs/formats/table-segments.md``.
 
 Invariants:
-1. A table segment is a sequence of whole entries; the newest entry of a key, by offset, counts.
-2. An entry's version is the offset at which its value was first written. A copy made by a
-   compaction lies at another offset and carries its version explicitly.
-3. Nothing that is read back is trusted: damage is a ``TableDataError`` that names the offset.
+1. When a key has several entries, the one at the highest offset counts, also after a restart. Held
+   by ``test_the_index_is_built_from_the_segment``.
+2. When a compaction copies an entry to a higher offset, the copy keeps the version of the original,
+   which is the offset at which the value was first written. Held by
+   ``test_compaction_keeps_entries_and_versions_and_frees_the_head``.
+3. When the bytes of an entry are malformed, parsing raises ``TableDataError`` with the offset of
+   that entry. Held by ``test_a_malformed_header_is_reported_with_its_offset``.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ ENTRY_BYTES_MAX: Final = 1024 * 1024
 
 
 class TableDataError(SegmentError):
-    """A table segment holds bytes that are no table entries."""
+    """Raised when a table segment holds bytes that are not table entries. ``offset`` is theirs."""
 
     def __init__(self, segment: str, *, offset: int) -> None:
         super().__init__(segment, f"{segment} holds no table entry at offset {offset}")
@@ -39,7 +42,8 @@ class TableDataError(SegmentError):
 
 
 class StoredEntry(NamedTuple):
-    """One entry as it lies in the segment. ``value`` is None for a removal."""
+    """One entry of the segment, ``length`` bytes from ``offset``. ``value`` is None for a
+    removal."""
 
     key: bytes
     value: bytes | None
@@ -49,21 +53,21 @@ class StoredEntry(NamedTuple):
 
 
 def encode_entry(key: bytes, value: bytes | None, *, version: int = NO_VERSION) -> bytes:
-    """Return the bytes of an update or (without value) of a removal; copies name their
-    ``version``."""
+    """Return the bytes of an entry; one without value removes the key. Only copies, which a
+    compaction makes, have a ``version``."""
     if value is None:
         return _HEADER.pack(FORMAT_VERSION, len(key), REMOVAL, version) + key
     return b"".join((_HEADER.pack(FORMAT_VERSION, len(key), len(value), version), key, value))
 
 
 def encoded_length(key: bytes, value: bytes | None) -> int:
-    """Return the number of bytes that ``encode_entry`` makes of it."""
+    """Return the number of bytes that ``encode_entry`` returns for this key and value."""
     return HEADER_BYTES + len(key) + (0 if value is None else len(value))
 
 
 class EntryHead(NamedTuple):
-    """An entry of which perhaps only the first bytes were read. ``value`` is None when it was not
-    read."""
+    """An entry of which all bytes were read, or only the first ones. ``value`` is None when it was
+    not read whole, and for a removal."""
 
     key: bytes
     value: bytes | None
@@ -74,9 +78,10 @@ class EntryHead(NamedTuple):
 
 
 def parse_head(segment: str, data: Buffer, *, offset: int) -> EntryHead | int:
-    """Return the entry at the start of ``data``, or how many bytes of it are needed at least.
+    """Return the entry at the start of ``data``, which begins at ``offset`` of the segment. If
+    ``data`` ends before the key does, return how many bytes are needed at least.
 
-    Raises ``TableDataError`` for anything malformed.
+    Raises ``TableDataError`` when the header is malformed.
     """
     view = memoryview(data)
     if len(view) < HEADER_BYTES:
@@ -97,9 +102,9 @@ def parse_head(segment: str, data: Buffer, *, offset: int) -> EntryHead | int:
 
 
 def parse_entries(segment: str, data: Buffer, *, offset: int) -> Iterator[StoredEntry]:
-    """Yield the whole entries in ``data``, which starts at ``offset`` with an entry.
+    """Yield the whole entries in ``data``, which begins with an entry at ``offset`` of the segment.
 
-    An incomplete last entry is left out; raises ``TableDataError`` for anything malformed.
+    An incomplete last entry is left out. Raises ``TableDataError`` when a header is malformed.
     """
     view = memoryview(data)
     position = 0

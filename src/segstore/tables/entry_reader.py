@@ -3,9 +3,12 @@
 Owns: how a segment's bytes are cut into whole entries.
 
 Invariants:
-1. Reads end where the reader was told to: an entry that does not fit there is damage.
-2. At most one entry and one read are held in memory. When entries are read together, at most
-   ``HEADS_TOGETHER_MAX`` reads are under way.
+1. When the last entry does not end where the reader was told to end, the read raises
+   ``TableDataError``. Held by ``test_an_entry_beyond_the_end_of_a_read_is_damage``.
+2. When a range of the segment was lost, the reader continues with the entry after the range. Held
+   by ``test_a_table_keeps_its_entries_on_both_sides_of_a_gap``.
+3. When many entries are read together, at most ``HEADS_TOGETHER_MAX`` reads are under way. Held by
+   ``test_entries_that_are_read_together_take_a_bounded_number_of_reads``.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import trio
 
 from segstore.api import ReadHandle, ReadResult, SegmentContainer
 from segstore.errors import (
+    BytesLostError,
     ContainerOfflineError,
     NoSuchSegmentError,
     SegmentStoreError,
@@ -33,11 +37,12 @@ from segstore.tables.entries import (
 
 HEADS_TOGETHER_MAX: Final = 64
 HEAD_BYTES: Final = 2048
-"""Length of the first read of an entry: most entries are not longer."""
+"""Length, in bytes, of the first read of an entry; most entries are not longer."""
 
 
 class EntryReader:
-    """Reads the entries from ``start`` to ``end``, both at a border of entries."""
+    """Reads the entries from ``start`` to ``end``; an entry begins at ``start``, and one ends at
+    ``end``."""
 
     def __init__(
         self, container: SegmentContainer, segment: str, *, start: int, end: int, read_bytes: int
@@ -50,18 +55,25 @@ class EntryReader:
         self._rest = b""
 
     async def read(self) -> list[StoredEntry]:
-        """Return the next entries, at least one; none at the end.
+        """Return the next entries; an empty list means the end.
 
-        Raises ``SegmentTruncatedError`` when they are gone, ``TableDataError`` for damage.
+        Raises ``SegmentTruncatedError`` when the entries were truncated, and ``TableDataError``
+        when they are malformed.
         """
         entries: list[StoredEntry] = []
         while not entries and self._position + len(self._rest) < self._end:
             offset = self._position + len(self._rest)
             if offset >= self._container.segment_info(self._segment).length:
-                raise NoSuchSegmentError(self._segment)  # its namesake's end is no end of a read
-            result = await self._container.read(
-                self._segment, offset=offset, length_max=min(self._read_bytes, self._end - offset)
-            )
+                # The segment has become shorter: another one has its name now.
+                raise NoSuchSegmentError(self._segment)
+            length = min(self._read_bytes, self._end - offset)
+            try:
+                result = await self._container.read(self._segment, offset=offset, length_max=length)
+            except BytesLostError as error:
+                if self._rest:
+                    raise TableDataError(self._segment, offset=self._position) from error
+                self._position = min(error.lost_end, self._end)
+                continue
             if not result.data:
                 raise ContainerOfflineError(f"{self._segment}: the container has stopped")
             data = self._rest + result.data
@@ -77,9 +89,10 @@ class EntryReader:
 async def read_heads(
     container: SegmentContainer, segment: str, offsets: Iterable[int]
 ) -> dict[int, EntryHead]:
-    """Return the entries that begin at these offsets, by offset, without truncated ones.
+    """Return the entries that begin at these offsets, by offset. Truncated entries are left out.
 
-    Values longer than a read are not read. Raises ``TableDataError`` for damage.
+    Values that do not fit in ``HEAD_BYTES`` are not read. Raises ``TableDataError`` when an entry
+    is malformed.
     """
     heads: dict[int, EntryHead] = {}
     ordered = sorted(offsets)
@@ -103,7 +116,8 @@ async def read_heads(
 async def _head(
     container: SegmentContainer, segment: str, offset: int, data: bytes
 ) -> EntryHead | None:
-    """Return the entry whose first bytes are ``data``; a read may end before the key does."""
+    """Return the entry whose first bytes are ``data``, and read more if the key does not end there.
+    Return None if the entry was truncated meanwhile."""
     while isinstance(head := parse_head(segment, data, offset=offset), int):
         position = offset + len(data)
         length = offset + head - position
@@ -119,7 +133,8 @@ async def _head(
 async def _read_all(
     container: SegmentContainer, segment: str, places: Sequence[tuple[int, int]]
 ) -> list[bytes | None]:
-    """Return at least one byte from each (offset, length); None where the segment is truncated."""
+    """Read at the same time from each (offset, length in bytes). Return at least one byte for each,
+    or None where the segment is truncated."""
     found: list[bytes | None] = [None] * len(places)
     failures: list[SegmentStoreError] = []
     done = trio.Event()

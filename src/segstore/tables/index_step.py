@@ -1,13 +1,17 @@
 """Plans the changes of one step of a table's index.
 
 Owns: the counters that a table has in core attributes, and the changes of buckets and backpointers
-by which the attributes index a part of the tail.
+in a step. A *step* makes attributes of entries that were appended since the last step; the
+*index offset* is the offset up to which entries have attributes.
 
 Invariants:
-1. All changes of a step and the counters after it are one operation. Its condition is that the
-   index offset is still the one at which the step began, and the table the same, not another with
-   its name.
-2. A bucket leads to the newest entry of each of its keys, once each, the newest entry first.
+1. When another step came first, a step changes nothing: its changes and counters are one operation,
+   with the condition that the index offset is still the one at which the step began. Held by
+   ``test_a_step_that_was_abandoned_is_taken_note_of``.
+2. When the table was deleted and another one got its name, a step changes nothing. Held by
+   ``test_a_step_does_not_take_a_namesake_for_its_table``.
+3. After a step, a bucket leads to the newest entry of each of its keys, once each, in descending
+   order of offsets. Held by ``test_a_bucket_leads_to_its_newest_entry_and_on_to_the_others``.
 """
 
 from __future__ import annotations
@@ -44,11 +48,8 @@ COUNTER_IDS: Final = (
 
 
 class Bucket(NamedTuple):
-    """A bucket as the attributes have it: the offsets of its entries, the newest first, and the
-    heads of the entries that are not truncated.
-
-    The newest entries come first.
-    """
+    """A bucket in the attributes: the offsets of its entries, and those of the entries that are not
+    truncated, both in descending order of offsets."""
 
     bucket: AttributeId
     offsets: list[int]
@@ -57,7 +58,8 @@ class Bucket(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """The counters in a table's core attributes. ``stored_offset`` is None when there are none."""
+    """The counters in a table's core attributes. ``stored_offset`` is the index offset, or None
+    before the first step."""
 
     stored_offset: int | None = None
     entry_count: int = 0
@@ -68,14 +70,14 @@ class Counters:
 
     @property
     def index_offset(self) -> int:
-        """Return the offset before which the attributes have all entries."""
+        """Return the offset up to which all entries have attributes."""
         return self.stored_offset or 0
 
     @property
     def is_same(self) -> AttributeUpdate:
-        """Return an update that changes nothing, and fails where another table has the name now.
+        """Return an attribute update that changes nothing, and fails if another table has the name.
 
-        A namesake may be made, not yet durably, by what waits in front of an operation.
+        A deletion and a creation of the name may be queued before the operation with this update.
         """
         compare = AttributeUpdateType.REPLACE_IF_EQUALS
         return AttributeUpdate(TABLE_INCARNATION, compare, self.incarnation, self.incarnation)
@@ -103,7 +105,7 @@ class SteppedIndex(Protocol):
 
     @property
     def layout(self) -> Layout:
-        """Return how keys become buckets."""
+        """Return the mapping of keys to attributes."""
         ...
 
     @property
@@ -112,17 +114,17 @@ class SteppedIndex(Protocol):
         ...
 
     async def attributes(self, ids: Iterable[AttributeId]) -> dict[AttributeId, int]:
-        """Return the attributes of those ids that exist."""
+        """Return the values of those of the attributes that exist."""
         ...
 
     async def buckets(self, ids: Iterable[AttributeId]) -> list[Bucket]:
-        """Return whole buckets."""
+        """Return these buckets, each with all of its entries."""
         ...
 
 
 class IndexStep:
-    """A step of the index up to ``end``, over ``count`` entries. ``written`` are the newest entries
-    by key."""
+    """The planned changes of one step, which indexes ``count`` entries and ends at offset ``end``.
+    ``written`` has the newest of these entries of each key."""
 
     def __init__(self, before: Counters, end: int, count: int) -> None:
         self._before = before
@@ -152,7 +154,8 @@ class IndexStep:
         self._count(added, added)
 
     async def plan_buckets(self, index: SteppedIndex) -> None:
-        """Plan for the hash layout. A bucket is read only where its content is not known."""
+        """Plan the changes of the hash layout. Buckets are read only where it is not known in
+        memory which entries they have."""
         buckets: dict[AttributeId, list[bytes]] = {}
         for key in self.written:
             buckets.setdefault(index.layout.bucket(key), []).append(key)
@@ -180,7 +183,7 @@ class IndexStep:
             self._change_bucket(read, buckets[read.bucket])
 
     def _change_bucket(self, before: Bucket, keys: list[bytes]) -> None:
-        """Put the keys' newest entries, or their absence, into a bucket."""
+        """Plan the changes of one bucket, in which ``keys`` were written or removed."""
         kept = [head.offset for head in before.heads if head.key not in self.written]
         new = [self.written[key].offset for key in keys if self.written[key].located is not None]
         offsets = sorted([*new, *kept], reverse=True)

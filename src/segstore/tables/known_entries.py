@@ -1,14 +1,18 @@
 """Keeps the entries of a table that are known without reading its attributes.
 
-Owns: the *tail*, the newest entries of all keys that changed behind the index offset, and the
-*clean* entries: some others as the attributes have them, or the knowledge that a key has none.
+Owns: the *tail* and the *clean* entries. The tail has the newest entry of each key that was written
+or removed after the index offset, that is, after the last step. For a key that is not in the tail,
+the attributes have the newest entry. Clean entries are copies of some of those, or record that a
+key has no entry. A *pinned* entry stays in memory until each caller that pinned it unpins it.
 
 Invariants:
-1. Known entries are right: all durable updates of a table pass here.
-2. The tail is complete: for a key that is not in it, the attributes have the newest entry. Only
-   clean entries may be forgotten, the least recently used first; pinned ones stay.
-3. A caller that combines attributes with the tail *holds* the tail: entries that are indexed
-   meanwhile stay in it, so it does not matter which of the two was read first.
+1. A known entry is the newest durable entry of its key: each durable update of the table is
+   recorded here. Held by ``TestTableMachine``.
+2. When memory is short, only clean entries are forgotten, the least recently used first. Entries in
+   the tail and pinned entries stay. Held by ``test_pinned_entries_stay_and_so_does_the_tail``.
+3. While a caller holds the tail, entries that are indexed meanwhile stay in it. So a caller that
+   reads attributes and then the tail misses no entry that moved from one to the other. Held by
+   ``test_a_held_tail_keeps_what_the_attributes_take_over``.
 """
 
 from __future__ import annotations
@@ -29,7 +33,8 @@ _ORDER_BYTES_ESTIMATE: Final = 120
 
 
 class Unknown(enum.Enum):
-    """The type of ``UNKNOWN``: only the attributes have the answer."""
+    """The type of ``UNKNOWN``, which means that memory does not have the entry of a key: the
+    attributes have to be read."""
 
     UNKNOWN = 0
 
@@ -39,7 +44,7 @@ NOWHERE: Final = -1
 
 
 class Located(NamedTuple):
-    """The place of a key's entry. ``value`` is kept only when it is short."""
+    """The place of a key's entry in the segment. ``value`` is None if it is too long to be kept."""
 
     version: int
     offset: int
@@ -50,7 +55,8 @@ class Located(NamedTuple):
 class Written(NamedTuple):
     """The newest entry of a key in the tail; ``located`` is None for a removal.
 
-    ``indexed`` is the offset that the attributes have for the key, or ``NOWHERE``; None: not known.
+    ``indexed`` is the offset of the key's entry in the attributes, ``NOWHERE`` if there is none,
+    and None if it is not known.
     """
 
     offset: int
@@ -59,7 +65,7 @@ class Written(NamedTuple):
 
 
 class KnownEntries:
-    """The known entries of one table. Everything behind ``index_offset`` is in the tail."""
+    """The known entries of one table. Entries at ``index_offset`` and above are in the tail."""
 
     def __init__(self, layout: Layout, *, kept_value_bytes_max: int, clean_bytes_max: int) -> None:
         self._layout = layout
@@ -84,14 +90,15 @@ class KnownEntries:
 
     @property
     def memory_bytes(self) -> int:
-        """Return about how much memory all of it takes."""
+        """Return the estimated memory of all known entries, in bytes."""
         ordered = 0 if self._order is None else len(self._order)
         return self._tail_bytes + self._clean_bytes + _ORDER_BYTES_ESTIMATE * ordered
 
     # ---- What is known ---------------------------------------------------------------------------
 
     def get(self, key: bytes) -> Located | Unknown | None:
-        """Return the entry of a key; None if there is none."""
+        """Return the entry of a key; None if the key has none, ``UNKNOWN`` if memory cannot
+        tell."""
         written = self._tail.get(key)
         if written is not None:
             return written.located
@@ -102,17 +109,18 @@ class KnownEntries:
         return self._pinned.get(key, UNKNOWN)
 
     def written(self, key: bytes) -> Written | None:
-        """Return the entry of a key in the tail."""
+        """Return the entry of a key in the tail; None if the key is not in the tail."""
         return self._tail.get(key)
 
     def located(self, entry: StoredEntry | EntryHead) -> Located:
-        """Return what is kept of an entry: the value only if it is short."""
+        """Return the place of an entry, with its value if that is short."""
         value = entry.value
         kept = value is not None and len(value) <= self._kept_value_bytes_max
         return Located(entry.version, entry.offset, entry.length, value if kept else None)
 
     def remember(self, key: bytes, located: Located | None) -> None:
-        """Keep a key's entry as the attributes have it; they were read while the tail was held."""
+        """Keep a key's entry, which was read by the attributes while the tail was held. An entry in
+        the tail is newer and stays."""
         if key in self._tail:
             return
         self._forget(key)
@@ -137,7 +145,8 @@ class KnownEntries:
             self._clean_bytes -= _memory_bytes(key, located)
 
     def pin(self, keys: Collection[bytes]) -> None:
-        """Keep what is known of these keys, now and later, until they are unpinned."""
+        """Keep the entries of these keys in memory, those that are known now or become known later,
+        until they are unpinned."""
         pins, clean = self._pins, self._clean
         for key in keys:
             count = pins[key] = pins.get(key, 0) + 1
@@ -145,7 +154,7 @@ class KnownEntries:
                 self._pinned[key] = clean.pop(key)
 
     def unpin(self, keys: Collection[bytes]) -> None:
-        """Undo one ``pin``."""
+        """Undo one call of ``pin`` with these keys."""
         pins, pinned = self._pins, self._pinned
         for key in keys:
             if pins[key] > 1:
@@ -175,15 +184,14 @@ class KnownEntries:
         self._tail_bytes += _memory_bytes(key, located)
 
     def unindexed(self, end: int) -> dict[bytes, Written]:
-        """Return the keys whose newest entries are before ``end`` and are not in the attributes
-        yet.
-        """
+        """Return the entries of the tail from the index offset to ``end``, by key: those that a
+        step up to ``end`` has to index."""
         start = self.index_offset
         return {key: each for key, each in self._tail.items() if start <= each.offset < end}
 
     def publish(self, index_offset: int, written: dict[bytes, Written]) -> None:
-        """Record that the attributes have all entries before ``index_offset``, and these keys as
-        written."""
+        """Record that a step is durable: it ended at ``index_offset`` and put ``written`` into the
+        attributes."""
         self.index_offset = index_offset
         for key, indexed in written.items():
             present = self._tail[key]
@@ -194,8 +202,8 @@ class KnownEntries:
         self._retire()
 
     def resync(self, index_offset: int) -> None:
-        """Record that the attributes have everything before an offset, by a step that is not known
-        here."""
+        """Record that the attributes have all entries before ``index_offset`` through a step that
+        this object did not plan."""
         written = {key: each for key, each in self._tail.items() if each.offset < index_offset}
         for key, each in self._tail.items():
             if each.offset >= index_offset:
@@ -222,7 +230,8 @@ class KnownEntries:
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Keep indexed entries in the tail until the block ends."""
+        """Keep the entries of the tail in it until the block ends, also those that are indexed
+        meanwhile."""
         generation = self._generation
         self._holds[generation] = self._holds.get(generation, 0) + 1
         try:
@@ -235,8 +244,8 @@ class KnownEntries:
             self._retire()
 
     def tail_range(self, first: bytes, last: bytes) -> Iterator[tuple[bytes, bytes, Written]]:
-        """Yield (bucket, key, entry) of the tail's buckets from ``first`` to ``last``, in their
-        order.
+        """Yield (bucket, key, entry) for the tail's keys in buckets from ``first`` to ``last``, in
+        the order of buckets.
 
         The tail may not change while the iterator is in use.
         """

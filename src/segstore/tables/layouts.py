@@ -1,14 +1,29 @@
 """Maps a table's keys to attributes of its segment.
 
-Owns: the two layouts. In the hash layout a *bucket* attribute is named for a key's hash and has the
-offset of the newest entry in the bucket; where several keys share a bucket, a *backpointer*
-attribute, named for an entry's offset, has that of the entry before. In the fixed-key layout each
-key is the name of an attribute of its own.
+Owns: the two layouts. In the hash layout, the id of a *bucket* attribute is the hash of a key; its
+value is the offset of the newest entry of the keys with that hash. Where several keys have one
+hash, the id of a *backpointer* attribute contains the offset of one entry; its value is the offset
+of the next older entry in the bucket. In the fixed-key layout, each key is the id of an attribute,
+whose value is the offset of the key's newest entry.
+
+A container iterates attributes in the order of their ids. So a range of ids is a range of buckets,
+or of keys in the fixed-key layout.
 
 Invariants:
-1. No bucket's id is a backpointer's or a core attribute's: hashes that begin like those are bent.
-2. Along the backpointers of a bucket offsets descend.
-3. Attributes are in the order in which the layout is iterated.
+1. A bucket never has the id of a backpointer or of a core attribute. A hash that begins with the 8
+   bytes of such an id begins with a neighbouring number instead. Held by
+   ``test_no_bucket_has_the_id_of_a_core_attribute_or_a_backpointer``.
+2. Along the backpointers of a bucket, each offset is lower than the one before. Held by
+   ``test_a_bucket_leads_to_its_newest_entry_and_on_to_the_others``.
+3. A range of buckets holds no backpointers and no core attributes. Held by
+   ``test_hash_ranges_have_every_bucket_behind_one_and_nothing_else``.
+
+Three entries of 19 bytes, whose keys ``a``, ``b`` and ``c`` have one hash, 0x11 16 times, take
+these attributes in the hash layout:
+
+    bucket        11111111111111111111111111111111 = 38    the entry of c, the newest
+    backpointer   7fffffffffffffff0000000000000026 = 19    after the entry at 38: that of b
+    backpointer   7fffffffffffffff0000000000000013 = 0     after the entry at 19: that of a
 """
 
 from __future__ import annotations
@@ -44,24 +59,25 @@ def hash_key(key: bytes) -> bytes:
 
 
 def backpointer(offset: int) -> AttributeId:
-    """Return the attribute with the offset of the entry that follows the one at ``offset``."""
+    """Return the id of the attribute that leads from the entry at ``offset`` to the next older
+    entry in its bucket."""
     return struct.pack(">QQ", _BACKPOINTER, offset)
 
 
 class HashLayout:
-    """Keys of any length, in the order of their hashes."""
+    """The layout for keys of any length, which are iterated in the order of their hashes."""
 
     key_length = 0
-    """Length of all keys, 0 for any."""
+    """Length of all keys, in bytes; 0 if keys have any length."""
     shares_buckets = True
-    """True if several keys may be in one bucket."""
+    """True if several keys may have the same hash."""
 
     def __init__(self, hash_key: HashKey = hash_key) -> None:
         self.bucket = hash_key
 
     def ranges_behind(self, bucket: AttributeId) -> Ranges:
-        """Return the ranges of all buckets behind one, or of all buckets; backpointers lie between
-        them."""
+        """Return the ranges of all ids of buckets greater than ``bucket``, or of all buckets if it
+        is empty. Two ranges leave out the ids of backpointers and core attributes between them."""
         first = bytes(HASH_BYTES)
         if bucket == _LAST:
             return ()
@@ -72,21 +88,22 @@ class HashLayout:
 
 
 class FixedKeyLayout:
-    """Keys of one length, in their own order."""
+    """The layout for keys of one length, which are iterated in the order of their bytes."""
 
     shares_buckets = False
 
     def __init__(self, key_length: int) -> None:
         self.key_length = key_length
-        # See ``attribute_id_bytes``.
+        # Core attributes have ids of 16 bytes; see ``attribute_id_bytes``.
         self._suffix = b"\0" if key_length == HASH_BYTES else b""
 
     def bucket(self, key: bytes) -> AttributeId:
-        """Return the key itself."""
+        """Return the id of the attribute of a key: the key, or the key and a zero byte."""
         return key + self._suffix
 
     def ranges(self, from_key: bytes, to_key: bytes) -> Ranges:
-        """Return the range of keys from one to the other, both included if given, of any length."""
+        """Return the range of the keys from ``from_key`` to ``to_key``, both included. An empty
+        bound means no bound; bounds may be shorter or longer than keys."""
         length = self.key_length
         first: bytes | None = from_key[:length].ljust(length, b"\0")
         if len(from_key) > length:
@@ -104,13 +121,13 @@ Layout = HashLayout | FixedKeyLayout
 
 
 def behind(ranges: Ranges, bucket: AttributeId) -> Ranges:
-    """Return the parts of the ranges that lie behind a bucket."""
+    """Return the parts of the ranges whose ids are greater than ``bucket``."""
     first = successor(bucket)
     return [(max(start, first), end) for start, end in ranges if first and end >= first]
 
 
 def successor(name: bytes) -> bytes:
-    """Return the next name of the same length; empty behind the last one."""
+    """Return the next greater id of the same length; empty if there is none."""
     number = int.from_bytes(name, "big") + 1
     return b"" if number >> (8 * len(name)) else number.to_bytes(len(name), "big")
 

@@ -3,9 +3,12 @@
 Owns: ``Maintenance``: the tables that are due, and the tasks that maintain them.
 
 Invariants:
-1. Tables are maintained beside each other, so that one that waits, or fails, holds up no other; at
-   most ``MAINTAINED_MAX`` at a time, and one table by one task.
-2. A table that becomes due while it is maintained is maintained again.
+1. When the maintenance of one table waits or fails, other tables are maintained. Held by
+   ``test_a_table_that_waits_or_fails_keeps_no_other_from_being_maintained``.
+2. At most ``MAINTAINED_MAX`` tables are maintained at a time, and each by one task. Held by
+   ``test_so_many_tables_are_maintained_at_a_time_and_each_by_one_task``.
+3. When a table becomes due while it is maintained, it is maintained again afterwards. Held by
+   ``test_a_table_that_becomes_due_while_it_is_maintained_is_maintained_again``.
 """
 
 from __future__ import annotations
@@ -28,9 +31,10 @@ logger = structlog.get_logger(__name__)
 
 
 class Maintenance:
-    """Calls ``maintain`` for each table that is due. Times are those of the event loop.
+    """Calls ``maintain`` for each table that is due. Times are those of the event loop, in seconds.
 
-    A ``SegmentStoreError`` of it is logged; the table is due again ``retry_seconds`` later.
+    When ``maintain`` raises a ``SegmentStoreError``, the error is logged, and the table is due
+    again after ``retry_seconds``.
     """
 
     def __init__(
@@ -48,7 +52,7 @@ class Maintenance:
         return table in self._due
 
     def ask(self, table: TableSegment, at: float) -> None:
-        """Maintain a table at that time, or before if it was asked for before."""
+        """Make a table due at the time ``at``. An earlier time that was asked for stays."""
         if at < self._due.get(table, inf):
             self._due[table] = at
             if at < self._waits_until:
@@ -77,7 +81,8 @@ class Maintenance:
         return min(waiting, default=inf)
 
     def _remove_due(self) -> list[TableSegment]:
-        """Remove and return the tables that are due, the ones that wait longest first."""
+        """Remove and return as many due tables as may be maintained now, in the order of their
+        times."""
         now = trio.current_time()
         due = [
             table for table, at in self._due.items() if at <= now and table not in self._under_way
@@ -94,7 +99,8 @@ class Maintenance:
             await self._call(table)
         except SegmentStoreError as error:
             logger.warning("table not maintained", segment=table.name, error=str(error))
-            # Its updates ask for it too, and need not fail again with every one of them.
+            # Each update of the table asks for maintenance, too; none of them brings the next
+            # attempt forward.
             self._due[table] = trio.current_time() + self._retry_seconds
         finally:
             self._under_way.discard(table)

@@ -20,7 +20,9 @@ class TableSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Bounds of table segments."""
 
     key_bytes_max: int = 8 * KIB
+    """Maximum size, in bytes, of a key."""
     value_bytes_max: int = MIB - 8 * KIB
+    """Maximum size, in bytes, of a value."""
     batch_bytes_max: int = 32 * MIB
     """Maximum encoded size, in bytes, of one update."""
     append_bytes_max: int = 4 * MIB
@@ -28,36 +30,38 @@ class TableSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     kept_value_bytes_max: int = KIB
     """Maximum size, in bytes, of values that stay in memory with the index."""
     index_bytes_max: int = 64 * MIB
-    """Maximum memory of all table indexes of a container; above it, idle tables lose theirs."""
+    """Maximum memory, in bytes, of all table indexes of a container; above it, the indexes of idle
+    tables leave memory."""
     clean_bytes_max: int = 8 * MIB
-    """Maximum memory of one table's index, without the entries that its attributes lack."""
+    """Maximum memory, in bytes, of one table's entries that were read by its attributes."""
     index_count: int = 2_048
-    """Number of entries behind a table's index offset at which the table is indexed."""
+    """Number of entries without attributes at which a table is indexed."""
     index_bytes: int = 4 * MIB
-    """Number of bytes behind a table's index offset at which the table is indexed."""
+    """Number of bytes of entries without attributes at which a table is indexed."""
     index_seconds: float = 5.0
-    """Time, in seconds, after which a table with entries behind its index offset is indexed."""
+    """Time, in seconds, after which a table with entries that lack attributes is indexed."""
     unindexed_count_max: int = 32_768
-    """Maximum number of entries behind the index offset; updates wait above it."""
+    """Maximum number of entries without attributes; updates wait above it."""
     unindexed_bytes_max: int = 32 * MIB
-    """Maximum number of bytes behind the index offset; updates wait above it, and opening a table
-    reads no more."""
+    """Maximum number of bytes of entries without attributes; updates wait above it. Opening a table
+    reads at most so many bytes."""
     page_bytes_max: int = 2 * MIB
-    """Maximum size, in bytes, of keys and values of one page of an iteration; at most one bucket
-    exceeds it."""
+    """Maximum size, in bytes, of keys and values in one page of an iteration. The last bucket of
+    the page may exceed it."""
     reply_bytes_max: int = 15 * MIB
     """Maximum size, in bytes, of keys and values in the answer to one read."""
     compaction_utilization_percent_min: int = 50
-    """Percentage of entries that count below which a table is compacted."""
+    """Percentage of entries that are the newest of their keys; below it, a table is compacted."""
     compaction_bytes_min: int = 4 * MIB
     """Minimum size, in bytes, of a table that is compacted."""
     compaction_step_bytes: int = 4 * MIB
-    """Bytes of the head that one step of a compaction rewrites and truncates."""
+    """Number of bytes that one step of a compaction reads at the head of a table and truncates."""
     read_bytes: int = 256 * KIB
-    """Size, in bytes, of the reads of entries in their order."""
+    """Size, in bytes, of the reads that scan the entries of a table."""
 
     def __post_init__(self) -> None:
-        """Refuse, with a ``ValueError``, what would be written and could not be read again."""
+        """Raise ``ValueError`` for bounds above those of the format: such entries could be written,
+        but not read again."""
         if not 0 < self.key_bytes_max <= KEY_BYTES_MAX:
             raise ValueError(f"key_bytes_max has to be from 1 to {KEY_BYTES_MAX}")
         if not 0 <= self.value_bytes_max <= ENTRY_BYTES_MAX:

@@ -1,15 +1,20 @@
-"""The index of one table: what the attributes have, and the entries behind the index offset.
+"""The index of one table: it finds the newest entry of each key.
 
-Owns: lookups through memory and attributes, and the steps by which entries are indexed
-(``index_step`` plans their changes).
+Owns: lookups, and the steps by which entries are indexed (``index_step`` plans their changes). The
+attributes of the segment have the entries up to the *index offset*; the *tail* in memory has the
+entries after it (``known_entries``).
 
 Invariants:
-1. The index shows exactly the entries in the segment's bytes up to ``length``. The attributes have
-   those up to ``index_offset``, which changes together with them in one operation.
-2. An answer is that of one moment between the call and the return: the results of attributes and
-   segment are combined with the tail, which was held meanwhile, without an await.
-3. Buckets of several keys are only read while no step is under way.
-4. The memory of a table is bounded by ``TableSettings``, however many keys there are.
+1. Lookups and iterations see exactly the entries in the segment's bytes up to ``length``, whether a
+   key is in memory, in attributes, or both. Held by ``TestTableMachine``.
+2. When a step moves an entry to the attributes while a reader waits for them, the reader still
+   finds the newest entry of the key. Held by
+   ``test_what_a_reader_finds_is_not_older_than_its_question``.
+3. When a step gives a bucket a second key, a reader of the bucket still finds the first one:
+   buckets of several keys are read only while no step is under way. Held by
+   ``test_a_key_is_found_while_its_bucket_becomes_one_of_several``.
+4. When a table has more keys than its memory may hold, it uses no more than ``TableSettings``
+   allow. Held by ``test_memory_is_bounded_however_many_keys_there_are``.
 """
 
 from __future__ import annotations
@@ -31,28 +36,30 @@ from segstore.tables.layouts import Layout, Ranges, backpointer, behind
 from segstore.tables.settings import TableSettings
 
 _LOOKS_NOW_MAX: Final = 128
-"""Maximum count of keys that are looked up without giving way to other tasks."""
+"""Maximum count of keys that one call looks up without letting other tasks run."""
 _AT_ONCE: Final = 1024
 """Maximum count of attributes in one request."""
 _PAGE_READS: Final = 128
 """Maximum count of an iteration's buckets that are read at the same time."""
 UNPERSISTED_MAX: Final = 32_768
-"""Maximum number of a table's attributes that tier 2 does not have; the next step waits above it.
-"""
+"""Maximum number of changed attributes of a table that its attribute index in tier 2 lacks; above
+it, the next step waits."""
 _UNPERSISTED_PAUSE_SECONDS: Final = 0.05
 
 Pages = AsyncGenerator[list[tuple[AttributeId, int]], None]
 
 
 class IndexPage(NamedTuple):
-    """Keys in the layout's order, all up to bucket ``last``. An empty page is the end."""
+    """Keys with their entries, in the layout's order, up to and including bucket ``last``. A page
+    without keys is the end."""
 
     items: list[tuple[bytes, Located]]
     last: AttributeId
 
 
 class TableIndex:
-    """The index of one table. ``length`` is where its entries end; it grows by ``write``."""
+    """The index of one table. ``length`` is the offset at which the durable entries end; ``write``
+    advances it."""
 
     def __init__(
         self,
@@ -87,17 +94,17 @@ class TableIndex:
 
     @property
     def index_offset(self) -> int:
-        """Return the offset before which the attributes have all entries."""
+        """Return the offset up to which all entries have attributes."""
         return self.known.index_offset
 
     @property
     def unindexed_bytes(self) -> int:
-        """Return how much of the segment the attributes do not have yet."""
+        """Return how many bytes of the segment lie after the index offset."""
         return self.length - self.known.index_offset
 
     @property
     def has_room(self) -> bool:
-        """Return whether the tail may grow."""
+        """Return whether the tail is below its bounds, so that updates may be appended."""
         settings = self._settings
         return (
             self.unindexed_count < settings.unindexed_count_max
@@ -107,7 +114,7 @@ class TableIndex:
 
     @property
     def wants_step(self) -> bool:
-        """Return whether there is enough to do for a step."""
+        """Return whether enough entries lie after the index offset for a step."""
         settings = self._settings
         return self.unindexed_count >= settings.index_count or self.unindexed_bytes >= min(
             settings.index_bytes, settings.compaction_bytes_min
@@ -118,8 +125,9 @@ class TableIndex:
     def write(
         self, changes: Iterable[tuple[bytes, int, Located | None]], *, length: int, count: int
     ) -> None:
-        """Record ``count`` durable entries that end at ``length``. ``changes`` are the newest ones,
-        each as (key, offset, entry); the entry is None for a removal."""
+        """Record that ``count`` more entries are durable, and that they end at offset ``length``.
+        ``changes`` has the newest of them of each key, as (key, offset, entry); the entry is None
+        for a removal."""
         write = self.known.write
         for key, offset, located in changes:
             write(key, offset, located)
@@ -128,7 +136,7 @@ class TableIndex:
         self._unindexed.append((length, count))
 
     def add_entries(self, entries: Sequence[StoredEntry]) -> None:
-        """Add entries that follow in the segment."""
+        """Record entries that were read from the segment at ``length``."""
         located = self.known.located
         self.write(
             ((e.key, e.offset, None if e.value is None else located(e)) for e in entries),
@@ -139,12 +147,14 @@ class TableIndex:
     # ---- Looks at keys ---------------------------------------------------------------------------
 
     def knows(self, keys: Collection[bytes]) -> bool:
-        """Return whether ``get`` can answer for all of these keys, which the caller has pinned."""
+        """Return whether the entries of all these keys are in memory, so that ``get`` can return
+        them. The caller has pinned the keys."""
         look = self.find_now if len(keys) <= _LOOKS_NOW_MAX else self.known.get
         return all(look(key) is not UNKNOWN for key in keys)
 
     def find_now(self, key: bytes) -> Located | Unknown | None:
-        """Return the entry of a key, and remember it, if it can be found without waiting."""
+        """Return the entry of a key, or None if the key has none, if memory can tell; remember it.
+        Return ``UNKNOWN`` if tier 2 has to be asked."""
         located = self.known.get(key)
         if located is not UNKNOWN:
             return located
@@ -158,22 +168,22 @@ class TableIndex:
             try:
                 head = parse_head(self.name, data, offset=offset)
             except TableDataError:
-                return UNKNOWN  # a read of the entry raises it
+                return UNKNOWN  # The caller then reads the entry, which raises the error.
             if isinstance(head, int) or head.is_removal or head.key != key:
-                return UNKNOWN  # finding it takes more reads
+                return UNKNOWN  # The key is longer than these bytes, or another key is here.
             located = self.known.located(head)
         self.known.remember(key, located)
         return located
 
     def get(self, key: bytes) -> Located | None:
-        """Return the entry of a key that is known."""
+        """Return the entry of a key that was loaded; None if the key has none."""
         located = self.known.get(key)
         assert not isinstance(located, Unknown), "load it first"
         return located
 
     @contextmanager
     def pinned(self, keys: Collection[bytes]) -> Iterator[None]:
-        """Keep what is known of these keys until the block ends."""
+        """Keep the entries of these keys in memory until the block ends."""
         self.known.pin(keys)
         try:
             yield
@@ -181,7 +191,8 @@ class TableIndex:
             self.known.unpin(keys)
 
     async def find_many(self, keys: Sequence[bytes]) -> list[Located | None]:
-        """Return the entries of keys at one moment, in their order; None where there is none."""
+        """Return the entries of keys, in the order of the keys; None for a key without an entry.
+        All are those of one moment between call and return."""
         look = self.find_now if len(keys) <= _LOOKS_NOW_MAX else self.known.get
         found = [look(key) for key in keys]
         if not any(each is UNKNOWN for each in found):
@@ -191,7 +202,8 @@ class TableIndex:
             return [self.get(key) for key in keys]
 
     async def load(self, keys: Iterable[bytes]) -> None:
-        """Make keys known, which the caller has pinned."""
+        """Read the entries of these keys, as far as they are not in memory. The caller has pinned
+        the keys, so their entries stay there."""
         with self.known.hold():
             unknown = [key for key in dict.fromkeys(keys) if self.known.get(key) is UNKNOWN]
             for start in range(0, len(unknown), _AT_ONCE):
@@ -201,7 +213,7 @@ class TableIndex:
                     self.known.remember(key, located)
 
     async def _look_up(self, keys: Sequence[bytes]) -> dict[bytes, Located | None]:
-        """Read the keys' entries by the attributes; the tail may have newer ones."""
+        """Return the entries that the attributes have for keys; the tail may have newer ones."""
         buckets = {key: self.layout.bucket(key) for key in keys}
         values = await self.attributes(buckets.values())
         places = {key: values[bucket] for key, bucket in buckets.items() if bucket in values}
@@ -213,7 +225,7 @@ class TableIndex:
             if head is not None and head.key == key:
                 found[key] = self.known.located(head)
             else:
-                # Another key of its bucket came, perhaps just now, or a compaction moved it.
+                # The bucket leads to another key, or a compaction moved the entry meanwhile.
                 others.append(key)
         if others:
             async with self._stepping:
@@ -229,7 +241,7 @@ class TableIndex:
     # ---- Attributes and the segment --------------------------------------------------------------
 
     async def attributes(self, ids: Iterable[AttributeId]) -> dict[AttributeId, int]:
-        """Return those of the attributes that exist."""
+        """Return the values of those of the attributes that exist."""
         wanted = list(dict.fromkeys(ids))
         values: dict[AttributeId, int] = {}
         for start in range(0, len(wanted), _AT_ONCE):
@@ -238,7 +250,8 @@ class TableIndex:
         return values
 
     async def heads(self, offsets: Iterable[int]) -> dict[int, EntryHead]:
-        """Return the entries at these offsets, by offset, without truncated ones."""
+        """Return the entries at these offsets, by offset. Truncated entries are left out. Raises
+        ``TableDataError`` if one is a removal, to which no attribute may lead."""
         heads = await read_heads(self._container, self.name, set(offsets))
         for offset, head in heads.items():
             if head.is_removal:
@@ -246,8 +259,8 @@ class TableIndex:
         return heads
 
     async def buckets(self, ids: Iterable[AttributeId]) -> list[Bucket]:
-        """Return whole buckets; call it only while no step is under way, unless no bucket has
-        several keys."""
+        """Return buckets with all their entries. When some buckets have several keys, call this
+        only while no step is under way."""
         ids = list(dict.fromkeys(ids))
         values = await self.attributes(ids)
         return await self._read_buckets(
@@ -280,9 +293,11 @@ class TableIndex:
     async def page(
         self, ranges: Ranges, *, count_max: int, bytes_max: int, with_values: bool
     ) -> IndexPage:
-        """Return about ``count_max`` keys from the ranges, at one moment, as whole buckets.
+        """Return the next keys of the ranges, in whole buckets, until there are ``count_max`` keys
+        or ``bytes_max`` bytes.
 
-        Fewer than these or ``bytes_max`` only at the end, and none only if there are no more.
+        All are those of one moment between call and return. A page has fewer only at the end of the
+        ranges, and none only if no key is left.
         """
         with self.known.hold():
             if not self.counters.has_shared_buckets:
@@ -297,7 +312,8 @@ class TableIndex:
         rest = ranges
         while True:
             read, end = await self._gather(rest, count_max, bytes_max, with_values)
-            # From here on nothing is awaited, unless the tail has removed some of these.
+            # From here to the return there is no ``await``. Only if the tail has removed too many
+            # of the keys that were read, the loop reads on.
             found += read
             merged = self._merge(found, ranges, end)
             items: list[tuple[bytes, Located]] = []
@@ -316,8 +332,8 @@ class TableIndex:
     async def _gather(
         self, ranges: Ranges, count_max: int, bytes_max: int, with_values: bool
     ) -> tuple[list[Bucket], AttributeId | None]:
-        """Read buckets by the attributes; return them, and up to which bucket. None means to the
-        end."""
+        """Read about one page of buckets from the attributes. Return them, and the last bucket that
+        was read, or None if the ranges end before the page is full."""
         found: list[Bucket] = []
         count = size = 0
         for first, last in ranges:
@@ -341,8 +357,8 @@ class TableIndex:
     def _merge(
         self, found: list[Bucket], ranges: Ranges, end: AttributeId | None
     ) -> dict[AttributeId, dict[bytes, Located]]:
-        """Combine the buckets that were read with the tail; return the entries by bucket and
-        key."""
+        """Combine the buckets that were read with the tail, whose entries are newer. Return the
+        entries by bucket and key."""
         known = self.known
         merged: dict[AttributeId, dict[bytes, Located]] = {}
         for bucket in found:
@@ -376,7 +392,8 @@ class TableIndex:
         return step
 
     def _step_end(self) -> int:
-        """Return where the next step ends, so that it does not block the process for long."""
+        """Return the offset at which the next step ends: it is bounded, so that planning it does
+        not keep other tasks from running for long."""
         total = 0
         for length, count in self._unindexed:
             total += count
@@ -385,8 +402,8 @@ class TableIndex:
         return self.length
 
     async def follow(self) -> bool:
-        """Bring the attributes up to all entries that there are now; return whether that was done.
-        See ``step``."""
+        """Index all entries that are durable now. Return whether that was done; False means that
+        another step came first."""
         end = self.length
         while self.index_offset < end:
             if not await self.step():
@@ -394,18 +411,19 @@ class TableIndex:
         return True
 
     async def step(self, *, compacted: tuple[int, int] | None = None) -> bool:
-        """Index a part of the tail; return whether it was done.
+        """Index a part of the tail. Return whether that was done; False means that another step
+        came first and this one changed nothing.
 
-        ``compacted`` is an offset before which all entries are obsolete once the whole tail is
-        indexed, and the count of entries since the last one. Another step may have come first: then
-        nothing was done. Raises what ``update_attributes`` raises.
+        ``compacted`` is a pair of an offset and a count. When the whole tail is indexed, all
+        entries before the offset are obsolete, and the counters still have ``count`` of them.
+        Raises what ``update_attributes`` raises.
         """
         unpersisted_count = self._container.unpersisted_attribute_count
         while unpersisted_count(self.name) > UNPERSISTED_MAX:  # noqa: ASYNC110
             await trio.sleep(_UNPERSISTED_PAUSE_SECONDS)
         async with self._stepping:
             if self.length < self.counters.index_offset:
-                return False  # another step came first
+                return False  # Another owner's step is ahead of the entries that are known here.
             if self.index_offset == self.length and compacted is None:
                 return True
             plan = await self._plan(self._step_end() if compacted is None else self.length)
@@ -422,14 +440,16 @@ class TableIndex:
             return True
 
     async def _resync(self) -> None:
-        """Read the counters again, after a step that was made by another owner or was abandoned
-        here."""
+        """Read the counters again, after a step of another owner, or a step of this owner whose
+        caller was cancelled before its end. Raises ``NoSuchSegmentError`` if another table has the
+        name."""
         values = await self._container.get_attributes(self.name, COUNTER_IDS)
         counters = Counters.parse(values)
         if counters.incarnation != self.counters.incarnation:
-            raise NoSuchSegmentError(self.name)  # a namesake
+            raise NoSuchSegmentError(self.name)
         self.counters = counters
-        # Another owner's step may be ahead of what is known here: the next append finds that out.
+        # Another owner's step may lie beyond ``length``. Then the next append fails because of its
+        # expected offset, and the index is opened again.
         self.known.resync(min(self.counters.index_offset, self.length))
         self._forget_indexed()
 
@@ -439,8 +459,8 @@ class TableIndex:
         self.unindexed_count = sum(count for _, count in self._unindexed)
 
     async def living(self, entries: Sequence[StoredEntry]) -> list[StoredEntry]:
-        """Return the entries, among indexed ones, that are the newest of their keys, which are
-        pinned."""
+        """Return those of these indexed entries that are the newest of their keys. The caller has
+        pinned the keys."""
         known = self.known
         with known.hold():
             unknown = [e for e in entries if known.get(e.key) is UNKNOWN]

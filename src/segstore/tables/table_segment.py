@@ -3,20 +3,31 @@
 Owns: how updates become durable and visible, how the index is opened, and compaction.
 
 Invariants:
-1. At most one append of a table is in flight; updates that come meanwhile go into the next one.
-2. The index shows durable entries only. After a failed append it is unknown which entries were
-   stored: the index is dropped and opened again before anything else happens, from the attributes
-   and the segment's bytes behind the index offset.
-3. A compaction first copies the live entries at the head to the end, durably, then lets the
-   attributes lead to the copies, and then truncates the head. After any crash every live entry is
-   in the segment, and the newest by offset counts.
-4. Updates have no task of their own: completions start the next append. A cancelled caller loses
-   its answer; its update happens all the same, unless the index was still being read for it.
-5. Updates of a key keep their order (see ``update_queue``). All updates wait for room in the tail.
-6. The object belongs to the segment with its id: requests after another segment has taken the name
-   are refused, and no answer combines both.
-7. When a compaction ends, enough entries are live; or there is a tail, whose next step asks for
-   another compaction; or the whole table was scanned and nothing was written meanwhile.
+1. While an append of the table is in flight, no other one begins; updates that come meanwhile share
+   the next append. Held by ``test_updates_that_wait_share_one_append``.
+2. Readers see an update only when it is durable. Held by
+   ``test_readers_see_nothing_before_it_is_durable``.
+3. When an append fails, it is unknown which entries were stored. So the index is dropped and made
+   again, from the attributes and the segment's bytes after the index offset, before the next
+   request is answered. Held by ``test_a_foreign_append_makes_the_index_new``.
+4. When the process dies during a compaction, no live entry is lost and no version changes. A
+   compaction first appends copies of the live entries at the head, then lets the attributes lead to
+   the copies, and then truncates the head. Held by
+   ``test_a_crash_anywhere_in_a_compaction_loses_nothing``.
+5. When a caller is cancelled while its update is queued, the update happens all the same. Held by
+   ``test_a_cancelled_update_still_happens``. When its keys were still being looked up, the update
+   is withdrawn. Held by ``test_a_cancelled_update_that_waits_for_its_keys_keeps_nobody_back``.
+6. While the tail is full, updates wait until a step made room, and keep their order. Held by
+   ``test_the_tail_is_bounded_and_updates_keep_their_order``.
+7. When the table is deleted and another one gets its name while a request waits, the request fails
+   with ``NoSuchSegmentError``, and its answer never mixes the two tables. Held by
+   ``test_what_waits_while_a_namesake_replaces_its_table_takes_neither_for_the_other``.
+8. When entries are overwritten during a compaction, and no tail is left that would ask for another
+   one, the compaction continues until enough entries are live. Held by
+   ``test_what_is_written_during_a_compaction_is_compacted_though_no_tail_is_left``.
+9. When the counters claim more entries than the table has, a compaction scans the table once, and
+   not again before the next update. Held by
+   ``test_a_table_whose_counters_lie_is_not_compacted_again_and_again``.
 """
 
 from __future__ import annotations
@@ -49,12 +60,12 @@ from segstore.tables.table_index import TableIndex
 from segstore.tables.update_queue import UpdateQueue
 from segstore.tables.updates import CompactionCopy, Turn, UpdateBatch, Waiting
 
-# Members of an enum are slow, and this is asked with every request.
+# Each request uses these, and looking up a member of an enum is slow.
 _TABLE: Final = int(SegmentType.TABLE)
 _FIXED_KEY_TABLE: Final = int(SegmentType.FIXED_KEY_TABLE)
 _ATTEMPTS_MAX: Final = 3
 _ROOM_PAUSE_SECONDS: Final = 0.05
-"""Pause before the next look for room, while a short tail is held."""
+"""Pause, in seconds, before the next attempt to make room, while readers hold the tail."""
 _COPIES_MAX: Final = 4_096
 """Maximum count of entries in one step of a compaction."""
 
@@ -90,7 +101,8 @@ class TableSegment:
         self._opening = trio.Lock()
         self._making_room = trio.Lock()
         self.entering = trio.Lock()
-        """Lock of an update that takes long to come to the queue: others stay behind it."""
+        """Lock that a long update holds while it is encoded, so that later updates do not overtake
+        it."""
         self._queue = UpdateQueue()
         self._in_flight: UpdateBatch | None = None
         self._turn: Waiting | None = None
@@ -100,7 +112,8 @@ class TableSegment:
         self._compacted_in_vain: tuple[TableIndex, int] | None = None
 
     def check_same(self) -> None:
-        """Raise ``NoSuchSegmentError`` if the segment has gone, though a namesake may have come."""
+        """Raise ``NoSuchSegmentError`` if the segment was deleted, also if another one has its
+        name."""
         if self._container.segment_info(self.name).segment_id != self.segment_id:
             raise NoSuchSegmentError(self.name)
 
@@ -111,11 +124,11 @@ class TableSegment:
 
     @property
     def memory_bytes(self) -> int:
-        """Return about how much memory the index takes."""
+        """Return the estimated memory of the index, in bytes."""
         return 0 if self._index is None else self._index.known.memory_bytes
 
     def drop_index(self) -> None:
-        """Forget the index; the next use opens it again."""
+        """Drop the index; the next use opens it again."""
         self._index = None
         self._is_frozen = False
         self._compacted_in_vain = None
@@ -123,7 +136,7 @@ class TableSegment:
     async def index(self) -> TableIndex:
         """Return the index, and open it first if it is not open. It is valid until the next await.
 
-        Those who wait for it go on in the order in which they came.
+        Callers that wait for it continue in the order of their calls.
         """
         if self._index is None or self._opening.locked():
             async with self._opening:
@@ -133,7 +146,8 @@ class TableSegment:
         return self._index
 
     async def _open_index(self) -> TableIndex:
-        # Appends in flight, of an index that was dropped, must end before the bytes are read.
+        # An index that was dropped may have an append in flight, which must end before the bytes
+        # are read.
         await self._container.wait_in_flight(self.name)
         info = self._container.segment_info(self.name)
         ids = (ATTRIBUTE_ID_LENGTH, *COUNTER_IDS)
@@ -154,25 +168,28 @@ class TableSegment:
             index.add_entries(entries)
             if not index.has_room:
                 await self._catch_up(index)
+        if index.length < info.length:  # The reader left out a lost range at the end.
+            index.write((), length=info.length, count=0)
         return index
 
     async def _catch_up(self, index: TableIndex) -> None:
-        """Index a part of the tail while opening. Only tables that were never indexed, or are
-        sealed, have more than a tail may have."""
+        """Index a part of the tail while the index is opened. Only a table that was never indexed,
+        or is sealed, has more entries without attributes than the tail may have."""
         try:
             await index.step()
         except SegmentSealedError:
             return
 
     def reader(self, *, start: int, end: int) -> EntryReader:
-        """Return a reader of the entries from ``start`` to ``end``, both at a border of entries."""
+        """Return a reader of the entries from ``start`` to ``end``."""
         read_bytes = self._settings.read_bytes
         return EntryReader(self._container, self.name, start=start, end=end, read_bytes=read_bytes)
 
     # ---- Updates ---------------------------------------------------------------------------------
 
     async def submit(self, make: Callable[[TableIndex], Waiting]) -> Waiting:
-        """Queue what ``make`` makes, wait until it is durable or refused, and return it."""
+        """Queue the member that ``make`` returns, wait until it is durable, and return it. Raises
+        the error with which it was refused."""
         for _ in range(_ATTEMPTS_MAX):
             index = await self.index()
             member = make(index)
@@ -192,7 +209,8 @@ class TableSegment:
         raise member.error
 
     async def _see_through(self, index: TableIndex, member: Waiting) -> None:
-        """Wait for a member's outcome, and do meanwhile what keeps it from its turn."""
+        """Wait for a member's outcome. Meanwhile, load the entries that its conditions need, and
+        make room in the tail."""
         if not member.is_ready:
             await index.load(member.keys)
             self._queue.make_ready(member)
@@ -204,12 +222,12 @@ class TableSegment:
             try:
                 await self._make_room(index)
             except SegmentStoreError:
-                # The caller would not learn whether it happened, so it must not happen later.
+                # The caller gets this error, so the update must not happen afterwards.
                 if self._withdraw(index, member):
                     raise
 
     def _withdraw(self, index: TableIndex, member: Waiting) -> bool:
-        """Remove a member from the queue; return whether it waited there."""
+        """Remove a member from the queue. Return whether it was in the queue."""
         if not self._queue.discard(member):
             return False
         index.known.unpin(member.keys)
@@ -222,15 +240,15 @@ class TableSegment:
                 await index.step()
                 if not index.has_room:
                     await trio.sleep(_ROOM_PAUSE_SECONDS)
-        # Also when another task made the room: a compaction does, and starts no append.
+        # A compaction may have made the room; it starts no append.
         self._start_batches()
 
     def _start_batches(self) -> None:
-        """Append what waits, unless an append is in flight."""
+        """Append the updates that are ready, unless an append is in flight."""
         while self._queue and self._in_flight is None and self._turn is None:
             index = self._index
             if index is None:
-                # The members that wait come back with a new index.
+                # The callers open a new index and queue their updates again.
                 self._refuse_queued(ContainerOfflineError("the table's index was lost"), retry=True)
                 return
             try:
@@ -257,7 +275,8 @@ class TableSegment:
                 for member in batch.members:
                     member.settle(None)
             else:
-                # No update may have its turn, or there is no room: wake the updates that make room.
+                # No update is ready, or the tail is full. If the tail is full, wake a caller to
+                # make room.
                 if not index.has_room:
                     self._queue.wake()
                 return
@@ -288,8 +307,8 @@ class TableSegment:
             self._news += batch.has_news
         else:
             self.drop_index()
-        # Somebody else's append made the expected offset wrong, or a namesake has taken the place
-        # of a table that was as empty: decide again with a new index.
+        # Another writer's append made the expected offset wrong, or another table, as empty as this
+        # one, has the name now. Check the conditions again with a new index.
         retry = isinstance(error, BadOffsetError | BadAttributeUpdateError)
         for member in batch.members:
             member.settle(error, retry=retry)
@@ -298,7 +317,8 @@ class TableSegment:
             self._on_durable(self)
 
     async def delete_if_empty(self) -> None:
-        """Delete the segment unless it holds entries, else ``TableNotEmptyError``."""
+        """Delete the table. Raises ``TableNotEmptyError`` if it has a key after all queued
+        updates."""
         turns: list[Turn] = []
 
         def make(_: TableIndex) -> Turn:
@@ -325,8 +345,8 @@ class TableSegment:
     # ---- Reads -----------------------------------------------------------------------------------
 
     async def read_value(self, key: bytes, located: Located) -> tuple[int, bytes] | None:
-        """Return the version and value of an entry, or of the newer one if a compaction moved
-        it."""
+        """Return the version and value of an entry. If it was truncated meanwhile, return those of
+        the key's newest entry, or None if the key was removed."""
         current: Located | None = located
         while current is not None:
             if current.value is not None:
@@ -351,16 +371,16 @@ class TableSegment:
     # ---- The index step and compaction -----------------------------------------------------------
 
     def wants_step(self) -> bool:
-        """Return whether enough of the tail is not indexed for a step."""
+        """Return whether enough entries lack attributes for a step."""
         return self._index is not None and self._index.wants_step and not self._is_frozen
 
     def has_tail(self) -> bool:
-        """Return whether any entry is not indexed."""
+        """Return whether any entry lacks an attribute."""
         index = self._index
         return index is not None and index.unindexed_bytes > 0 and not self._is_frozen
 
     async def follow(self) -> None:
-        """Index everything that is in the tail now, if the index is open."""
+        """Index all entries that are durable now, if the index is open."""
         if self._index is not None:
             try:
                 await self._index.follow()
@@ -369,7 +389,7 @@ class TableSegment:
             self._start_batches()
 
     def wants_compaction(self) -> bool:
-        """Return whether too few of the indexed entries are live."""
+        """Return whether too few of the indexed entries are the newest of their keys."""
         index = self._index
         if index is None or self._is_frozen or self._compacted_in_vain == (index, self._news):
             return False
@@ -385,7 +405,8 @@ class TableSegment:
         return max(start, index.counters.compaction_offset)
 
     async def compact(self) -> None:
-        """Rewrite the live entries at the head and cut it off, until enough entries count."""
+        """Copy the live entries at the head to the end and truncate the head, until enough of the
+        table's entries are live."""
         if self._compacting:
             return
         self._compacting = True
@@ -397,13 +418,13 @@ class TableSegment:
             self._compacting = False
 
     async def _compact_until_enough_counts(self) -> None:
-        """Compact until enough entries are live, also of those that are written meanwhile: without
-        a tail nothing would ask for another compaction."""
+        """Compact until enough entries are live, also if more are overwritten meanwhile. When no
+        entry is left to be indexed, no later step would ask for another compaction."""
         while True:
             index = await self.index()
             await index.follow()
             news = self._news
-            # At most once over the table, whatever the counters say.
+            # The table is scanned at most once, even if the counters are wrong.
             end = self._container.segment_info(self.name).length
             while self.wants_compaction():
                 if not await self._compact_head(end):
@@ -415,7 +436,8 @@ class TableSegment:
             return
 
     async def _compact_head(self, end: int) -> bool:
-        """Do one step over entries before ``end``; return whether there may be more."""
+        """Compact ``compaction_step_bytes`` of entries at the head, but none after ``end``. Return
+        whether there may be more to compact."""
         index = await self.index()
         start = position = self._compacted_until(index)
         reader = self.reader(start=start, end=min(end, index.index_offset))

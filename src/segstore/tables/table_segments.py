@@ -1,13 +1,16 @@
 """The table segments of one container.
 
-Owns: the table protocol's limits and its operations, and how much memory indexes may use.
+Owns: the operations of the table protocol, its limits, and the memory bound of all indexes.
 
 Invariants:
-1. Requests are checked against the limits before they reach a table.
-2. The known entries of all tables together use at most ``index_bytes_max``. Tables in use keep
-   theirs in any case; each is bounded.
-3. A page of an iteration or of a delta is a consistent view of durable entries; an empty page is
-   the end.
+1. When a key, value or update is longer than the limits of the protocol, the request is refused and
+   writes nothing. Held by ``test_sizes_are_bounded``.
+2. When the known entries of all tables together exceed ``index_bytes_max``, tables that are not in
+   use lose theirs. Held by ``test_indexes_of_tables_not_in_use_are_dropped_above_the_bound``.
+3. When the table changes between two pages of an iteration, each page still shows the table at one
+   moment, no key is shown twice, and no unchanged key is left out. Held by ``TestTableMachine``.
+4. A page without keys is the end of the iteration. Held by
+   ``test_hash_iterations_page_by_token_and_end_with_an_empty_page``.
 """
 
 from __future__ import annotations
@@ -55,16 +58,19 @@ from segstore.tables.updates import Change, TableUpdate
 
 FIXED_KEY_BYTES_MAX = 256
 WIRE_BYTES = 24
-"""Maximum by which an entry in a command is longer than in the segment, in bytes."""
+"""Maximum number of bytes by which an entry is longer in a command of the wire protocol than in the
+segment."""
 PAGE_COUNT_MAX = 8192
-"""Approximate maximum number of keys in one page of an iteration, whatever is asked for."""
+"""Approximate maximum number of keys in one page of an iteration, even if a client asks for
+more."""
 SLICE_COUNT = 2048
 """Count of one update's changes that are encoded before other tasks run."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeysPage:
-    """Keys with their versions, and the token to continue with. An empty page is the end."""
+    """Keys with their versions, and the token that the request for the next page needs. A page
+    without keys is the end."""
 
     keys: tuple[TableKey, ...]
     continuation_token: bytes
@@ -72,7 +78,8 @@ class KeysPage:
 
 @dataclass(frozen=True, slots=True)
 class EntriesPage:
-    """Entries, and the token to continue with. An empty page is the end."""
+    """Entries, and the token that the request for the next page needs. A page without entries is
+    the end."""
 
     entries: tuple[TableEntry, ...]
     continuation_token: bytes
@@ -80,8 +87,8 @@ class EntriesPage:
 
 @dataclass(frozen=True, slots=True)
 class DeltaPage:
-    """Changes behind a position. ``should_clear`` tells the client to drop everything it knew
-    before."""
+    """Entries written after a position. ``should_clear`` means that removals before the table's
+    start are not known any more, so the client has to drop all keys that it had read before."""
 
     entries: tuple[TableEntry, ...]
     should_clear: bool
@@ -91,7 +98,7 @@ class DeltaPage:
 
 @dataclass(frozen=True, slots=True)
 class TableInfo:
-    """``key_length`` is 0 for a hash table."""
+    """Offsets and entry count of a table. ``key_length``, in bytes, is 0 for a hash table."""
 
     start_offset: int
     length: int
@@ -100,11 +107,12 @@ class TableInfo:
 
 
 class TableSegments:
-    """Tables of both layouts on top of a container. ``random`` tells namesakes apart.
+    """Tables of both layouts on top of a container. ``random`` makes the number that distinguishes
+    a table from an earlier one of the same name.
 
-    ``run`` has to run for tables to be indexed in good time and compacted; everything else works
-    without it. Every method raises ``NoSuchSegmentError``, ``ContainerOfflineError``,
-    ``StorageError`` and (for another kind of segment) ``InvalidRequestError``.
+    A task has to call ``run``, which indexes and compacts tables; all other methods work without
+    it. Every method raises ``NoSuchSegmentError``, ``ContainerOfflineError``, ``StorageError``, and
+    ``InvalidRequestError`` if the segment is not a table.
     """
 
     def __init__(
@@ -126,7 +134,7 @@ class TableSegments:
 
     @property
     def index_bytes(self) -> int:
-        """Return about how much memory the known entries of all tables use, in bytes."""
+        """Return the estimated memory of all tables' indexes, in bytes."""
         return self._index_bytes_total
 
     # ---- Life of a table -------------------------------------------------------------------------
@@ -149,8 +157,9 @@ class TableSegments:
         await self._container.create_segment(name, attributes=attributes)
 
     async def delete(self, name: str, *, must_be_empty: bool = False) -> None:
-        """Delete a table. ``must_be_empty`` (hash layout): else ``TableNotEmptyError``."""
-        table = self._table(name)
+        """Delete a table. With ``must_be_empty``, raise ``TableNotEmptyError`` if it has a key; a
+        fixed-key table then raises ``UnsupportedRequestError``."""
+        table = self.find_table(name)
         if not must_be_empty:
             await self._container.delete_segment(name)
         elif is_fixed_key_table(self._container.segment_info(name)):
@@ -160,7 +169,8 @@ class TableSegments:
         self.forget(name)
 
     def forget(self, name: str) -> None:
-        """Drop what is known of a deleted segment, but not of another one that has its name now."""
+        """Drop the index of a deleted table, but not that of another table which has its name
+        now."""
         if (table := self._tables.get(name)) is not None:
             try:
                 table.check_same()
@@ -168,22 +178,22 @@ class TableSegments:
                 self._drop(table)
 
     def _drop(self, table: TableSegment) -> None:
-        """Drop a table that is gone or unused: two objects for one table would miss each other's
-        updates."""
+        """Drop the object of a deleted table. The object of an existing table must stay: a second
+        one would not see its updates."""
         del self._tables[table.name]
         self._index_bytes_total -= self._index_bytes.pop(table.name, 0)
         self._maintenance.forget(table)
 
     async def info(self, name: str) -> TableInfo:
-        """Return offsets and the exact count of entries."""
-        table = self._table(name)
+        """Return the offsets, the exact number of keys, and the length of keys of a table."""
+        table = self.find_table(name)
         index = await self._index(table)
         count = await index.count()
         table.check_same()
         info = self._container.segment_info(name)
         return TableInfo(info.start_offset, info.length, count, index.key_length)
 
-    def _table(self, name: str) -> TableSegment:
+    def find_table(self, name: str) -> TableSegment:
         """Return the table. Raises unless the segment exists and is a table."""
         info = self._container.segment_info(name)
         is_fixed_key_table(info)
@@ -219,7 +229,8 @@ class TableSegments:
         self._ask_maintenance(table)
 
     def _ask_maintenance(self, table: TableSegment) -> None:
-        """Ask for maintenance after a while: indexing, or the end of a compaction."""
+        """Make a table due for maintenance in ``index_seconds`` if it has anything to be indexed or
+        compacted."""
         if not self._maintenance.is_due(table) and (table.has_tail() or table.wants_compaction()):
             self._maintenance.ask(table, trio.current_time() + self._settings.index_seconds)
 
@@ -247,11 +258,12 @@ class TableSegments:
     async def update(
         self, name: str, entries: Sequence[TableEntry], *, segment_offset: int = -1
     ) -> list[int]:
-        """Write all entries or none; return their versions, durable, in order.
+        """Write all entries or none. Return their versions, in order, when they are durable.
 
-        The version of an entry's key is its condition: ``NO_VERSION``, ``NOT_EXISTS`` or exact.
-        Raises ``TableKeyMissingError``, ``TableKeyVersionError``, and ``BadOffsetError`` when
-        ``segment_offset`` is given and is not the segment's length.
+        The version of each key is a condition: ``NO_VERSION`` for none, ``NOT_EXISTS`` for an
+        absent key, any other for the key's current version. Raises ``TableKeyMissingError`` or
+        ``TableKeyVersionError`` when it fails, and ``BadOffsetError`` when ``segment_offset`` is
+        given and is not the segment's length.
         """
         changes = [Change(entry.key.key, entry.key.version, entry.value) for entry in entries]
         return await self._change(name, changes, segment_offset)
@@ -267,7 +279,7 @@ class TableSegments:
         await self._change(name, changes, segment_offset)
 
     async def _change(self, name: str, changes: Sequence[Change], segment_offset: int) -> list[int]:
-        table = self._table(name)
+        table = self.find_table(name)
         encoded: list[bytes] = []
         encoded_bytes = 0
         if len(changes) <= SLICE_COUNT and not table.entering.locked():
@@ -298,7 +310,8 @@ class TableSegments:
     def _encode(
         self, name: str, changes: Sequence[Change], encoded: list[bytes], total: int
     ) -> int:
-        """Check changes and encode them behind others of ``total`` bytes; return the new total."""
+        """Check the lengths of changes and append their bytes to ``encoded``, which has ``total``
+        bytes until now. Return the new total."""
         settings = self._settings
         for key, _, value in changes:
             if not 0 < len(key) <= settings.key_bytes_max:
@@ -320,15 +333,15 @@ class TableSegments:
     # ---- Reads -----------------------------------------------------------------------------------
 
     async def read(self, name: str, keys: Sequence[bytes]) -> list[TableEntry]:
-        """Return the entry of each key, in order; version ``NOT_EXISTS`` and no value if there is
-        none."""
-        table = self._table(name)
+        """Return the entry of each key, in the order of the keys. An absent key has the version
+        ``NOT_EXISTS`` and an empty value."""
+        table = self.find_table(name)
         index = await self._index(table)
         for key in keys:
             self._check_key_length(name, key, index)
         found = list(zip(keys, await index.find_many(keys), strict=True))
         self._bound_memory(table)
-        # Also of a key that there is not the answer has the bytes.
+        # The answer repeats the keys, those of absent entries too.
         total = sum(
             WIRE_BYTES + (len(key) if located is None else located.length) for key, located in found
         )
@@ -360,11 +373,14 @@ class TableSegments:
         from_key: bytes = b"",
         to_key: bytes = b"",
     ) -> KeysPage:
-        """Return a page of keys: about ``count_max``, in hash order or (fixed-key layout) sorted.
+        """Return a page of about ``count_max`` keys: in the order of hashes, or sorted in a
+        fixed-key table.
 
-        Only fixed-key tables know a range, both ends included; only hash tables know a token.
+        ``continuation_token``, from the page before, is for hash tables; ``from_key`` and
+        ``to_key``, both included, are for fixed-key tables. Raises ``InvalidRequestError``
+        otherwise.
         """
-        table = self._table(name)
+        table = self.find_table(name)
         found, token = await self._page(
             table, count_max, continuation_token, from_key, to_key, with_values=False
         )
@@ -382,7 +398,7 @@ class TableSegments:
         to_key: bytes = b"",
     ) -> EntriesPage:
         """Return a page of entries; see ``iterate_keys``."""
-        table = self._table(name)
+        table = self.find_table(name)
         while True:
             found, token = await self._page(
                 table, count_max, continuation_token, from_key, to_key, with_values=True
@@ -390,7 +406,8 @@ class TableSegments:
             entries = [await self._entry(table, key, located) for key, located in found]
             table.check_same()
             present = tuple(entry for entry in entries if entry is not None)
-            # All of a page may have been removed while it was read: that is not yet the end.
+            # If all keys of the page were removed while it was read, an empty page would wrongly
+            # mean the end.
             if present or not found:
                 return EntriesPage(present, token)
             continuation_token = token
@@ -405,7 +422,7 @@ class TableSegments:
         *,
         with_values: bool,
     ) -> tuple[list[tuple[bytes, Located]], bytes]:
-        """Return the next entries, none at the end, and the continuation token."""
+        """Return the keys and entries of the next page, and the continuation token after it."""
         index = await self._index(table)
         ranges = _ranges(table.name, index, token, from_key, to_key)
         if count_max <= 0:
@@ -419,12 +436,12 @@ class TableSegments:
         return page.items, b"" if index.key_length else page.last
 
     async def read_delta(self, name: str, *, from_position: int, count_max: int) -> DeltaPage:
-        """Return up to ``count_max`` keys written behind ``from_position``, with their newest
-        values.
+        """Return up to ``count_max`` keys that were written after the offset ``from_position``,
+        with their newest values; keys that were removed afterwards are left out.
 
-        Hash layout only. Keys removed behind the position do not show.
+        Raises ``UnsupportedRequestError`` for a fixed-key table.
         """
-        table = self._table(name)
+        table = self.find_table(name)
         if is_fixed_key_table(self._container.segment_info(name)):
             raise UnsupportedRequestError(name, "delta of a fixed-key table")
         while True:
@@ -468,11 +485,11 @@ class TableSegments:
     # ---- Index steps and compaction --------------------------------------------------------------
 
     async def compact(self, name: str) -> None:
-        """Compact a table now if too little of it is live."""
-        await self._table(name).compact()
+        """Compact a table now if too few of its entries are live."""
+        await self.find_table(name).compact()
 
     async def run(self) -> NoReturn:
-        """Index and compact tables when they need it, until cancelled."""
+        """Index and compact tables when they are due, until cancelled."""
         await self._maintenance.run()
 
     async def _maintain(self, table: TableSegment) -> None:
@@ -491,7 +508,8 @@ class TableSegments:
 
 
 def _ranges(name: str, index: TableIndex, token: bytes, from_key: bytes, to_key: bytes) -> Ranges:
-    """Return the ranges of buckets that an iteration visits."""
+    """Return the ranges of attribute ids that a page of an iteration reads. Raises
+    ``InvalidRequestError`` for arguments of the other layout."""
     layout = index.layout
     if isinstance(layout, FixedKeyLayout):
         if token:

@@ -1,12 +1,14 @@
 """Orders the updates of one table.
 
-Owns: ``UpdateQueue``: updates that are ready, and updates that are held back by earlier ones of
-their keys, or until the entries of their keys are known.
+Owns: ``UpdateQueue``. A member is *ready* when it may be appended. It is *held* while an earlier
+held member has one of its keys, and while the entries of its own keys are being read.
 
 Invariants:
-1. Updates that share a key run in the order in which they came. Other updates pass the ones that
-   are held back: a read from tier 2 for one key blocks no other.
-2. An update without keys passes nothing, and nothing passes it.
+1. Updates that share a key run in the order in which they came, and an update without keys neither
+   overtakes nor is overtaken. Held by
+   ``test_members_have_their_turns_in_their_order_and_overtake_only_what_they_may``.
+2. While an update waits for a read of tier 2, updates of other keys overtake it. Held by
+   ``test_updates_of_other_keys_overtake_one_that_waits_for_its_key``.
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ from segstore.tables.updates import Waiting
 
 
 class UpdateQueue:
-    """The queue of one table. A member is in it from ``append`` to ``pop``, ``discard`` or
-    ``clear``."""
+    """The queue of one table's updates. A member is in the queue from ``append`` until ``pop``,
+    ``discard`` or ``clear``."""
 
     def __init__(self) -> None:
         self._ready: OrderedDict[Waiting, None] = OrderedDict()
@@ -36,11 +38,11 @@ class UpdateQueue:
 
     @property
     def first(self) -> Waiting | None:
-        """Return the update whose turn it is."""
+        """Return the first ready update; None if no update is ready."""
         return next(iter(self._ready), None)
 
     def append(self, member: Waiting) -> None:
-        """Add a member behind all others, ready or not."""
+        """Add a member at the end of the queue. It is held if it may not overtake a held member."""
         before = self._those_before(member) if self._held else ()
         if member.is_ready and not before:
             self._ready[member] = None
@@ -54,7 +56,7 @@ class UpdateQueue:
             self._last.update(dict.fromkeys(member.ordered_keys, member))
 
     def _those_before(self, member: Waiting) -> set[Waiting]:
-        """Return the held members that the new one may not pass, and which now hold it back."""
+        """Return the held members that ``member`` may not overtake."""
         if member.ordered_keys is None:
             return set(self._held)
         before = {self._last[key] for key in member.ordered_keys if key in self._last}
@@ -63,24 +65,24 @@ class UpdateQueue:
         return before
 
     def make_ready(self, member: Waiting) -> None:
-        """Mark a member ready: the entries of its keys are known."""
+        """Record that the entries of a member's keys are in memory now."""
         if not member.is_ready:
             member.is_ready = True
             if member in self:
                 self._release([member])
 
     def pop(self) -> Waiting:
-        """Remove and return the first."""
+        """Remove and return the first ready update."""
         return self._ready.popitem(last=False)[0]
 
     def discard(self, member: Waiting) -> bool:
-        """Remove a member, if it is there; return whether it was."""
+        """Remove a member from the queue. Return whether it was in the queue."""
         if member not in self:
             return False
         if member in self._ready:
             del self._ready[member]
             return True
-        # Its followers have to wait for those before it all the same.
+        # Members after this one must still not overtake the ones before it.
         self._discarded.add(member)
         if not member.is_ready:
             self._release([member])
@@ -98,14 +100,14 @@ class UpdateQueue:
         return members
 
     def wake(self) -> None:
-        """Wake the tasks that wait for members, so that they look whether there is work for
-        them."""
+        """Wake the tasks that wait for ready members, so that one of them makes room in the
+        tail."""
         for member in self._ready:
             member.wake()
 
     def _release(self, members: list[Waiting]) -> None:
-        """Count down what each of these members waits for, and release those that wait for nothing
-        more."""
+        """Count down the things that each of these members waits for. A member that waits
+        for nothing more becomes ready, and its followers wait for one thing less."""
         released = deque(members)
         while released:
             member = released.popleft()

@@ -3,12 +3,17 @@
 Owns: the conditions of the table protocol, and the batch.
 
 Invariants:
-1. An update is decided against the committed index and all updates before it in its batch, without
-   an await: its turn comes when the entries of its keys are known.
-2. All entries of one update are in one append; so are all updates of a batch, in order.
-3. No outcome is told, not even a refusal, before everything that it depends on is durable.
-4. Conditions on keys are checked first: a missing key, then a wrong version; then the condition on
-   the segment's length.
+1. The conditions of an update are checked against the committed index and the updates before it in
+   the queue, durable or not. Held by ``test_an_update_is_judged_by_those_before_it_in_the_queue``.
+2. After a crash, the table has all entries of an update or none: one append has them all. Held by
+   ``TestTableMachine``.
+3. When a refusal follows from an update that is not durable yet, the caller gets the refusal only
+   when that update is durable. Held by
+   ``test_a_refusal_that_rests_on_a_queued_update_waits_for_it``.
+4. When several conditions fail, a missing key is reported before a wrong version. Held by
+   ``test_a_missing_key_is_reported_before_a_wrong_version``. Both are reported before a wrong
+   length of the segment. Held by
+   ``test_conditions_on_keys_are_reported_before_the_segment_offset``.
 """
 
 from __future__ import annotations
@@ -31,7 +36,8 @@ from segstore.tables.table_index import TableIndex
 
 
 class Change(NamedTuple):
-    """One key of an update. ``value`` is None for a removal."""
+    """One key of an update, with the version that is its condition. ``value`` is None for a
+    removal."""
 
     key: bytes
     version: int
@@ -39,17 +45,18 @@ class Change(NamedTuple):
 
 
 class Waiting:
-    """Something that has its turn in a table's queue of updates, and its outcome.
+    """A member of a table's queue of updates, and its outcome.
 
-    ``keys`` are pinned in the index while it waits; it is ready when they are known.
+    ``keys`` are those whose entries its conditions need: they are pinned in the index while it
+    waits, and ``is_ready`` is true when their entries are in memory.
     """
 
     keys: Sequence[bytes] = ()
 
     @property
     def ordered_keys(self) -> Sequence[bytes] | None:
-        """Return the keys whose other updates it may not overtake; None: it overtakes nothing at
-        all."""
+        """Return the keys that decide the order: members which share a key do not overtake each
+        other. None means that this member overtakes no other and no other overtakes it."""
         return None
 
     def __init__(self) -> None:
@@ -61,25 +68,27 @@ class Waiting:
 
     @property
     def encoded_bytes_max(self) -> int:
-        """Return how many bytes it adds to an append at most."""
+        """Return the maximum number of bytes that this member adds to an append."""
         return 0
 
     def prepare(self, batch: UpdateBatch) -> None:
-        """Add the entries to the batch, or raise a ``SegmentError`` and add nothing."""
+        """Add the member's entries to the batch. If a condition fails, raise a ``SegmentError`` and
+        add nothing."""
 
     def settle(self, error: SegmentStoreError | None, *, retry: bool = False) -> None:
-        """Make the outcome known. A refusal noted by the batch stands unless there is an error."""
+        """Tell the caller the outcome: ``error``, else the refusal that ``prepare`` raised, else
+        success. ``retry`` asks the caller to queue the update again."""
         self.error = error or self.error
         self.retry = retry
         self.is_settled = True
         self._news.set()
 
     def wake(self) -> None:
-        """Wake the waiting caller: there may be something to do for this update."""
+        """Wake the waiting caller, so that it makes room in the tail if there is none."""
         self._news.set()
 
     async def wait_news(self) -> None:
-        """Return when the outcome is known, or there may be something to do for it."""
+        """Return when the outcome is known, or ``wake`` was called."""
         await self._news.wait()
         if not self.is_settled:
             self._news = trio.Event()
@@ -91,7 +100,8 @@ class Waiting:
 
 
 class UpdateBatch:
-    """The effects of some updates on top of the committed index: offset and entry by key."""
+    """Updates that one append makes durable. ``changes`` has their effects on the committed index:
+    the offset and the entry by key, None for a removed key."""
 
     def __init__(self, index: TableIndex) -> None:
         self._index = index
@@ -101,10 +111,11 @@ class UpdateBatch:
         self.changes: dict[bytes, tuple[int, Located | None]] = {}
         self.members: list[Waiting] = []
         self.has_news = False
-        """True if something was written that is no copy."""
+        """True if the batch has an entry that is not a copy of a compaction."""
 
     def add(self, member: Waiting) -> None:
-        """Run ``member`` in its turn; a refusal is kept until the batch is durable."""
+        """Check the conditions of ``member`` and add its entries. A refusal is kept, and sent when
+        the batch is durable."""
         try:
             member.prepare(self)
         except SegmentStoreError as error:
@@ -112,7 +123,8 @@ class UpdateBatch:
         self.members.append(member)
 
     def get(self, key: bytes) -> Located | None:
-        """Return the entry of ``key``, which is known, after everything prepared so far."""
+        """Return the entry of ``key`` after all changes of this batch so far; None if there is
+        none. The committed entry must be in memory."""
         change = self.changes.get(key)
         return self._index.get(key) if change is None else change[1]
 
@@ -124,7 +136,8 @@ class UpdateBatch:
         *,
         version: int = NO_VERSION,
     ) -> int:
-        """Write one entry, which is ``encoded`` like that; returns its version."""
+        """Add one entry, whose bytes are ``encoded``; return its version. A ``version`` is given
+        for copies only."""
         offset = self.length
         written = offset if version == NO_VERSION else version
         self.has_news |= version == NO_VERSION
@@ -135,7 +148,7 @@ class UpdateBatch:
         return written
 
     def commit(self) -> None:
-        """Publish the durable append in the index."""
+        """Record in the index that the append is durable."""
         self._index.write(
             ((key, *change) for key, change in self.changes.items()),
             length=self.length,
@@ -144,7 +157,8 @@ class UpdateBatch:
 
 
 class TableUpdate(Waiting):
-    """Updates or removals of keys, all or nothing. ``versions`` are those written."""
+    """One request to write or remove keys, all or none. ``versions`` are those of the entries that
+    it wrote, in order."""
 
     def __init__(
         self,
@@ -201,7 +215,7 @@ class TableUpdate(Waiting):
 
 
 class CompactionCopy(Waiting):
-    """Writes the live ones of ``entries`` again, with their versions."""
+    """Copies those of ``entries`` that are still the newest of their keys, with their versions."""
 
     def __init__(self, entries: Sequence[StoredEntry]) -> None:
         super().__init__()
@@ -225,4 +239,5 @@ class CompactionCopy(Waiting):
 
 
 class Turn(Waiting):
-    """Stops the queue when everything before it is durable, until it is given back."""
+    """Stops the queue: once everything before it is durable, nothing after it is appended until the
+    caller returns the turn."""

@@ -1,1 +1,1 @@
-"""Models and fakes that tests and simulations build on; never used by a serving process."""
+"""Helps compat-tests, benchmarks and foreign_servers, too; a process that serves never uses it."""

@@ -1,12 +1,13 @@
 """A writer that finds its segment on whichever store of a cluster has it, for tests.
 
 Owns: ``RovingWriter``. It asks the stores in turn, as there need be no controller in a test, and
-goes on where the store says that it has stopped, as official writers do.
+continues where the store says that it has stopped, as official writers do.
 
 Invariants:
 1. Record ``n`` is its number in eight bytes: so it lies at ``8 * n``, and any record that is lost,
    stored twice or out of order shows when the segment is read.
-2. What was acknowledged is never asked for again: a store that knows less has lost it.
+2. Every acknowledged record must be there later: a store that returns fewer has lost records, or
+   answers although it has lost the container.
 """
 
 from __future__ import annotations
@@ -44,7 +45,6 @@ class RovingWriter:
         *,
         writer_id: bytes = b"roving writer...",
         open_stream: OpenStream = trio.open_tcp_stream,
-        may_be_behind: bool = False,
         batch: int = BATCH,
         batch_seconds: float = 0.0,
     ) -> None:
@@ -58,9 +58,6 @@ class RovingWriter:
         self._addresses = addresses
         self._writer_id = writer_id
         self._open_stream = open_stream
-        self._may_be_behind = may_be_behind
-        """True if stores that have lost the container may answer without knowing it: then only
-        ``check`` finds what is lost."""
         self._batch = batch
         self._batch_seconds = batch_seconds
         self._acknowledged_at: float | None = None
@@ -139,13 +136,11 @@ class RovingWriter:
             if isinstance(set_up, wire.WrongHost):
                 return
             if isinstance(set_up, wire.NoSuchSegment):
-                self._refuse_loss(f"{address} does not know {self.segment}")
-                return
+                raise LostRecordsError(f"{address} does not know {self.segment}")
             assert isinstance(set_up, wire.AppendSetup), set_up
             following = max(0, set_up.last_event_number + 1)
             if following < self.acknowledged:
-                self._refuse_loss(f"{address} knows {following} of {self.acknowledged}")
-                return
+                raise LostRecordsError(f"{address} knows {following} of {self.acknowledged}")
             while True:
                 for number in range(following, following + self._batch):
                     await client.append(
@@ -155,20 +150,14 @@ class RovingWriter:
                 while self.acknowledged < following:
                     with trio.fail_after(ANSWER_SECONDS_MAX):
                         reply = await client.receive()
-                    # Appends of an earlier connection may come after this one was set up: then
-                    # this one begins anew, as official clients do.
+                    # Appends of an earlier connection may come after this one was set up: then this
+                    # one begins again, as official clients do.
                     if isinstance(reply, wire.WrongHost | wire.InvalidEventNumber):
                         return
                     assert isinstance(reply, wire.DataAppended), reply
                     self._record_acknowledged(reply.event_number + 1, address)
                 if self._batch_seconds:
                     await trio.sleep(self._batch_seconds)
-
-    def _refuse_loss(self, what: str) -> None:
-        """Raise ``LostRecordsError`` if a store lacks records, unless another may be the owner by
-        now."""
-        if not self._may_be_behind:
-            raise LostRecordsError(what)
 
     def _record_acknowledged(self, acknowledged: int, address: Address) -> None:
         now = trio.current_time()

@@ -1,1 +1,1 @@
-"""Slows writers down, and stops them, while the store falls behind."""
+"""Slows writers down, and stops them, while tier 2 is slower than they are."""

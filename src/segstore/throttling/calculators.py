@@ -1,10 +1,12 @@
-"""Computes delays of writers: pure functions of measured values.
+"""Computes delays of writers from measured values.
 
-Owns: the shapes of delays. The measuring and the waiting are elsewhere.
+Owns: the functions from a value to a delay. ``throttle`` measures the values.
 
 Invariants:
-1. A delay never falls when the value it depends on grows, and is never negative.
-2. No delay exceeds its maximum; at its bound a ``Ramp`` asks for more than any delay: to stop.
+1. When a value grows, its delay does not become shorter; it is never negative and never exceeds its
+   maximum. Held by ``test_a_ramp_never_falls``.
+2. At its bound, a ``Ramp`` stops writers. Held by
+   ``test_a_ramp_begins_with_nothing_and_stops_at_its_bound``.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from math import inf
 
 @dataclass(frozen=True, slots=True)
 class Ramp:
-    """No delay up to ``begins``, then linearly more, up to ``seconds_max`` at ``bound``."""
+    """A delay that is 0 up to the value ``begins`` and grows linearly to ``seconds_max`` at
+    ``bound``."""
 
     begins: float
     bound: float
@@ -26,14 +29,14 @@ class Ramp:
             raise ValueError(f"delays cannot grow from {self.begins} to {self.bound}")
 
     def seconds(self, value: float) -> float:
-        """Return the delay that ``value`` asks for, in seconds; at most ``seconds_max``."""
+        """Return the delay for ``value``, in seconds; at most ``seconds_max``."""
         if value <= self.begins:
             return 0.0
         share = (value - self.begins) / (self.bound - self.begins)
         return min(1.0, share) * self.seconds_max
 
     def seconds_or_stop(self, value: float) -> float:
-        """Return the delay in seconds, which is infinite from ``bound`` on."""
+        """Return the delay for ``value``, in seconds; infinite from ``bound`` on."""
         return inf if value >= self.bound else self.seconds(value)
 
 
@@ -44,10 +47,11 @@ def batching_seconds(
     write_bytes_max: float,
     seconds_max: float,
 ) -> float:
-    """Return how long to wait for more to write, by the formula of the ingestion pipeline article.
+    """Return how long to wait for more operations before a write, in seconds, by the formula of the
+    ingestion pipeline article.
 
-    That is the recent latency of tier 1 times the share of recent writes that was empty; at most
-    ``seconds_max``, so that a short delay of tier 1 does not become a longer one here.
+    That is the recent latency of tier 1 times the empty share of recent writes. It is at most
+    ``seconds_max``, so that a slow moment of tier 1 does not cause a long wait.
     """
     fill = min(1.0, max(0.0, average_write_bytes / write_bytes_max))
     return min(seconds_max, max(0.0, recent_latency_seconds) * (1.0 - fill))
@@ -55,7 +59,8 @@ def batching_seconds(
 
 @dataclass(slots=True)
 class RecentWrites:
-    """Moving averages over writes to tier 1; the last ``1 / weight`` of them count most."""
+    """Moving averages of the lengths and latencies of writes to tier 1, mainly of the last
+    ``1 / weight`` ones."""
 
     weight: float = 0.1
     latency_seconds: float = 0.0

@@ -1,1 +1,1 @@
-"""Tier 1 and tier 2 behind small interfaces: the only rooms that touch disks and object stores."""
+"""Tier 1 and tier 2: only this package uses disks, bookies and object stores for data."""

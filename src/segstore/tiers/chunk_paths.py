@@ -1,11 +1,17 @@
-"""Paths of the files that hold chunks, in a directory and in HDFS.
+"""Makes the paths of the files that hold chunks, in a directory and in HDFS.
 
-Owns: the mapping between chunk names and paths, which docs/formats/chunks.md describes, and which
-directories can hold chunks whose names begin alike.
+Owns: the mapping between chunk names and paths, which docs/formats/chunks.md describes, and the
+choice of the directories that can hold chunks with a given prefix. A name component that is too
+long for a file name becomes several nested directories; all of them but the last end in ``%`` and
+are called *continued*.
 
 Invariants:
-1. It is one to one, and no name leads out of the root, whatever bytes it has.
-2. No file is where another chunk needs a directory.
+1. Whatever characters a chunk name has, its path has only valid file names, and the path gives the
+   same name back. Held by ``test_a_name_comes_back_from_its_path``.
+2. When a chunk name has ``..`` or begins with a slash, its file lies below the root all the same.
+   Held by ``test_a_name_never_leaves_the_root``.
+3. When one chunk's name is a directory in the name of another, their paths do not collide. Held by
+   ``test_no_file_is_where_another_chunk_needs_a_directory``.
 """
 
 from __future__ import annotations
@@ -15,21 +21,23 @@ from typing import Final
 from urllib.parse import quote, unquote
 
 PIECE_BYTES_MAX: Final = 240
-SAFE_CHARACTERS: Final = "#$"  # besides letters, digits and _.-
+SAFE_CHARACTERS: Final = "#$"  # these, letters, digits and _.- are not escaped
 CHUNK_SUFFIX: Final = ".chunk"
 UNFINISHED_SUFFIX: Final = ".chunk%new"
 
 
 @dataclass(frozen=True, slots=True)
 class SearchedDirectory:
-    """A directory that can hold chunks of a prefix."""
+    """A directory that can hold chunks whose names begin with a given prefix."""
 
     path: str
     """Path relative to the root."""
     so_far: str
-    """The part of the component behind the prefix's last slash that continued directories hold."""
+    """The text of the continued directories that lead here: the beginning of one encoded name
+    component."""
     wanted: str
-    """Text with which that component begins; empty where every name fits."""
+    """The encoded text with which the whole component must begin; empty if any component
+    matches."""
 
     @classmethod
     def of_prefix(cls, prefix: str) -> SearchedDirectory:
@@ -43,7 +51,7 @@ class SearchedDirectory:
         return f"{self.path}/{entry}" if self.path else entry
 
     def below(self, entry: str) -> SearchedDirectory | None:
-        """Return a directory in this one; None when it can hold no chunk of the prefix."""
+        """Return the search in a subdirectory; None if no chunk there can have the prefix."""
         continued = is_continued(entry)
         part = self.so_far + (entry[:-1] if continued else entry)
         if not continued and part.endswith("%2Echunk") and part != "%2Echunk":
@@ -65,7 +73,8 @@ def path_of(name: str) -> str:
 
 
 def name_of(path: str) -> str | None:
-    """Return the chunk whose file has this relative path, or None when it is no chunk's."""
+    """Return the name of the chunk in the file with this relative path; None if it is not a
+    chunk's."""
     *directories, last = path.split("/")
     if not last.endswith(CHUNK_SUFFIX):
         return None
@@ -79,7 +88,8 @@ def name_of(path: str) -> str | None:
 
 
 def encoded(component: str) -> str:
-    """Return a component of a chunk name as a file name; a name's prefix gives a prefix of it."""
+    """Return a component of a chunk name, escaped for a file name. The encoding of a prefix is a
+    prefix of the encoding."""
     text = quote(component, safe=SAFE_CHARACTERS, errors="surrogatepass").replace("~", "%7E")
     if text.startswith("."):
         return "%2E" + text[1:]
@@ -94,7 +104,7 @@ def directory_pieces(component: str) -> list[str]:
 
 
 def _pieces(encoded: str) -> list[str]:
-    """Split a name that is too long for a file name; all pieces but the last get a final ``%``."""
+    """Split an encoded component into parts that are short enough for file names; at least one."""
     starts = range(0, max(len(encoded), 1), PIECE_BYTES_MAX)
     return [encoded[start : start + PIECE_BYTES_MAX] for start in starts]
 

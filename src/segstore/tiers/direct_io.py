@@ -1,15 +1,21 @@
 """Reads and writes past the page cache.
 
-Owns: ``DirectFile``, a second descriptor of a file that the kernel reads and writes straight from
-and to memory, and memory that is aligned as the kernel wants it: ``StagingBuffers`` for writes and
-``ReadMemory`` for reads.
+Owns: ``DirectFile``, a second descriptor of a file, opened with ``O_DIRECT``, and the aligned
+memory that such reads and writes need: ``StagingBuffers`` for writes and ``ReadMemory`` for reads.
+
+A direct transfer begins and ends at multiples of ``BLOCK_BYTES``. Callers transfer the rest through
+the page cache; the kernel keeps both ways coherent. Each staging buffer has ``STAGING_BYTES``, and
+there are as many as threads have used at the same time; they are never freed.
 
 Invariants:
-1. Only whole blocks at whole blocks are transferred; everything else is the caller's, through the
-   page cache. The kernel keeps the two ways coherent.
-2. Where a file system does not offer it there is no ``DirectFile``, and plain reads are used.
-3. Staging memory is used again for ever and never grows beyond ``STAGING_BYTES`` a thread.
-4. Memory for reads is used again while reads go on, and given back soon after the last one.
+1. When a write does not fill its last block, only the whole blocks are written, and their length is
+   returned. Held by ``test_whole_blocks_are_written_and_the_rest_is_left``.
+2. When a file system does not support ``O_DIRECT``, ``DirectFile.open`` returns None. Held by
+   ``test_a_file_system_in_memory_offers_nothing``.
+3. When direct and other writes to a file alternate, reads of both kinds return the newest bytes.
+   Held by ``test_a_journal_file_reads_back_what_both_ways_wrote``.
+4. When there was no read for ``READ_MEMORY_SECONDS``, the free memory for reads goes back to the
+   system soon. Held by ``test_memory_for_reads_is_given_back_when_nobody_has_read_for_a_while``.
 """
 
 from __future__ import annotations
@@ -32,26 +38,26 @@ from segstore.tiers.api import Buffer
 from segstore.tiers.vectored_io import pwrite_all, remainder
 
 BLOCK_BYTES: Final = 512
-"""Size, in bytes, of the block that a device must offer: the journal's batches begin at multiples
-of it."""
+"""Logical block size, in bytes, that a device must have for direct transfers. The journal's batches
+begin at multiples of it."""
 READ_BYTES_MAX: Final = 3 * 512 * 1024 + 2 * 64 * 1024
-"""Maximum length, in bytes, of a read into lent memory: the longest request, and the rest of the
-blocks with checksums in which it begins and ends."""
+"""Maximum length, in bytes, of a read into lent memory: the longest request for data, and the rest
+of the checksummed blocks in which it begins and ends."""
 READ_MEMORY_FREE_MAX: Final = 64
-"""Maximum count of pieces of memory that are kept for reads."""
+"""Maximum number of free pieces of memory that are kept for later reads."""
 READ_MEMORY_SECONDS: Final = 10.0
-"""Time without a read, in seconds, after which free memory goes back to the system. Touching new
-memory costs more than reading into it, so it is not freed while reads go on."""
+"""Time without a read, in seconds, after which free memory goes back to the system. Memory is kept
+while reads continue, because the first touch of new memory costs more than a read into it."""
 READ_PIECE_BYTES: Final = 256 * 1024
-"""Maximum length of one read; longer ones are split, because a sync waits for reads that came
-before."""
+"""Maximum length, in bytes, of one read from the device. Longer reads are split, because a sync
+waits for the reads that were submitted before it."""
 STAGING_BYTES: Final = 4 * 1024 * 1024 + 64 * 1024
 NOT_SUPPORTED_ERRNOS: Final = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTTY})
 
 
 def block_bytes_of(path: Path | str) -> int | None:
-    """Return the logical block of the device that holds ``path``; None when that is no local
-    disk."""
+    """Return the logical block size, in bytes, of the device that holds ``path``; None if it is not
+    a local disk."""
     device = os.stat(path).st_dev
     directory = f"/sys/dev/block/{os.major(device)}:{os.minor(device)}"
     for place in ("queue", "../queue"):  # of a disk, of a partition
@@ -64,7 +70,7 @@ def block_bytes_of(path: Path | str) -> int | None:
 
 
 class ReadMemory:
-    """The memory that ``DirectFile.read`` reads into, which is reused while reads go on."""
+    """The memory that ``DirectFile.read`` reads into, which is reused while reads continue."""
 
     def __init__(self) -> None:
         block_bytes = READ_BYTES_MAX + 2 * BLOCK_BYTES
@@ -73,12 +79,11 @@ class ReadMemory:
         self._is_watched = False
 
     def record_read(self) -> None:
-        """Record the time of a read, which may have waited for memory. Call it in the event loop;
-        any thread may lend memory."""
+        """Record the time of a read. Call this in the event loop; any thread may lend memory."""
         self._read_at = trio.current_time()
         if not self._is_watched:
             self._is_watched = True
-            # Readers come and go, and none of them is there when it is time.
+            # No caller of this function is still running when the memory has to be freed.
             trio.lowlevel.spawn_system_task(self._free_unused)
 
     async def _free_unused(self) -> None:
@@ -94,14 +99,15 @@ class ReadMemory:
 
 
 class StagingBuffers:
-    """Aligned memory, lent to one thread at a time. Every method is safe from any thread."""
+    """Aligned memory buffers, each lent to one thread at a time. The method may be called from any
+    thread."""
 
     def __init__(self) -> None:
         self._free: deque[mmap.mmap] = deque()
 
     @contextmanager
     def lend(self) -> Iterator[memoryview]:
-        """Yield ``STAGING_BYTES`` of memory that begins at a page, touched or not."""
+        """Yield ``STAGING_BYTES`` of memory that begins at a page. It has any content."""
         try:
             memory = self._free.pop()
         except IndexError:
@@ -114,15 +120,17 @@ class StagingBuffers:
 
 
 class DirectFile:
-    """A file's blocks without the page cache between."""
+    """A descriptor that transfers a file's blocks past the page cache."""
 
     def __init__(self, descriptor: int, staging: StagingBuffers) -> None:
-        self._descriptor = descriptor
+        self.descriptor = descriptor
+        """For callers with aligned memory of their own."""
         self._staging = staging
 
     @classmethod
     def open(cls, path: Path | str, staging: StagingBuffers) -> DirectFile | None:
-        """Open a second descriptor of an existing file; return None where that is not offered."""
+        """Open a second descriptor of an existing file; return None if the file system does not
+        support direct transfers."""
         if block_bytes_of(path) != BLOCK_BYTES:
             return None
         try:
@@ -133,10 +141,11 @@ class DirectFile:
             return None
 
     def write(self, buffers: Sequence[Buffer], offset: int, *, durably: bool = False) -> int:
-        """Write the whole blocks of ``buffers``, with ``durably`` synced; return their length.
+        """Write the whole blocks of ``buffers``, with ``durably`` synced; return their length in
+        bytes.
 
-        That is 0 when there are none, when ``offset`` is within a block, or when the file system
-        has thought better of it.
+        The result is 0 when there is no whole block, when ``offset`` is not a multiple of
+        ``BLOCK_BYTES``, or when the file system refuses direct writes after all.
         """
         written = 0
         if offset % BLOCK_BYTES:
@@ -154,19 +163,20 @@ class DirectFile:
 
     def _write(self, data: memoryview, offset: int, durably: bool) -> bool:
         try:
-            written = os.pwritev(self._descriptor, [data], offset, os.RWF_DSYNC if durably else 0)
+            written = os.pwritev(self.descriptor, [data], offset, os.RWF_DSYNC if durably else 0)
         except OSError as error:
             if error.errno not in NOT_SUPPORTED_ERRNOS:
                 raise
             return False
         if written < len(data):
-            pwrite_all(self._descriptor, [data[written:]], offset + written)
+            pwrite_all(self.descriptor, [data[written:]], offset + written)
             if durably:
-                os.fdatasync(self._descriptor)
+                os.fdatasync(self.descriptor)
         return True
 
     def read_into(self, buffer: memoryview, offset: int) -> int | None:
-        """Fill ``buffer`` from ``offset`` on, up to the file's end; None where not offered."""
+        """Fill ``buffer`` from ``offset`` on, up to the file's end; return the number of bytes, or
+        None if the file system refuses direct reads."""
         filled = 0
         with self._staging.lend() as staging:
             while filled < len(buffer):
@@ -175,7 +185,7 @@ class DirectFile:
                 length = (wanted + BLOCK_BYTES - 1) // BLOCK_BYTES * BLOCK_BYTES
                 try:
                     start = offset + filled - skipped
-                    count = os.preadv(self._descriptor, [staging[:length]], start)
+                    count = os.preadv(self.descriptor, [staging[:length]], start)
                 except OSError as error:
                     if error.errno not in NOT_SUPPORTED_ERRNOS:
                         raise
@@ -188,28 +198,25 @@ class DirectFile:
         return filled
 
     def read(self, memory: memoryview, offset: int, length: int) -> memoryview | None:
-        """Return bytes from ``offset`` on, fewer than ``length`` at the end; None where not
-        offered.
+        """Return ``length`` bytes from ``offset`` on, or fewer at the end of the file; None if the
+        file system refuses direct reads.
 
-        They are a part of ``memory``, which begins at a page and is longer than them by two blocks.
+        The result is a part of ``memory``, which must begin at a page and be two blocks longer than
+        ``length``.
         """
         skipped = offset % BLOCK_BYTES
         start, wanted = offset - skipped, skipped + length
         rounded = (wanted + BLOCK_BYTES - 1) // BLOCK_BYTES * BLOCK_BYTES
         try:
-            filled = read_in_pieces(self._descriptor, memory[:rounded], start, READ_PIECE_BYTES)
+            filled = read_in_pieces(self.descriptor, memory[:rounded], start, READ_PIECE_BYTES)
         except OSError as error:
             if error.errno not in NOT_SUPPORTED_ERRNOS:
                 raise
             return None
         return memory[skipped : max(skipped, min(filled, wanted))]
 
-    def fileno(self) -> int:
-        """Return the descriptor, for callers with aligned memory of their own."""
-        return self._descriptor
-
     def close(self) -> None:
         """Close the descriptor. Idempotent."""
-        descriptor, self._descriptor = self._descriptor, -1
+        descriptor, self.descriptor = self.descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)

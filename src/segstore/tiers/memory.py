@@ -1,11 +1,11 @@
-"""Tiers in memory: for tests and for measuring what the rest of the segment store costs.
+"""Tiers in memory, for tests and to measure the cost of the rest of the segment store.
 
-Owns: ``MemoryDataLogFactory`` (tier 1) and ``MemoryChunkStorage`` (tier 2).
+Owns: ``MemoryDataLogFactory`` (tier 1) and ``MemoryChunkStorage`` (tier 2). Both keep their content
+when containers close, and lose it when the process ends.
 
 Invariants:
-1. Both outlive the containers that use them, not the process.
-2. An entry is stored in the same step in which its completion is called: what is queued when
-   ``drop_unacknowledged`` is called was never stored, and its completions never come.
+1. When ``drop_unacknowledged`` simulates a crash, queued entries are lost, and their completions
+   are never called. Held by ``test_a_crash_drops_what_was_not_acknowledged``.
 """
 
 from __future__ import annotations
@@ -17,8 +17,14 @@ from dataclasses import dataclass, field
 
 import trio
 
-from segstore.errors import ChunkNotFoundError, DataLogError, InvalidChunkOffsetError
+from segstore.errors import (
+    ChunkNotFoundError,
+    DataLogError,
+    InvalidChunkOffsetError,
+    StorageFullError,
+)
 from segstore.tiers.api import (
+    IN_FLIGHT_BYTES_MAX,
     LOG_ENTRY_BYTES_MAX,
     Buffer,
     Check,
@@ -69,7 +75,7 @@ class MemoryDataLogFactory:
         return MemoryDataLog(self, stored)
 
     def drop_unacknowledged(self) -> None:
-        """Crash: forget what is queued and fence every open log."""
+        """Simulate a crash: forget the queued entries and fence every open log."""
         self._queue.clear()
         for stored in self._stored.values():
             stored.epoch += 1
@@ -81,10 +87,10 @@ class MemoryDataLogFactory:
             trio.lowlevel.current_trio_token().run_sync_soon(self._flush)
 
     def _flush(self) -> None:
-        """Store what was queued up to now, one completion after the other."""
+        """Store the entries that are queued now, and call their completions."""
         self._flush_scheduled = False
         for _ in range(len(self._queue)):
-            if not self._queue:  # a completion played a crash
+            if not self._queue:  # a completion has called ``drop_unacknowledged``
                 return
             queued = self._queue.popleft()
             queued.on_durable(queued.log._store(queued))
@@ -116,13 +122,28 @@ class MemoryDataLog:
 
     @property
     def overlapping_entries(self) -> int:
-        """Return 1: all that is queued is stored at once."""
+        """Return 1: all queued entries are stored at once."""
         return 1
 
     @property
+    def in_flight_bytes_max(self) -> int:
+        """Return the maximum of any log: entries are stored in the next round of the event loop."""
+        return IN_FLIGHT_BYTES_MAX
+
+    @property
     def held_bytes(self) -> int:
-        """Return the bytes since the truncation: every log has its own memory."""
+        """Return the bytes since the truncation: logs share no memory."""
         return self._bytes
+
+    @property
+    def delay_reason(self) -> str | None:
+        """Return None: nothing delays entries."""
+        return None
+
+    @property
+    def owner_proof(self) -> None:
+        """Return None: its owner is in this process."""
+        return None
 
     async def read(self) -> AsyncGenerator[LogEntry, None]:
         """Yield the stored entries in order."""
@@ -131,7 +152,8 @@ class MemoryDataLog:
             yield entry
 
     async def read_digests(self) -> AsyncGenerator[list[DigestedEntry], None]:
-        """Yield the stored entries: they are in memory anyway."""
+        """Yield the stored entries themselves: they are in memory, so digests would save
+        nothing."""
         async with aclosing(self.read()) as entries:
             async for entry in entries:
                 yield [DigestedEntry(entry.address, None, entry.data)]
@@ -176,7 +198,7 @@ class MemoryDataLog:
             self._bytes -= len(entries.popleft().data)
 
     async def aclose(self) -> None:
-        """Wait for what is queued, then take no more."""
+        """Refuse further entries, and wait until the queued ones are stored."""
         self._closed = True
         if self._stored.epoch == self._epoch:
             await self._idle.wait()
@@ -184,7 +206,7 @@ class MemoryDataLog:
             await trio.lowlevel.checkpoint()
 
     def _store(self, queued: _Queued) -> DataLogError | None:
-        """Store a queued entry, or tell why it cannot be."""
+        """Store a queued entry; return the error if that is not possible."""
         self._queued_count -= 1
         if self._queued_count == 0:
             self._idle.set()
@@ -199,10 +221,22 @@ class MemoryDataLog:
 
 
 class MemoryChunkStorage:
-    """Chunks as byte arrays in a dictionary."""
+    """Chunks as byte arrays in a dictionary.
 
-    def __init__(self) -> None:
+    With ``capacity_bytes``, writes fail when the chunks and the bytes that ``other_bytes`` returns
+    would exceed it.
+    """
+
+    def __init__(self, *, capacity_bytes: int | None = None) -> None:
         self._chunks: dict[str, bytearray] = {}
+        self.capacity_bytes = capacity_bytes
+        self.other_bytes: Callable[[], int] = lambda: 0
+        self.refused_count = 0
+
+    @property
+    def used_bytes(self) -> int:
+        """Return the length of all chunks together."""
+        return sum(map(len, self._chunks.values()))
 
     async def write(
         self,
@@ -215,13 +249,15 @@ class MemoryChunkStorage:
         """Write ``data`` at ``offset``; see ``ChunkStorage.write``."""
         await trio.lowlevel.checkpoint()
         chunk = self._chunks.get(name)
-        if chunk is None:
-            if offset != 0:
-                raise ChunkNotFoundError(f"there is no chunk {name}")
-            chunk = self._chunks[name] = bytearray()
-        if not 0 <= offset <= len(chunk):
-            raise InvalidChunkOffsetError(f"chunk {name} has {len(chunk)} bytes, not {offset}")
+        if chunk is None and offset != 0:
+            raise ChunkNotFoundError(f"there is no chunk {name}")
+        length = 0 if chunk is None else len(chunk)
+        if not 0 <= offset <= length:
+            raise InvalidChunkOffsetError(f"chunk {name} has {length} bytes, not {offset}")
         joined = b"".join(data)
+        self._refuse_too_many(max(0, offset + len(joined) - length))
+        if chunk is None:
+            chunk = self._chunks[name] = bytearray()
         if meanwhile is not None:
             meanwhile()
         chunk[offset : offset + len(joined)] = joined
@@ -262,6 +298,13 @@ class MemoryChunkStorage:
         await trio.lowlevel.checkpoint()
         names = sorted(name for name in self._chunks if name.startswith(prefix))
         return [ChunkInfo(name, len(self._chunks[name])) for name in names]
+
+    def _refuse_too_many(self, added_bytes: int) -> None:
+        if self.capacity_bytes is not None and added_bytes:
+            free_bytes = self.capacity_bytes - self.used_bytes - self.other_bytes()
+            if added_bytes > free_bytes:
+                self.refused_count += 1
+                raise StorageFullError(f"there is no room for {added_bytes} bytes: {free_bytes}")
 
     def _existing(self, name: str) -> bytearray:
         chunk = self._chunks.get(name)

@@ -1,12 +1,15 @@
-"""A tier 2 that drops users' data: for measuring what writing to storage costs.
+"""A tier 2 that drops users' data, to measure the cost of writing to storage.
 
-Owns: ``NoOpChunkStorage``, and which chunks hold users' data.
+Owns: ``NoOpChunkStorage``, and the rule that tells from a chunk's name whether it has users' data.
 
 Invariants:
-1. Of a dropped chunk its name and length are kept: everything but reading its bytes works.
-2. What the store itself has to read again (its own segments, attribute indexes, and segments that
-   will be merged into others) goes to another chunk storage.
-3. A read of dropped bytes fails with ``DataDroppedError``; it never makes bytes up.
+1. When a chunk's bytes are dropped, its name and length are kept, and all calls but reads of its
+   bytes work. Held by ``test_lengths_follow_appends_and_overwrites``.
+2. When the store itself will read a chunk again (its own segments, attribute indexes, segments that
+   will be merged into others), the chunk is written to another chunk storage. Held by
+   ``test_what_the_store_reads_again_is_kept``.
+3. When dropped bytes are read, the read raises ``DataDroppedError``. Held by
+   ``test_dropped_bytes_cannot_be_read``.
 """
 
 from __future__ import annotations
@@ -19,22 +22,23 @@ from segstore.errors import ChunkNotFoundError, InvalidChunkOffsetError, Storage
 from segstore.tiers.api import Buffer, Check, ChunkInfo, ChunkStorage
 
 KEPT_MARKS = ("#transaction.", "#transient.", "attributes.index")
-"""Marks in the names of chunks that the store itself reads again."""
+"""Texts in the names of chunks that the store itself reads again."""
 
 
 class DataDroppedError(StorageError):
-    """The bytes were dropped when they were written; names the chunk."""
+    """Raised when dropped bytes are read. The message names the chunk."""
 
 
 def holds_user_data(name: str) -> bool:
-    """Return whether only users read this chunk, and not the store."""
+    """Return whether the chunk has only data that the store itself never reads again."""
     if any(mark in name for mark in KEPT_MARKS):
         return False
     return not any(part.startswith("_") for part in name.split("/"))
 
 
 class NoOpChunkStorage:
-    """Drops the bytes of chunks whose names ``drops`` picks; all other chunks go to ``kept``."""
+    """Drops the bytes of the chunks for whose names ``drops`` returns True; all other chunks go to
+    ``kept``."""
 
     def __init__(
         self, kept: ChunkStorage, *, drops: Callable[[str], bool] = holds_user_data
@@ -51,7 +55,7 @@ class NoOpChunkStorage:
         data: Sequence[Buffer],
         meanwhile: Callable[[], None] | None = None,
     ) -> None:
-        """Record the length, see ``ChunkStorage.write``."""
+        """Record the chunk's new length; see ``ChunkStorage.write``."""
         if not self._drops(name):
             await self._kept.write(name, offset=offset, data=data, meanwhile=meanwhile)
             return

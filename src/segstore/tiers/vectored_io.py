@@ -1,4 +1,4 @@
-"""Writes of many buffers at once, as the kernel takes them."""
+"""Writes lists of buffers with few system calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ IOV_MAX = min(os.sysconf("SC_IOV_MAX"), 1024)
 
 
 def pwrite_all(descriptor: int, buffers: Sequence[Buffer], offset: int) -> None:
-    """Write all the buffers one after the other at ``offset``, however often it takes."""
+    """Write all the buffers one after the other at ``offset``, in as many system calls as
+    needed."""
     while buffers:
         written = os.pwritev(descriptor, buffers[:IOV_MAX], offset)
         rest = remainder(buffers, written)

@@ -1,16 +1,21 @@
 """Writes changed attributes to the segments' indexes.
 
-Owns: when a segment's changed attributes are written to its index, and how the log learns where.
+Owns: when a segment's changed attributes are written to its index in tier 2, and the operation that
+records the index's root pointer in the log. A changed attribute is *dirty* until its index has it.
 
 Invariants:
-1. However often an attribute changes between two flushes, only its latest value is written.
-2. The log learns the place of an index only after the index is durable in tier 2, and the index is
-   truncated only after the log has the place: after a crash every root pointer leads to a complete
-   tree.
-3. Until then the changes are dirty, and every checkpoint contains them, so the log need not be kept
-   for them.
-4. The wait for the log is bounded, because the log may have to be truncated before it goes on. No
-   further index is written until the log has the places of the written ones.
+1. When an attribute changes many times between two flushes, only its latest value is written. Held
+   by ``test_only_the_latest_value_is_written``.
+2. After a crash at any time, the root pointer in the log leads to a complete tree. The log gets the
+   pointer only when the tree is durable, and the old tree is truncated only when the log has the
+   pointer to the new one. Held by
+   ``test_no_tree_is_cut_off_before_the_log_has_the_place_of_the_one_that_took_its_place``.
+3. When an index lacks changes, each checkpoint contains them, so the log can be truncated before
+   they are written to the index. Held by
+   ``test_a_checkpoint_has_core_and_dirty_attributes_and_no_clean_ones``.
+4. When the log has no room for a root pointer until it is truncated, the wait for it ends after
+   ``log_wait_seconds``, and the flush of bytes, which lets the log be truncated, continues. Held by
+   ``test_a_log_that_is_full_until_it_is_truncated_is_not_waited_for``.
 """
 
 from __future__ import annotations
@@ -57,18 +62,19 @@ class AttributeAggregator:
         self._dirty_since: dict[int, float] = {}
         self._in_use = ExitStack()
         self._unsettled: deque[tuple[SegmentMetadata, AttributeIndex, Wait]] = deque()
-        """Indexes that were written and whose places the log may not have yet."""
+        """Indexes that were written, and whose root pointers the log may not have yet."""
 
     @property
     def is_settled(self) -> bool:
-        """Return whether the log has the places of all written indexes."""
+        """Return whether the log has the root pointers of all written indexes."""
         return not self._unsettled
 
     async def flush(self, now: float, *, everything: bool) -> bool:
-        """Write the indexes of the segments that are due, at most ``attribute_indexes_max``, or of
-        all changed segments; return whether more are due.
+        """Write the indexes of at most ``attribute_indexes_max`` segments that are due, or with
+        ``everything`` of all changed segments. Return whether more are due.
 
-        A failing index does not block others. Raises the first ``StorageError`` at the end.
+        When an index fails, the others are still written; then the first ``StorageError`` is
+        raised.
         """
         count_max = self._policy.attribute_indexes_max
         failures: list[StorageError] = []
@@ -86,9 +92,10 @@ class AttributeAggregator:
         return end < len(due) or not self.is_settled
 
     async def _settle(self, failures: list[StorageError]) -> bool:
-        """Wait until the log has the places of the written indexes, then truncate the indexes.
+        """Wait until the log has the root pointers of the written indexes, then truncate the
+        indexes behind which these lie.
 
-        Returns whether that is done; False when the log took too long.
+        Return whether all are done; False when the log took longer than ``log_wait_seconds``.
         """
         deadline = trio.current_time() + self._policy.log_wait_seconds
         while self._unsettled:
@@ -101,7 +108,7 @@ class AttributeAggregator:
                 if not segment.is_gone:
                     await index.truncate()
             except NoSuchSegmentError:
-                pass  # deleted or merged meanwhile, together with its index
+                pass  # The segment was deleted or merged meanwhile, and its index with it.
             except StorageError as error:
                 failures.append(error)
             self._unsettled.popleft()
@@ -111,7 +118,7 @@ class AttributeAggregator:
     async def _write_indexes(
         self, segments: Sequence[SegmentMetadata], failures: list[StorageError]
     ) -> None:
-        """Write several indexes and queue their places for the log."""
+        """Write the indexes of several segments, and queue their root pointers for the log."""
         with ExitStack() as stack:
 
             async def write(segment: SegmentMetadata) -> None:
@@ -139,7 +146,7 @@ class AttributeAggregator:
             for number, segment in unpersisted.items()
             if everything or self._has_many(segment) or now - self._dirty_since[number] >= seconds
         ]
-        # Segments that have just failed come last.
+        # A segment whose write has just failed counts as dirty since now, so it comes last.
         due.sort(key=lambda segment: self._dirty_since[segment.segment_id])
         return due
 
@@ -148,8 +155,8 @@ class AttributeAggregator:
         segment: SegmentMetadata,
         index: AttributeIndex,
     ) -> None:
-        """Write the attributes that are dirty now, in updates of bounded size, and queue the place
-        of the new tree for the log."""
+        """Write the attributes that are dirty now, in updates of bounded size, and queue the root
+        pointer of the new tree for the log."""
         memory = segment.attribute_memory
         changes = memory.unpersisted()
         self._dirty_since.pop(segment.segment_id, None)
@@ -166,7 +173,7 @@ class AttributeAggregator:
                 if persisted.sequence_number == batch[-1][0]:
                     del changes[: len(batch)]
                 if persisted.root_pointer is None:
-                    # The changes removed only attributes that the index never had.
+                    # The index has not changed: only attributes that it never had were removed.
                     self._metadata.mark_persisted(segment, {}, persisted.sequence_number)
                     continue
                 places = {
@@ -174,8 +181,7 @@ class AttributeAggregator:
                     ATTRIBUTE_SEGMENT_PERSIST_SEQ_NO: persisted.sequence_number,
                 }
         finally:
-            # Only the place of the last tree: the index is truncated to it, and several records are
-            # not queued one after the other.
+            # One record of the last root pointer is enough, because each tree is complete.
             if places:
                 self._unsettled.append((segment, index, self._record(segment, places)))
 
@@ -183,7 +189,8 @@ class AttributeAggregator:
         return len(segment.attribute_memory.dirty) >= self._policy.attribute_flush_count
 
     def _first_batch(self, changes: list[tuple[int, AttributeId]]) -> list[tuple[int, AttributeId]]:
-        """Return the oldest changes. Changes of one operation stay together."""
+        """Return the oldest changes, about ``attribute_update_count``. Changes of one operation are
+        in one batch."""
         count = min(self._policy.attribute_update_count, len(changes))
         last = changes[count - 1][0]
         while count < len(changes) and changes[count][0] == last:

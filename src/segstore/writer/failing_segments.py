@@ -1,15 +1,23 @@
-"""Segments that tier 2 refuses while it accepts others, and when each is tried again.
+"""Decides when segments whose flush failed are tried again.
 
-Owns: the failures of one container's segments. A failure is kept until the segment is flushed or
-has nothing to flush.
+Owns: the failures of one container's segments. A failure is recorded until the segment is flushed
+or has nothing to flush.
 
-Invariants (values are those of ``FlushPolicy``):
-1. A failing segment does not block others: it is tried after the sound ones, and less often the
-   longer it fails, with pauses up to ``pause_seconds_max``.
-2. Only a segment that failed while others succeeded pauses. When nothing succeeds, tier 2 itself
-   may fail, and any segment can find out when it is back.
-3. Each failure of a single segment is logged, and so is its end; after ``error_seconds`` as an
-   error that tells how much of the journal it keeps.
+Invariants:
+1. When tier 2 refuses some segments, the others are flushed as usual. Held by
+   ``test_a_segment_that_tier_2_refuses_keeps_no_other_from_it``.
+2. A segment that fails while others succeed pauses before its next attempt, and each pause is twice
+   as long as the last one, up to ``pause_seconds_max``. Held by
+   ``test_pauses_double_up_to_the_maximum_while_others_succeed``.
+3. When no segment succeeds, none pauses: then tier 2 itself may fail, and any segment can find out
+   that it works again. Held by ``test_no_segment_pauses_when_none_succeeds``.
+4. While some segments fail, truncations and deletions are tried first: tier 2 may be full, and they
+   free space. Held by ``test_what_frees_space_is_tried_first_while_segments_fail``.
+5. When a segment has failed for ``error_seconds``, each further failure is logged as an error with
+   the number of bytes that it keeps in the journal. Held by
+   ``test_a_segment_that_tier_2_takes_again_lets_the_log_go``.
+
+Names of values are those of ``FlushPolicy``.
 """
 
 from __future__ import annotations
@@ -19,7 +27,12 @@ from dataclasses import dataclass
 
 import structlog
 
-from segstore.errors import ChunkNotFoundError, InvalidChunkOffsetError, StorageError
+from segstore.errors import (
+    ChunkNotFoundError,
+    InvalidChunkOffsetError,
+    StorageError,
+    StorageFullError,
+)
 from segstore.writer.flush_policy import FlushPolicy
 from segstore.writer.segment_aggregator import SegmentAggregator
 
@@ -27,17 +40,18 @@ logger = structlog.get_logger(__name__)
 
 
 def is_strange(error: StorageError) -> bool:
-    """Return whether the error shows that tier 2 is not as its writer left it."""
+    """Return whether the error shows that a chunk is missing, or has another length than the writer
+    left."""
     return isinstance(error, ChunkNotFoundError | InvalidChunkOffsetError)
 
 
 @dataclass(slots=True)
 class Failure:
-    """One segment's failures since its last success."""
+    """The failures of one segment since its last successful flush."""
 
     error: StorageError
     success_count: int
-    """Count of other segments' successes when this one began its last pause."""
+    """Count of successful flushes of all segments when this one's last pause began."""
     attempt_count: int = 0
     strange_count: int = 0
     pause_seconds: float = 0.0
@@ -48,8 +62,8 @@ class Failure:
 class FailingSegments:
     """The failing segments of one container.
 
-    ``name_of`` returns a segment's name for log lines, ``held_bytes`` how much the container holds
-    of tier 1.
+    ``name_of`` returns a segment's name for log lines. ``held_bytes`` returns the number of bytes
+    of tier 1 that cannot be freed because of the container.
     """
 
     def __init__(
@@ -69,12 +83,13 @@ class FailingSegments:
 
     @property
     def failures(self) -> Mapping[int, Failure]:
-        """Return the failures by segment id, ordered by the last attempt, the earliest first."""
+        """Return the failures by segment id, in the order of their last attempts."""
         return self._failures
 
     @property
     def hopeless(self) -> StorageError | None:
-        """Return the error of a segment that only a recovery can repair, if there is one."""
+        """Return the error of a segment that only a recovery of the container can repair, or
+        None."""
         for failure in self._failures.values():
             if failure.strange_count >= self._policy.strange_attempts_max:
                 return failure.error
@@ -83,9 +98,10 @@ class FailingSegments:
     def order(
         self, aggregators: Iterable[SegmentAggregator], now: float | None
     ) -> list[SegmentAggregator]:
-        """Return the aggregators to try now: sound ones first, then failing ones by last attempt.
+        """Return the aggregators to try now: sound ones, then failing ones in the order of their
+        last attempts. If any segment fails, those that free space come before all others.
 
-        Segments that pause are left out, unless ``now`` is None.
+        Segments that pause are left out, unless ``now`` is None or they free space.
         """
         self._success_count_before = self._success_count
         sound: list[SegmentAggregator] = []
@@ -94,9 +110,12 @@ class FailingSegments:
             failure = self._failures.get(aggregator.segment_id)
             if failure is None:
                 sound.append(aggregator)
-            elif now is None or failure.retry_at <= now:
+            elif now is None or failure.retry_at <= now or aggregator.frees_space:
                 failing[aggregator.segment_id] = aggregator
-        return sound + [failing[number] for number in self._failures if number in failing]
+        ordered = sound + [failing[number] for number in self._failures if number in failing]
+        if self._failures:
+            ordered.sort(key=lambda each: not each.frees_space)
+        return ordered
 
     def record_failure(self, segment_id: int, error: StorageError) -> None:
         """Record that an attempt to flush the segment failed."""
@@ -109,7 +128,7 @@ class FailingSegments:
         failure.strange_count = failure.strange_count + 1 if is_strange(error) else 0
 
     def record_success(self, segment_id: int) -> None:
-        """Record that the segment is flushed, and end its failures."""
+        """Record that the segment is flushed, and forget its failure."""
         self._success_count += 1
         failure = self._failures.pop(segment_id, None)
         if failure is not None and failure.pause_seconds:
@@ -121,9 +140,10 @@ class FailingSegments:
             )
 
     def pause(self, segment_ids: Iterable[int], now: float) -> None:
-        """Pause the segments that failed while others succeeded, now or before.
+        """Pause those of the segments that failed while others succeeded, in this round or an
+        earlier one.
 
-        The pause doubles if others have succeeded since the last one.
+        The pause doubles if other segments have succeeded since the last one began.
         """
         policy = self._policy
         for segment_id in segment_ids:
@@ -134,7 +154,7 @@ class FailingSegments:
                 seconds = min(policy.pause_seconds_max, max(policy.pause_seconds_min, 2 * seconds))
             if not seconds:
                 continue
-            if failure.strange_count:
+            if failure.strange_count or isinstance(failure.error, StorageFullError):
                 seconds = policy.pause_seconds_min
             if not failure.pause_seconds:
                 failure.paused_since = now

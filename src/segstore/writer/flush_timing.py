@@ -2,14 +2,20 @@
 
 Owns: ``FlushTiming``, which tells the segments that are due.
 
-Invariants (values are those of ``FlushPolicy``):
-1. While at most ``few_segments`` of a container are unflushed, each waits ``flush_seconds``,
-   however full the cache is.
-2. With more segments, short flushes wait longer while the cache has room, at most
-   ``flush_seconds_max``, because a file costs the same for few bytes as for many. The fuller the
-   cache, the shorter the wait; there is none when writers are about to be slowed down.
-3. Segments become due in the order in which they became unflushed. All wait equally long, so
-   flushes are spread over that time.
+Invariants:
+1. While at most ``few_segments`` segments of a container are unflushed, each waits
+   ``flush_seconds``, however full the cache is. Held by
+   ``test_few_segments_wait_as_long_whatever_is_held``.
+2. With more segments, the fuller the cache is, the shorter a short flush waits, from
+   ``flush_seconds_max`` down to 0 when writers would be slowed down. Held by
+   ``test_many_segments_wait_the_less_the_more_is_held``.
+3. When many segments are written at the same time, their flushes keep the cache below the size at
+   which writers are slowed down. Held by
+   ``test_many_segments_take_turns_when_their_bytes_fill_the_cache``.
+
+Names of values are those of ``FlushPolicy``. A longer wait makes fewer files: a file costs the same
+for few bytes as for many. Segments become due in the order in which their first unflushed operation
+came, so their flushes are spread over the time of the wait.
 """
 
 from __future__ import annotations
@@ -24,8 +30,8 @@ from segstore.writer.segment_aggregator import SegmentAggregator
 class FlushTiming:
     """Timing of one container's flushes.
 
-    ``held_share`` returns how much of the cache is unflushed, as a share of the amount at which
-    writers are slowed down.
+    ``held_share`` returns the size of the unflushed bytes in the cache, divided by the size at
+    which writers are slowed down.
     """
 
     def __init__(self, held_share: Callable[[], float], policy: FlushPolicy) -> None:
@@ -33,10 +39,11 @@ class FlushTiming:
         self._policy = policy
         self._everything_before = -inf
         self.log_is_long = False
-        """True if the container holds so much of tier 1 that no flush may wait for more bytes."""
+        """True if the container keeps so many bytes of tier 1 from being freed that no flush waits
+        longer than ``flush_seconds``."""
 
     def make_everything_due(self, now: float) -> None:
-        """Make everything that is unflushed at ``now`` due, in this round or a later one."""
+        """Make all operations that are unflushed at ``now`` due, in this round or a later one."""
         self._everything_before = now
 
     def due(
@@ -62,8 +69,8 @@ class FlushTiming:
         if count <= policy.few_segments:
             return policy.flush_seconds
         seconds = policy.flush_seconds_max * max(0.0, 1.0 - self._held_share())
-        # The square keeps the number of unflushed segments below BACKLOG_MAX, unless more than
-        # that are written within flush_seconds.
+        # With the square, the number of unflushed segments stays below BACKLOG_MAX, unless more
+        # segments than that are written within flush_seconds.
         most = policy.flush_seconds_max * (policy.many_segments / count) ** 2
         longest = policy.flush_seconds if self.log_is_long else max(policy.flush_seconds, most)
         return min(seconds, longest)

@@ -1,14 +1,33 @@
 """Collects the unflushed operations of one segment and writes them to tier 2 in order.
 
-Owns: the queue of one segment's storage operations.
+Owns: the queue of one segment's operations that tier 2 lacks.
 
 Invariants:
-1. Operations reach tier 2 in log order, each exactly once: every step can be repeated after a crash
-   with the same outcome.
-2. ``storage_length`` grows only after the bytes are durable in tier 2.
-3. An operation leaves the queue only when it is done, so the log is kept until then.
-4. If a short segment is merged before tier 2 has any of its bytes, they are written once: directly
-   into the target, together with the bytes of the following merges.
+1. When the process crashes at any time and operations are written again from the log, tier 2 has
+   each operation once and in log order. Held by
+   ``test_a_container_that_crashes_equals_the_model_after_recovery``.
+2. ``storage_length`` grows only when the bytes are durable in tier 2. Held by
+   ``test_a_segment_that_tier_2_takes_again_lets_the_log_go``.
+3. When a write fails, its operation stays in the queue, so the log keeps it, and the write is
+   repeated. Held by ``test_a_write_of_merged_segments_that_fails_is_repeated``.
+4. When short segments are merged before tier 2 has any of their bytes, one write puts the bytes of
+   all of them directly into the target. Held by
+   ``test_short_segments_that_are_merged_soon_get_no_chunks_and_one_write``.
+5. When tier 2 is full, a truncation or deletion still frees chunks: it is done before anything of
+   the segment is written (docs/adr/0370). Held by ``test_what_frees_space_needs_none``.
+6. Bytes before the start offset are never written. Held by
+   ``test_bytes_before_a_truncation_are_never_written``.
+
+Tier 2 has 160 bytes of a segment. Then come an append of 100 bytes, one of 50, a truncation at 280,
+and an append of 50. The queue and its flush:
+
+    AppendedRange 160 to 310       two appends in sequence are one range
+    TruncateOperation 280
+    AppendedRange 310 to 360
+
+    1. truncate tier 2 at 280; storage_length = 280
+    2. write 30 bytes at 280; storage_length = 310   (bytes 160 to 280 are never written)
+    3. write 50 bytes at 310; storage_length = 360
 """
 
 from __future__ import annotations
@@ -52,11 +71,14 @@ class SegmentAggregator:
         self._operations: deque[StorageOperation] = deque()
         self.pending_bytes = 0
         self.oldest = now
+        self._freed_to = 0
         self.must_flush = False
+        self.frees_space = False
+        """True if a truncation or the deletion of the segment waits."""
 
     @property
     def is_empty(self) -> bool:
-        """Return whether the segment is completely flushed."""
+        """Return whether tier 2 has all operations of the segment."""
         return not self._operations
 
     @property
@@ -76,21 +98,32 @@ class SegmentAggregator:
             self.pending_bytes += operation.end - operation.offset
             last = self._operations[-1] if self._operations else None
             if isinstance(last, AppendedRange) and last.end == operation.offset:
-                # Other segments' appends lie between the two in the log; tier 2 gets one write.
+                # Appends to other segments may lie between the two in the log. Together they are
+                # one write to tier 2.
                 last.end = operation.end
                 return
         else:
             self.must_flush = True
         if isinstance(operation, DeleteOperation):
-            # Bytes that are not stored yet need not be: they cannot be read any more.
-            self._operations = deque(
-                entry for entry in self._operations if isinstance(entry, MergeOperation)
-            )
-            self.pending_bytes = 0
+            self.discard_bytes()
+        self.frees_space |= isinstance(operation, DeleteOperation | TruncateOperation)
         self._operations.append(operation)
 
-    async def flush(self, flush_source: Callable[[int], Awaitable[None]]) -> None:
-        """Write all queued operations. After an error the remaining ones stay queued."""
+    def discard_bytes(self) -> None:
+        """Remove the unflushed operations, except for merges, of a segment that is deleted, or
+        whose bytes the target of its merge has."""
+        self._operations = deque(
+            entry for entry in self._operations if isinstance(entry, MergeOperation)
+        )
+        self.pending_bytes = 0
+
+    async def flush(self, flush_source: Callable[[int, bool], Awaitable[None]]) -> None:
+        """Write all queued operations. After an error, the remaining ones stay queued.
+
+        ``flush_source`` is called with the id of a merged segment, and with True if the target has
+        its bytes already; it flushes that segment.
+        """
+        await self._free_truncated()
         while self._operations:
             operation = self._operations[0]
             if isinstance(operation, AppendedRange):
@@ -99,25 +132,39 @@ class SegmentAggregator:
                 if not self._is_in_place(operation):
                     await self._write_sources()
                 await self._merge(operation, flush_source)
-            elif isinstance(operation, TruncateOperation):
-                await self._truncate(operation)
-            else:
+            elif isinstance(operation, DeleteOperation):
                 name = storage_name(operation.name, operation.segment_id)
                 await self._storage.delete(name)
                 # The attributes of transient segments are never stored.
                 if not is_transient_segment(operation.name):
                     await self._indexes.delete(operation.segment_id, name)
-            # A deletion that was added meanwhile may have removed the operations before it.
+            # A deletion that was queued meanwhile may have removed the operation.
             if self._operations and self._operations[0] is operation:
                 self._operations.popleft()
         self.pending_bytes = 0
-        self.must_flush = False
+        self.must_flush = self.frees_space = False
+
+    async def _free_truncated(self) -> None:
+        """Truncate the segment in tier 2 at its start offset. Bytes before it count as stored, so
+        that they are not written."""
+        segment = self._segment()
+        if segment is None:
+            return
+        start = segment.start_offset
+        if start <= segment.storage_length and not (self.frees_space and start > self._freed_to):
+            return
+        await self._storage.truncate(segment.storage_name, offset=start)
+        self._freed_to = start
+        segment.storage_length = max(segment.storage_length, start)
+        self._read_index.record_segment_flushed(segment)
+        self._read_index.truncate(segment)
 
     def _segment(self) -> SegmentMetadata | None:
         return self._metadata.segments.get(self.segment_id)
 
     async def _write(self, appended: AppendedRange) -> None:
         while (segment := self._segment()) is not None:
+            await self._free_truncated()
             offset = max(appended.offset, segment.storage_length)
             if offset >= appended.end:
                 return
@@ -145,13 +192,14 @@ class SegmentAggregator:
             self._read_index.record_segment_flushed(segment)
 
     def _is_in_place(self, operation: MergeOperation) -> bool:
-        """Return whether tier 2 has the merged bytes in the target already."""
+        """Return whether tier 2 has the merged bytes under the target's name, or the target is
+        gone."""
         target = self._segment()
         return target is None or operation.offset + operation.length <= target.storage_length
 
     async def _write_sources(self) -> None:
-        """Write the short sources of the next merges into the target, if tier 2 has none of
-        them."""
+        """Write the bytes of the next merges' sources into the target with one write, as far as the
+        sources are short and tier 2 has none of their bytes."""
         target = self._segment()
         if target is None:
             return
@@ -170,7 +218,7 @@ class SegmentAggregator:
             ):
                 break
             if merged_end > end:
-                # An earlier attempt may have written a part of the first source.
+                # The target may have a part of the first source from an earlier attempt.
                 data = await self._read_short(source, end - operation.offset, operation.length)
                 if not data:
                     break
@@ -182,19 +230,20 @@ class SegmentAggregator:
         await self._storage.write(
             target.storage_name, offset=start, data=parts, rollover_bytes=target.rollover_bytes
         )
-        if self._segment() is not target:  # it was deleted meanwhile
+        if self._segment() is not target:  # The target was deleted meanwhile.
             return
-        # Without an await in between: a read of a source would look for its bytes in tier 2.
+        # Nothing may be awaited here: a read of a source would look in tier 2, which does not have
+        # the bytes under the source's name.
         target.storage_length = max(target.storage_length, end)
         for source in sources:
             source.storage_length = source.length
             self._read_index.merge_stored(target, source)
 
     async def _read_short(self, source: SegmentMetadata, start: int, end: int) -> list[bytes]:
-        """Return the bytes of a source from ``start`` to ``end``.
+        """Return the bytes of a source from ``start`` to ``end``, in parts.
 
-        Returns nothing if the source is long, or if some of its bytes belong to another segment
-        that was merged into it.
+        The list is empty if the source is longer than ``short_source_bytes_max``, or if some of the
+        bytes belong to a segment that was merged into the source.
         """
         parts: list[bytes] = []
         if start < 0 or end > self._policy.short_source_bytes_max:
@@ -208,7 +257,7 @@ class SegmentAggregator:
         return parts
 
     async def _merge(
-        self, operation: MergeOperation, flush_source: Callable[[int], Awaitable[None]]
+        self, operation: MergeOperation, flush_source: Callable[[int, bool], Awaitable[None]]
     ) -> None:
         source = self._metadata.segments.get(operation.source_id)
         if source is None:
@@ -216,8 +265,8 @@ class SegmentAggregator:
         target = self._segment()
         end = operation.offset + operation.length
         if target is not None:
-            # Also when its bytes are in the target already: its queue becomes empty.
-            await flush_source(operation.source_id)
+            # When the target has the bytes already, this only empties the source's queue.
+            await flush_source(operation.source_id, self._is_in_place(operation))
         if target is not None and not self._is_in_place(operation):
             await self._storage.concat(
                 target.storage_name,
@@ -233,13 +282,8 @@ class SegmentAggregator:
         await self._storage.delete(source.storage_name, merged_into=merged_into)
         if not source.is_transient:
             await self._indexes.delete(source.segment_id, source.storage_name)
-        # If the target is gone, the source is still unflushed. When the deletion above fails, the
-        # source may be written before the next attempt, which needs its bytes: so delete last.
+        # This comes last. If the target is gone, the source is still unflushed. When the deletion
+        # above fails, a flush of the source, which needs its bytes, may come before the next
+        # attempt.
         self._read_index.delete(source)
         self._metadata.forget(operation.source_id)
-
-    async def _truncate(self, operation: TruncateOperation) -> None:
-        segment = self._segment()
-        if segment is not None:
-            await self._storage.truncate(segment.storage_name, offset=operation.offset)
-            self._read_index.truncate(segment)

@@ -1,19 +1,29 @@
-"""Writes a container's committed operations to tier 2, and truncates the log behind them.
+"""Writes a container's committed operations to tier 2, and truncates the log when tier 2 has them.
 
 Owns: the segment aggregators of one container, and the checkpoints at which the log may be
-truncated. ``flush_policy`` has all sizes and times, ``flush_timing`` decides what is due,
-``failing_segments`` which segments pause because tier 2 refuses them.
+truncated. ``flush_policy`` has all sizes and times, ``flush_timing`` decides which segments are
+due, ``failing_segments`` decides when a segment whose flush failed is tried again.
 
 Invariants:
-1. The log is truncated only at a checkpoint, and only when tier 2 has every operation before it.
-   Attributes are the exception: the checkpoint contains the ones that their indexes lack.
-2. A failing tier 2 stops nothing: the writer tries again, the log keeps the data, and writers are
-   held back when the cache is full. A segment that fails alone keeps the log, but blocks no other
-   segment.
-3. If tier 2 is not as this writer left it, the writer ends after some attempts: only a recovery
-   asks again how much tier 2 has.
-4. The log is truncated only after a check that this store still owns tier 2. If somebody replaced
-   tier 2 or took it over, bytes may be missing there that only the log has.
+1. While tier 2 lacks an operation, the log keeps it. The log is truncated only at a checkpoint
+   before which tier 2 has every operation. Held by
+   ``test_a_log_that_is_truncated_past_what_tier_2_has_is_found``.
+2. While tier 2 fails, appends continue, and what they wrote reaches tier 2 once when it works
+   again. Held by ``test_a_segment_that_tier_2_takes_again_lets_the_log_go``.
+3. When chunks are missing or have another length than this writer left, the writer ends with the
+   error after ``strange_attempts_max`` attempts, because only a recovery asks tier 2 again how much
+   it has. Held by
+   ``test_a_segment_whose_chunks_are_strange_asks_for_a_recovery_although_others_are_fine``.
+4. When another store took tier 2 over, or tier 2 was emptied, the log is not truncated: it may have
+   the only copy of bytes. Held by ``test_an_owner_that_lost_tier_2_keeps_its_log_and_ends``.
+
+The log of a container has operations 4 (append of 100 bytes to segment a), 5 (60 bytes to b),
+6 (50 bytes to a), 7 (checkpoint) and 8 (10 bytes to a).
+
+    flush; tier 2 refuses b     writes 160 bytes of a; the lowest unflushed operation is 5,
+                                so the log is not truncated
+    flush; tier 2 takes b       writes 60 bytes of b; nothing is unflushed, so the log is truncated
+                                at checkpoint 7, and a recovery would replay 7 and 8
 """
 
 from __future__ import annotations
@@ -28,7 +38,12 @@ import trio
 from segstore.attributes.attribute_indexes import AttributeIndexes
 from segstore.chunks.api import SegmentStorage
 from segstore.durable_log.memory_log import MemoryLog
-from segstore.errors import PermanentError, StorageError
+from segstore.errors import (
+    PermanentError,
+    StorageAbsentError,
+    StorageError,
+    StorageFullError,
+)
 from segstore.model.metadata import ContainerMetadata
 from segstore.model.operations import MergeOperation
 from segstore.read_index.read_index import ReadIndex
@@ -60,6 +75,7 @@ class StorageWriter:
         *,
         policy: FlushPolicy,
         held_share: Callable[[], float],
+        log_is_scarce: Callable[[], bool] = lambda: False,
         confirm_owner: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._confirm_owner = confirm_owner
@@ -71,6 +87,7 @@ class StorageWriter:
         self._attributes = AttributeAggregator(metadata, indexes, record, policy)
         self._log = log
         self._request_checkpoint = request_checkpoint
+        self._log_is_scarce = log_is_scarce
         self._policy = policy
         self._timing = FlushTiming(held_share, policy)
         self._aggregators: dict[int, SegmentAggregator] = {}
@@ -78,8 +95,13 @@ class StorageWriter:
             metadata.container_id, self._name_of, lambda: log.held_bytes, policy
         )
         self._checkpoints: deque[tuple[int, LogAddress]] = deque()
+        self._failure: StorageError | None = None
+        """Error of the last round of ``run``."""
         self._wanted = trio.Event()
         self._flush_all = self._flush_attributes = False
+        self._held_at_truncation = -1
+        self._checkpointed = -1
+        """Sequence number of the last durable checkpoint."""
         self._is_cut = False
         self._checkpoint_wanted_at = -inf
         self._taken_count = 0
@@ -89,7 +111,7 @@ class StorageWriter:
 
     @property
     def operation_count(self) -> int:
-        """Return the number of unflushed operations, with the ones whose flush is under way."""
+        """Return the number of unflushed operations, including those that are being flushed."""
         return self._taken_count + len(self._memory_log)
 
     @property
@@ -100,11 +122,18 @@ class StorageWriter:
             for segment_id, failure in self._failing.failures.items()
         }
 
-    def unflushed_segments(self) -> set[int]:
-        """Return the ids of the segments that tier 2 does not have completely.
+    @property
+    def failure(self) -> StorageError | None:
+        """Return an error with which flushes fail at present, or None. ``StorageFullError`` comes
+        before other errors."""
+        errors = [failure.error for failure in self._failing.failures.values()]
+        if self._failure is not None:
+            errors.append(self._failure)
+        return min(errors, key=lambda error: not isinstance(error, StorageFullError), default=None)
 
-        Attributes do not count.
-        """
+    def unflushed_segments(self) -> set[int]:
+        """Return the ids of the segments with operations that tier 2 lacks. Attributes do not
+        count."""
         unflushed = set(self._aggregators)
         for operation in self._memory_log.operations():
             unflushed.add(operation.segment_id)
@@ -122,15 +151,17 @@ class StorageWriter:
         self._wanted.set()
 
     def add_checkpoint(self, sequence_number: int, address: LogAddress) -> None:
-        """Add a durable checkpoint. The log is truncated there when tier 2 has all before it."""
+        """Add a durable checkpoint. The log is truncated at its address when tier 2 has all
+        operations before it."""
         self._checkpoints.append((sequence_number, address))
+        self._checkpointed = sequence_number
         self._wanted.set()
 
     async def run(self) -> None:
         """Flush until cancelled.
 
-        Raises ``StorageError`` when tier 2 is not as this writer left it, ``PermanentError`` at
-        once.
+        Raises ``StorageError`` when chunks are not as this writer left them (invariant 3), and
+        ``PermanentError`` or ``StorageAbsentError`` at the first failure of this kind.
         """
         strange_count = 0
         while True:
@@ -142,10 +173,11 @@ class StorageWriter:
             attributes, self._flush_attributes = self._flush_attributes, False
             try:
                 await self._flush(everything=flush_all, all_attributes=attributes)
-                strange_count = 0
+                strange_count, self._failure = 0, None
             except StorageError as error:
+                self._failure = error
                 strange_count = strange_count + 1 if is_strange(error) else 0
-                if isinstance(error, PermanentError):
+                if isinstance(error, PermanentError | StorageAbsentError):
                     raise
                 is_changed = strange_count == self._policy.strange_attempts_max
                 if is_changed or self._failing.hopeless is not None:
@@ -165,43 +197,54 @@ class StorageWriter:
         return next_look(self._policy.idle_poll_seconds)
 
     def _shorten_long_log(self) -> None:
-        """Flush and request a checkpoint when the container holds much of tier 1.
+        """Make the next round flush everything, and request a checkpoint, if this container keeps
+        more than ``held_bytes_max`` of tier 1 from being freed, or if tier 1 is almost full.
 
-        Containers share the files of tier 1: one old entry of this container may hold many bytes of
-        others. The checkpoint is requested before the flush, because it could not be written once
-        tier 1 is full. With many unflushed segments tier 2 always lacks some operations of the last
-        seconds, so several checkpoints follow each other, and the log is truncated at the first
-        before which tier 2 has everything.
+        Containers share the files of tier 1, so one old entry of this container may keep many bytes
+        of others. The checkpoint is requested before the flush, because it could not be written
+        once tier 1 is full. With many unflushed segments, tier 2 always lacks some operations of
+        the last seconds. Then several checkpoints follow each other, and the log is truncated at
+        the last one before which tier 2 has everything.
         """
         policy, held_bytes = self._policy, self._log.held_bytes
         self._timing.log_is_long = held_bytes > 2 * policy.held_bytes_max
-        if held_bytes <= policy.held_bytes_max:
+        has_grown = held_bytes > self._held_at_truncation
+        is_scarce = self._log_is_scarce() and has_grown
+        if held_bytes <= policy.held_bytes_max and not is_scarce:
             return
         now = trio.current_time()
+        is_rested = now - self._checkpoint_wanted_at >= policy.checkpoint_seconds
         if len(self._aggregators) <= policy.few_segments:
             self._flush_all = True
-            wanted = not self._checkpoints
+            wanted = not self._checkpoints and (is_rested or (has_grown and not is_scarce))
         else:
-            wanted = (
-                len(self._checkpoints) < policy.checkpoints_max
-                and now - self._checkpoint_wanted_at >= policy.checkpoint_seconds
-            )
+            wanted = len(self._checkpoints) < policy.checkpoints_max and is_rested
         if wanted:
             self._checkpoint_wanted_at = now
+            self._request_useful_checkpoint()
+
+    def _request_useful_checkpoint(self) -> None:
+        """Request a checkpoint if that can free space in tier 1.
+
+        It cannot if no operation has followed the last checkpoint and tier 1 still writes to the
+        same file: then one file, or one checkpoint, is longer than the limit.
+        """
+        is_elsewhere = self._log.held_bytes > self._held_at_truncation
+        if is_elsewhere or self._metadata.sequence_number > self._checkpointed:
             self._request_checkpoint()
 
     async def flush(self) -> None:
         """Flush everything that was committed before the call, or raise ``StorageError``."""
         await self._flush(everything=True, all_attributes=True, tolerate_failures=False)
-        while not self._attributes.is_settled:  # the log was slow, and the wait for it is bounded
+        while not self._attributes.is_settled:  # The bounded wait for the log has ended too early.
             await self._flush(everything=True, all_attributes=True, tolerate_failures=False)
 
     async def make_room(self) -> None:
-        """Flush all bytes that were replayed, while the log is still being read.
+        """Flush all bytes that a recovery has replayed so far.
 
-        Raises ``StorageError``. A strange one (``is_strange``) is raised only when every segment
-        was tried and there was no other error. It need not mean that tier 2 was changed: a later
-        operation in the log may explain it.
+        Raises ``StorageError``. One for which ``is_strange`` is true is raised only if each segment
+        was tried and no other error occurred; a later operation in the log may explain it, so it
+        does not prove that tier 2 was changed.
         """
         failing: Collection[int] = ()
         async with self._lock:
@@ -221,10 +264,10 @@ class StorageWriter:
     async def _flush(
         self, *, everything: bool, all_attributes: bool, tolerate_failures: bool = True
     ) -> None:
-        """Flush what is due, or everything, then truncate the log and flush attributes.
+        """Flush the segments that are due, or all, then truncate the log and flush attributes.
 
-        Raises ``StorageError`` when nothing could be written; without ``tolerate_failures`` also
-        when a part could not.
+        Raises ``StorageError`` when no segment could be flushed; without ``tolerate_failures`` also
+        when one could not.
         """
         async with self._lock:
             try:
@@ -244,8 +287,8 @@ class StorageWriter:
     def _attributes_wait(self, all_attributes: bool) -> bool:
         """Return whether attributes wait for the next round.
 
-        A few attributes wait while more bytes are due: unlike bytes they do not fill the cache, and
-        every checkpoint contains them.
+        A few attributes wait while more segments are due: attributes do not fill the cache, and
+        each checkpoint contains them.
         """
         return (
             self._is_cut
@@ -286,11 +329,12 @@ class StorageWriter:
             self._read_index.record_flushed()
 
     async def _flush_due(self, due: list[SegmentAggregator]) -> tuple[list[int], bool]:
-        """Flush segments, short flushes in parallel.
+        """Flush segments, the short ones at the same time. Return the ids of those that failed, and
+        whether any succeeded.
 
-        Returns the ids of the segments that failed, and whether any flush succeeded. Until the
-        first success the segments are tried one by one, and after ``first_failures_max`` failures
-        the others are not tried: tier 2 probably fails for all, and each failure may take long.
+        Until the first success, segments are tried one by one. After ``first_failures_max``
+        failures the others are not tried: tier 2 probably fails for all, and each failure may take
+        long.
         """
         failed: list[int] = []
         succeeded = False
@@ -354,9 +398,10 @@ class StorageWriter:
         return aggregator
 
     def _limit_round(self, due: list[SegmentAggregator]) -> bool:
-        """Remove from ``due`` what is too much for one round; return whether there was too much.
+        """Remove from ``due`` the segments that are too many for one round. Return whether there
+        were too many.
 
-        Failing segments, which come last, are not removed.
+        Failing segments, which are at the end of the list, stay in it.
         """
         policy = self._policy
         failing = self._failing.failures
@@ -365,9 +410,13 @@ class StorageWriter:
         del due[count_max:sound_count]
         return sound_count > count_max
 
-    async def _flush_source(self, segment_id: int) -> None:
+    async def _flush_source(self, segment_id: int, is_stored: bool) -> None:
+        """Flush a merged segment. If the target has its bytes (``is_stored``), flush only the
+        merges into it."""
         aggregator = self._aggregators.get(segment_id)
         if aggregator is not None:
+            if is_stored:
+                aggregator.discard_bytes()
             await aggregator.flush(self._flush_source)
 
     def _lowest_unflushed(self) -> int:
@@ -384,7 +433,7 @@ class StorageWriter:
     async def copy_metadata(self) -> None:
         """Copy the container's metadata to tier 2 if they have changed since the last copy.
 
-        After a failure the next copy is made later: the log has the metadata.
+        A ``StorageError`` is logged, not raised: the log has the metadata, too.
         """
         sequence_number = self._metadata.sequence_number
         if sequence_number == self._copied_operation or not self._metadata.segments:
@@ -411,13 +460,14 @@ class StorageWriter:
             for _ in range(passed):
                 self._checkpoints.popleft()
             await self._log.truncate(address)
+            self._held_at_truncation = self._log.held_bytes
         elif (
             not self._aggregators
             and not self._memory_log
             and not self._checkpoints
             and self._log.bytes_since_truncation > self._policy.idle_checkpoint_bytes
         ):
-            self._request_checkpoint()
+            self._request_useful_checkpoint()
         is_settled = not self._aggregators and not self._memory_log
         if (address is not None or is_settled) and (
             trio.current_time() - self._copied_at >= self._policy.metadata_copy_seconds
@@ -425,6 +475,7 @@ class StorageWriter:
             await self.copy_metadata()
 
     def _is_short(self, aggregator: SegmentAggregator) -> bool:
-        """Return whether only a few appended bytes are unflushed, and no other operation."""
+        """Return whether at most ``short_bytes_max`` appended bytes are unflushed, and no other
+        operation."""
         is_few = aggregator.pending_bytes <= self._policy.short_bytes_max
         return is_few and not aggregator.must_flush

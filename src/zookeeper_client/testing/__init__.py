@@ -1,1 +1,1 @@
-"""Helps tests of users of ZooKeeper: a server in memory, and the behavior of every session."""
+"""Helps to test code that uses ZooKeeper: a server in memory, and tests of each kind of session."""

@@ -1,6 +1,7 @@
-"""The behavior of every ``ZooKeeper``, of a server in memory and a real one: one test a function.
+"""Tests that each ``ZooKeeper`` passes, the server in memory and a real one; each function is one
+test.
 
-Each gets a function that opens a session, and a path under which it is alone.
+Each test gets a function that opens a session, and the path of a node that no other test uses.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ WAIT_SECONDS_MAX = 20.0
 
 
 async def expect(kind: type[ZooKeeperError], call: Awaitable[object]) -> None:
-    """Check that the call fails in this way."""
+    """Check that the call raises an error of this class."""
     try:
         await call
     except kind:

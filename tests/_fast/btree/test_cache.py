@@ -8,7 +8,7 @@ import pytest
 
 from _fast.btree.tree import PageCache, Tree
 from _fast.crc import crc32c
-from segstore.testing.stored_tree import StoredTree, key_of, stored_tree
+from support.models.stored_tree import StoredTree, key_of, stored_tree
 
 REGION_BYTES = 2 << 20
 

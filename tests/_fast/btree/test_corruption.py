@@ -6,7 +6,7 @@ import pytest
 
 from _fast.btree.tree import FOOTER_BYTES, CorruptPageError, Footer
 from _fast.crc import crc32c
-from segstore.testing.stored_tree import StoredTree, key_of, stored_tree
+from support.models.stored_tree import StoredTree, key_of, stored_tree
 
 DELTA_LEVEL = 64
 

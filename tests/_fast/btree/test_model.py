@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from segstore.testing.stored_tree import Changes, StoredTree, stored_tree
+from support.models.stored_tree import Changes, StoredTree, stored_tree
 
 key_lengths = st.one_of(st.sampled_from([1, 2, 8, 16, 16, 16, 17, 256]), st.integers(1, 256))
 records = st.sampled_from([2, 3, 4, 5, 8, 30])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from _fast.btree.tree import FOOTER_BYTES, Footer
 from _fast.crc import crc32c
-from segstore.testing.stored_tree import records_of, stored_tree
+from support.models.stored_tree import records_of, stored_tree
 
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs/formats/attribute-index.md"
 

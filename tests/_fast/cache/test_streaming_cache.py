@@ -9,6 +9,7 @@ import random
 import subprocess
 import sys
 import threading
+import tracemalloc
 from collections.abc import Callable
 
 import pytest
@@ -331,6 +332,20 @@ def test_an_unused_cache_is_only_a_reservation() -> None:
     assert resident_bytes() - before < 8 * 1024**2
     assert [cache.reserved_bytes for cache in caches] == [0, 0]
     assert caches[0].capacity_bytes == 256 * 1024**3
+
+
+def test_an_insertion_allocates_no_memory() -> None:
+    cache = StreamingCache(16 * BUFFER_LENGTH)
+    data = bytes(10_000)
+    cache.insert(data)
+    tracemalloc.start()
+    try:
+        addresses = [cache.insert(data) for _ in range(1000)]
+        held, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(addresses) == 1000
+    assert held <= most < 100_000  # the list and its numbers; the data are 10 MB
 
 
 def test_the_memory_goes_back_with_the_cache() -> None:

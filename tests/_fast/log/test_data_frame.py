@@ -25,15 +25,13 @@ RECORDS = st.lists(st.tuples(st.binary(min_size=1, max_size=40), st.binary(max_s
 # ---- The oracle: docs/formats/data-frame.md in plain Python --------------------------------------
 
 
-def plain_frame(content: bytes, record_count: int, *, version: int = 2) -> bytes:
-    header = struct.pack(">BBHI", version, 0, record_count, len(content))
-    if version == 1:
-        return header + content
+def plain_frame(content: bytes, record_count: int) -> bytes:
+    header = struct.pack(">BBHI", 2, 0, record_count, len(content))
     return header + struct.pack(">I", crc32c_portable(content + header)) + content
 
 
-def plain_frames(records: list[bytes], limit: int, *, version: int = 2) -> list[bytes]:
-    room = limit - (8 if version == 1 else 12)
+def plain_frames(records: list[bytes], limit: int) -> list[bytes]:
+    room = limit - 12
     frames: list[bytes] = []
     content, count = b"", 0
     for record in records:
@@ -49,9 +47,9 @@ def plain_frames(records: list[bytes], limit: int, *, version: int = 2) -> list[
                 if flags & 2:
                     break
                 flags = 0
-            frames.append(plain_frame(content, count, version=version))
+            frames.append(plain_frame(content, count))
             content, count = b"", 0
-    return [*frames, plain_frame(content, count, version=version)] if content else frames
+    return [*frames, plain_frame(content, count)] if content else frames
 
 
 def plain_records(frames: list[bytes]) -> list[tuple[int, bytes]]:
@@ -107,12 +105,10 @@ def test_frames_are_those_of_the_plain_writer(records: list[Record], limit: int)
     assert write(records, limit) == plain_frames([head + body for head, body in records], limit)
 
 
-@given(RECORDS, st.integers(12 + 5 + 64, 5000), st.sampled_from([1, 2]))
-def test_records_are_read_as_the_plain_reader_reads_them(
-    records: list[Record], limit: int, version: int
-) -> None:
+@given(RECORDS, st.integers(12 + 5 + 64, 5000))
+def test_records_are_read_as_the_plain_reader_reads_them(records: list[Record], limit: int) -> None:
     whole = [head + body for head, body in records]
-    frames = plain_frames(whole, limit, version=version)
+    frames = plain_frames(whole, limit)
     assert read(frames) == plain_records(frames)
     assert [record for _, record in read(frames)] == whole
 
@@ -224,11 +220,6 @@ def test_every_truncation_and_every_addition_is_found(frame: bytes) -> None:
             FrameReader().feed(frame + more, 0)
 
 
-def sealed(content: bytes, *, version: int) -> bytes:
-    return plain_frame(content, 0, version=version)
-
-
-@pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -240,11 +231,9 @@ def sealed(content: bytes, *, version: int) -> bytes:
         (b"\0\0\0\1\0a", "part without a head"),
     ],
 )
-def test_frames_with_a_right_sum_and_wrong_parts_are_damage(
-    content: bytes, message: str, version: int
-) -> None:
+def test_frames_with_a_right_sum_and_wrong_parts_are_damage(content: bytes, message: str) -> None:
     with pytest.raises(FrameDamagedError, match=message):
-        read([sealed(content, version=version)])
+        read([plain_frame(content, 0)])
 
 
 def test_flags_of_a_later_version_are_damage() -> None:
@@ -253,9 +242,9 @@ def test_flags_of_a_later_version_are_damage() -> None:
         read([header + struct.pack(">I", crc32c_portable(header))])
 
 
-@given(st.binary(max_size=80), st.sampled_from([1, 2]))
-def test_any_content_is_records_or_damage(content: bytes, version: int) -> None:
-    frame = sealed(content, version=version)
+@given(st.binary(max_size=80))
+def test_any_content_is_records_or_damage(content: bytes) -> None:
+    frame = plain_frame(content, 0)
     try:
         records = read([frame])
     except FrameDamagedError:

@@ -1,7 +1,6 @@
 """Children that are started before their settings are known, as real processes."""
 
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pravega_admin.cli import starts_store
-from pravega_admin.data_directory import open_run_directory
+from pravega_admin.serving.data_directory import open_run_directory
 from pravega_admin.supervisor import early_children
 from pravega_admin.supervisor.child_process import ChildSpec, start_process
 from pravega_admin.supervisor.early_children import start_child
@@ -44,7 +43,7 @@ def waiting() -> Iterator[int]:
     yield process.pid
     early_children._early.pop("kind", None)
     ours.close()
-    process.send_signal(signal.SIGKILL)
+    process.kill_group()
     process.wait()
 
 
@@ -83,7 +82,7 @@ def test_a_child_that_gets_no_settings_ends_without_a_word(waiting: int) -> None
 
 def test_a_child_that_has_ended_is_started_the_usual_way(waiting: int, tmp_path: Path) -> None:
     process, _ = early_children._early["kind"]
-    process.send_signal(signal.SIGKILL)
+    process.kill_group()
     process.wait()
     with open_run_directory(tmp_path) as directory:
         spec = ChildSpec("name", (sys.executable, "-c", "raise SystemExit(4)"))

@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
-from pravega_admin.data_directory import open_run_directory
 from pravega_admin.errors import AdminError, ConfigurationError
-from pravega_admin.run_directory import RunDirectory
+from pravega_admin.serving.data_directory import open_run_directory
 from pravega_admin.supervisor import supervisor as supervisor_module
 from pravega_admin.supervisor.child_process import ChildProcess, ChildSpec, describe_exit, spawn
+from pravega_admin.supervisor.run_directory import RunDirectory
 from pravega_admin.supervisor.supervisor import START_ATTEMPTS, Supervisor
 
 pytestmark = pytest.mark.processes
@@ -250,7 +250,7 @@ def test_a_child_that_served_says_why_it_cannot_go_on(
         import sys
         from pravega_admin.supervisor.child_protocol import Verdict, announce
         announce(Verdict(is_ready=True))
-        announce(Verdict(is_ready=False, error="the journal is damaged"))
+        announce(Verdict(is_ready=False, error="the journal is damaged", is_final=True))
         sys.exit(78)
     """
     supervisor = Supervisor([child("one", served)], directory=directory, report=sentences.append)
@@ -290,7 +290,11 @@ def test_the_pauses_between_starts_grow(
         from pravega_admin.supervisor.child_protocol import Verdict, announce
         with open(sys.argv[1], "a") as log:
             log.write(f"{time.monotonic()}\\n")
+            is_first = log.tell() < 30
         announce(Verdict(is_ready=True))
+        if is_first:
+            # Long enough for the supervisor to see that all serve.
+            time.sleep(1)
         sys.exit(1)
     """
     supervisor = Supervisor(
@@ -308,7 +312,7 @@ def test_children_die_with_a_supervisor_that_is_killed(tmp_path: Path) -> None:
     source = """
         import sys, textwrap
         from pathlib import Path
-        from pravega_admin.data_directory import open_run_directory
+        from pravega_admin.serving.data_directory import open_run_directory
         from pravega_admin.supervisor.child_process import ChildSpec
         from pravega_admin.supervisor.supervisor import Supervisor
         with open_run_directory(Path(sys.argv[1])) as directory:
@@ -390,6 +394,10 @@ def test_verdicts_read_back_what_children_say() -> None:
     assert parse_verdict(b'{"ready": true}\n') == Verdict(is_ready=True)
     refusal = json.dumps({"error": "no"}).encode()
     assert parse_verdict(refusal) == Verdict(is_ready=False, error="no")
+    loss = json.dumps({"error": "no", "final": True}).encode()
+    assert parse_verdict(loss) == Verdict(is_ready=False, error="no", is_final=True)
+    for nonsense in (b"[]", b"7", b"\xff", b'{"error": 7}'):
+        assert parse_verdict(nonsense) == Verdict(is_ready=False)
     assert parse_verdict(b"") == Verdict(is_ready=False)
 
 
@@ -400,7 +408,7 @@ def test_exits_are_described() -> None:
 
 
 def test_starting_a_child_imports_no_event_loop() -> None:
-    source = "import sys, pravega_admin.standalone; print('trio' in sys.modules)"
+    source = "import sys, pravega_admin.serving.standalone; print('trio' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", source], capture_output=True, text=True, check=True
     )
@@ -423,7 +431,7 @@ def test_another_program_in_the_same_process_goes_on_with_the_children(tmp_path:
         import os, sys, textwrap, time
         from pathlib import Path
         from pravega_admin.supervisor.child_process import ChildSpec, spawn
-        from pravega_admin.data_directory import open_run_directory
+        from pravega_admin.serving.data_directory import open_run_directory
         from pravega_admin.supervisor.supervise import become_supervisor
         with open_run_directory(Path(sys.argv[1])) as directory:
             spec = ChildSpec("one", (sys.executable, "-c", textwrap.dedent(sys.argv[2])))
@@ -462,7 +470,7 @@ def test_a_traceback_is_shown_after_the_exec_when_it_is_asked_for(
         import sys
         from pathlib import Path
         from pravega_admin.supervisor.child_process import ChildSpec, spawn
-        from pravega_admin.data_directory import open_run_directory
+        from pravega_admin.serving.data_directory import open_run_directory
         from pravega_admin.supervisor.supervise import become_supervisor
         with open_run_directory(Path(sys.argv[1])) as directory:
             spec = ChildSpec("one", (sys.executable, "-c", "raise SystemExit(78)"))

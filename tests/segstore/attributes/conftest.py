@@ -7,7 +7,7 @@ import pytest
 from segstore.attributes.attribute_index import attribute_segment_name
 from segstore.inactive.eviction import ALL_STAY
 from segstore.model.segment_attributes import SegmentAttributes
-from segstore.testing.crashing_tiers import CrashingTiers
+from support.faults.crashing_tiers import CrashingTiers
 
 
 class Tiers(CrashingTiers):

@@ -16,10 +16,10 @@ from segstore.attributes.attribute_index import AttributeIndex, attribute_segmen
 from segstore.chunks.chunked import ChunkedSegmentStorage
 from segstore.errors import StorageError
 from segstore.model.attributes import NULL_ATTRIBUTE_VALUE
-from segstore.testing.chunk_owners import next_owner
-from segstore.testing.faulty_chunks import Fault, FaultyChunkStorage
 from segstore.tiers.api import Buffer, ChunkInfo
 from segstore.tiers.memory import MemoryChunkStorage
+from support.chunk_owners import next_owner
+from support.faults.faulty_chunks import Fault, FaultyChunkStorage
 
 NAME = attribute_segment_name("s.S-1")
 

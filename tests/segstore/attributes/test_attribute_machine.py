@@ -29,10 +29,10 @@ from segstore.model.attributes import (
     AttributeUpdateType,
 )
 from segstore.model.segment_attributes import AttributeCache
-from segstore.testing.chunk_owners import next_owner
-from segstore.testing.faulty_chunks import Fault, FaultyChunkStorage
-from segstore.testing.memory_container import MemoryContainer
 from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLogFactory
+from support.chunk_owners import next_owner
+from support.faults.faulty_chunks import Fault, FaultyChunkStorage
+from support.models.memory_container import MemoryContainer
 
 NAMES = ["a", "b"]
 IDS = [bytes([number]) * 16 for number in range(1, 9)]

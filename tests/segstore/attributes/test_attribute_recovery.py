@@ -26,8 +26,8 @@ from segstore.model.attributes import (
 )
 from segstore.model.metadata import ContainerMetadata
 from segstore.model.operations import DeleteOperation, MapOperation, MergeOperation, Operation
-from segstore.testing.faulty_chunks import Fault
 from segstore.tiers.api import ChunkInfo
+from support.faults.faulty_chunks import Fault
 
 VERB = AttributeUpdateType
 FIRST, LAST = bytes(16), b"\xff" * 16

@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from segstore.container import Container
-from segstore.errors import SegmentStoreError, SegmentTruncatedError
+from segstore.errors import BadAttributeUpdateError, SegmentStoreError, SegmentTruncatedError
 from segstore.model.attributes import AttributeUpdate, AttributeUpdateType
 
 W1 = b"\x01" * 16
@@ -38,6 +38,99 @@ async def forget_all(tiers: Any, *names: str) -> None:
     await tiers.container.flush()
     for name in names:
         tiers.forget_clean(name)
+
+
+async def values(container: Any, name: str, *ids: bytes) -> list[int | None]:
+    found = await container.get_attributes(name, ids)
+    return [found.get(each) for each in ids]
+
+
+async def test_what_is_in_memory_is_not_read_and_what_was_read_is_kept(tiers: Any) -> None:
+    async with tiers.open(page_bytes_max=0) as container:
+        await container.create_segment("s", attributes={W1: 1, W2: 2})
+        await container.flush()
+        # What is in memory is not asked for in the index.
+        tiers.calls.clear()
+        await container.update_attributes(
+            "s", [AttributeUpdate(W1, AttributeUpdateType.ACCUMULATE, 1)]
+        )
+        assert tiers.calls == []
+        # What is not is read before the operation is processed, and
+        tiers.forget_clean("s")
+        await container.update_attributes(
+            "s", [AttributeUpdate(W2, AttributeUpdateType.ACCUMULATE, 1)]
+        )
+        assert tiers.calls == ["read"]
+        # kept: also that something is not there.
+        other = b"\x03" * 16
+        absent = AttributeUpdate(other, AttributeUpdateType.REPLACE_IF_EQUALS, 1, 5)
+        for calls in (["read"], []):
+            tiers.calls.clear()
+            with pytest.raises(BadAttributeUpdateError):
+                await container.update_attributes("s", [absent])
+            assert tiers.calls == calls
+        assert await values(container, "s", W1, W2, other) == [2, 3, None]
+
+
+async def test_what_is_read_does_not_overwrite_what_was_changed_meanwhile(
+    tiers: Any, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with tiers.open(page_bytes_max=0) as container:
+        await container.create_segment("s", attributes={W1: 1, W2: 2})
+        await container.flush()
+        tiers.forget_clean("s")
+        tiers.read_seconds = 3.0
+        found: list[Any] = []
+
+        async def ask() -> None:
+            found.extend(await values(container, "s", W1, W2))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            await trio.sleep(1)
+            # A blind update needs nothing from the index, so it is done before the answer.
+            await container.update_attributes(
+                "s", [AttributeUpdate(W1, AttributeUpdateType.REPLACE, 9)]
+            )
+            assert not found
+        assert found == [9, 2]
+        assert await values(container, "s", W1) == [9]
+
+
+async def test_seals_and_deletions_wait_behind_what_waits(
+    tiers: Any, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with tiers.open(page_bytes_max=0) as container:
+        await container.create_segment("s", attributes={W1: 1})
+        await container.create_segment("source")
+        await container.append("source", b"merged")
+        await container.flush()
+        tiers.forget_clean("s")
+        tiers.read_seconds = 1.0
+        answers: dict[str, object] = {}
+
+        async def do(label: str, call: Any) -> None:
+            answers[label] = await call
+
+        async with trio.open_nursery() as nursery:
+            for label, call in (
+                (
+                    "append",
+                    container.append(
+                        "s", b"x", attribute_updates=[AttributeUpdate(W1, IF_EQUALS, 2, 1)]
+                    ),
+                ),
+                ("merge", container.merge_segment("s", "source")),
+                ("create", container.create_segment("source")),
+                ("barrier", container.wait_in_flight("s")),
+                ("seal", container.seal_segment("s")),
+                ("delete", container.delete_segment("s")),
+            ):
+                nursery.start_soon(do, label, call)
+                await trio.testing.wait_all_tasks_blocked()
+            assert answers == {}
+        assert (answers["append"], answers["merge"], answers["seal"]) == (1, 7, 7)
+        assert container.segment_info("source").length == 0
 
 
 async def test_one_slow_read_of_tier_2_does_not_hold_up_what_waits_for_others(

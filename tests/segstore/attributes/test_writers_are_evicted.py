@@ -17,8 +17,8 @@ from segstore.network.server import ConnectionServer
 from segstore.process.config import ConnectionSettings
 from segstore.process.registry import ContainerRegistry
 from segstore.tables.settings import TableSettings
-from segstore.testing.faulty_chunks import Fault
 from segstore.testing.wire_client import WireClient
+from support.faults.faulty_chunks import Fault
 
 SEGMENT = "scope/stream/0.#epoch.0"
 WRITERS = [bytes([number]) * 16 for number in range(1, 6)]

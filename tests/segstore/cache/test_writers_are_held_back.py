@@ -10,9 +10,9 @@ import trio.testing
 from _fast.cache.streaming_cache import StreamingCache
 from segstore.cache.manager import CacheManager
 from segstore.container import open_container
-from segstore.testing.chunk_owners import next_owner
-from segstore.testing.faulty_chunks import Fault, FaultyChunkStorage
 from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLogFactory
+from support.chunk_owners import next_owner
+from support.faults.faulty_chunks import Fault, FaultyChunkStorage
 
 MIB = 1024 * 1024
 NAMES = [f"scope/stream/{number}.#epoch.0" for number in range(3)]

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import random
-import struct
 from pathlib import Path
 
 import pytest
 import trio
 from structlog.testing import capture_logs
 
-from _fast.crc import crc32c
 from segstore.chunks.checksums import BLOCK_BYTES
 from segstore.chunks.chunked import ChunkedSegmentStorage
 from segstore.chunks.system_journal import CHECKSUMS_SECONDS_MAX
 from segstore.errors import ChunkDamagedError, StorageError
-from segstore.testing.chunk_owners import next_owner
-from segstore.testing.local_tiers import ObservedChunks
 from segstore.tiers.api import Buffer, Check
 from segstore.tiers.chunk_paths import path_of
 from segstore.tiers.files.filesystem import FilesystemChunkStorage
 from segstore.tiers.memory import MemoryChunkStorage
+from support.chunk_owners import next_owner
+from support.local_tiers import ObservedChunks
 
 DATA = random.Random(7).randbytes(3 * BLOCK_BYTES + 1000)
 
@@ -118,25 +116,6 @@ async def test_after_a_crash_bytes_without_checksums_are_read_as_they_are() -> N
     await read_refused(second, "s", 0)
     await read_refused(second, "s", 990)
     assert await second.read("s", offset=1000, length=2000) == DATA[1000:3000]
-
-
-async def test_what_an_older_version_wrote_is_read_as_it_is() -> None:
-    chunks = MemoryChunkStorage()
-    name = "s$00000000000000000000.E0.1"
-    await chunks.write(name, offset=0, data=[DATA])
-    segment, suffix = b"s", name.removeprefix("s$").encode()
-    record = struct.pack(">BQI", 0, 0, 1) + struct.pack(">QQIB", 0, 100, 0, 1)
-    record += struct.pack(">H", len(suffix)) + suffix
-    body = struct.pack(">H", 1) + segment + struct.pack(">I", len(record)) + record
-    snapshot = struct.pack(">4sHIQIII", b"SGCM", 1, 0, 0, 1, 0, len(body)) + body
-    snapshot += struct.pack(">I", crc32c(snapshot))
-    for kind, number, data in (("claim", 0, b""), ("snapshot", 1, snapshot)):
-        system = f"_system/chunks-0${kind}-{0:010d}-{number:010d}"
-        await chunks.write(system, offset=0, data=[data])
-    storage = next_owner(chunks)
-    assert await storage.read("s", offset=0, length=len(DATA)) == DATA
-    await write(storage, "s", b"more")
-    assert await next_owner(chunks).read("s", offset=len(DATA), length=10) == b"more"
 
 
 async def test_a_new_chunk_is_named_and_the_last_one_noted_in_one_write() -> None:

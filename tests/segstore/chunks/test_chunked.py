@@ -12,11 +12,13 @@ from segstore.errors import (
     ChunkNotFoundError,
     FencedOutError,
     InvalidChunkOffsetError,
+    StorageAbsentError,
     StorageError,
 )
-from segstore.testing.faulty_chunks import Fault, FaultyChunkStorage
 from segstore.tiers.api import Buffer, ChunkStorage
 from segstore.tiers.memory import MemoryChunkStorage
+from support.faults.faulty_chunks import Fault, FaultyChunkStorage
+from support.faults.hidden_chunks import HidingChunkStorage
 
 
 def owner(
@@ -273,6 +275,43 @@ async def test_an_epoch_is_used_once() -> None:
     with pytest.raises(FencedOutError):
         await owner(chunks, 6).stored_length("s")
     assert await owner(chunks, 8).stored_length("s") == 0
+
+
+@pytest.mark.parametrize("shown", ["nothing", "an earlier state"])
+async def test_an_opening_that_sees_a_part_of_tier_2_leaves_nothing_and_is_repeated(
+    shown: str,
+) -> None:
+    """Earlier it wrote a snapshot without chunks, which later owners took for the truth."""
+    chunks = HidingChunkStorage()
+    first = owner(chunks)
+    await first.write("s", offset=0, data=[b"01234"], rollover_bytes=5)
+    earlier = await chunks.names()
+    second = owner(chunks, 2)
+    await second.write("s", offset=5, data=[b"56789"], rollover_bytes=5)
+    chunks.listed = frozenset() if shown == "nothing" else earlier
+    third = owner(chunks, 3)
+    for _ in range(2):
+        with pytest.raises(StorageAbsentError, match=r"does not list .*claim-0000000003"):
+            await third.recovered(needed={"s": 10})
+    assert not any("snapshot-0000000003" in name for name in await chunks.names())
+    chunks.listed = None
+    assert await read_all(third, "s", 0, 10) == b"0123456789"
+    assert await read_all(owner(chunks, 4), "s", 0, 10) == b"0123456789"
+
+
+async def test_an_owner_that_does_not_see_its_own_claim_deletes_nothing() -> None:
+    chunks = HidingChunkStorage()
+    first = owner(chunks)
+    await first.write("s", offset=0, data=[b"0123456789"], rollover_bytes=5)
+    listed = await chunks.names()
+    second = owner(chunks, 2)
+    assert await second.stored_length("s") == 10
+    await first.truncate("s", offset=5)  # it does not know yet
+    chunks.listed = listed - {"_system/chunks-0$claim-0000000001-0000000000"}
+    with pytest.raises(StorageAbsentError):
+        await first.collect()
+    chunks.listed = None
+    assert await read_all(second, "s", 0, 10) == b"0123456789"
 
 
 async def test_a_write_that_failed_is_not_appended_to() -> None:

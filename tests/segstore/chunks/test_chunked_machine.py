@@ -21,8 +21,8 @@ from hypothesis.stateful import (
 from segstore.chunks.checksums import Checksums
 from segstore.chunks.chunked import ChunkedSegmentStorage
 from segstore.errors import StorageError
-from segstore.testing.faulty_chunks import Fault, FaultyChunkStorage
 from segstore.tiers.memory import MemoryChunkStorage
+from support.faults.faulty_chunks import Fault, FaultyChunkStorage
 
 SEGMENTS = st.sampled_from(["a", "b", "b$attributes.index"])
 ROLLOVERS = st.sampled_from([0, 5, 16, 50])

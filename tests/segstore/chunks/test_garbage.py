@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+import trio
+import trio.testing
 
 from segstore.chunks.chunked import ChunkedSegmentStorage
-from segstore.errors import StorageError
+from segstore.chunks.garbage import GARBAGE_DELAY_SECONDS
+from segstore.chunks.space_lack import SpaceLack
+from segstore.errors import StorageError, StorageFullError
 from segstore.tiers.api import ChunkInfo
 from segstore.tiers.memory import MemoryChunkStorage
 
@@ -74,3 +80,39 @@ async def test_system_chunks_go_one_by_one_and_snapshots_first() -> None:
     left = {chunk.name for chunk in await chunks.list_chunks("_system/")}
     assert [name for name in sorted(left) if "journal" in name] == journals[4:]
     assert await owner.stored_length("segment") == 5
+
+
+class FullChunks(MemoryChunkStorage):
+    """Storage that has no space while told so."""
+
+    is_full = False
+
+    async def write(self, name: str, **how: Any) -> None:
+        """Write, if there is space."""
+        if self.is_full:
+            raise StorageFullError("no space")
+        await super().write(name, **how)
+
+
+async def test_chunks_go_at_once_when_another_container_wants_their_space(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    chunks, lack = FullChunks(), SpaceLack()
+    one, other = (
+        ChunkedSegmentStorage(chunks, epoch=lambda: 1, container_id=number, lack=lack)
+        for number in range(2)
+    )
+    async with trio.open_nursery() as nursery:
+        for storage, name in ((one, "one"), (other, "other")):
+            nursery.start_soon(storage.run)
+            await storage.write(name, offset=0, data=[b"x"], rollover_bytes=1)
+        await one.delete("one")
+        await trio.sleep(GARBAGE_DELAY_SECONDS / 2)
+        assert len(segment_chunks(await chunks.list_chunks(""))) == 2
+        chunks.is_full = True
+        with pytest.raises(StorageFullError):
+            await other.write("other", offset=1, data=[b"y"], rollover_bytes=1)
+        chunks.is_full = False
+        await trio.sleep(1)
+        assert len(segment_chunks(await chunks.list_chunks(""))) == 1
+        nursery.cancel_scope.cancel()

@@ -58,13 +58,36 @@ changes: st.SearchStrategy[Change] = st.one_of(
 checksums = st.tuples(phases, lengths).map(
     lambda each: Checksums(each[0], each[1], bytes(4 * sum_count(*each)))
 )
-chunks = st.builds(Chunk, offsets, offsets, names, epochs, st.booleans(), checksums)
+chunks = st.builds(Chunk, offsets, offsets, names, epochs, st.booleans(), checksums, st.booleans())
 records = st.builds(StoredSegment, st.lists(chunks, max_size=4).map(tuple), offsets, st.booleans())
 
 
 @given(changes)
 def test_a_change_is_read_as_it_was_written(change: Change) -> None:
     assert decode_change(encode_change(change)) == change
+
+
+@given(changes, st.data())
+def test_damaged_bytes_of_a_change_are_another_change_or_an_error(
+    change: Change, data: st.DataObject
+) -> None:
+    encoded = encode_change(change)
+    position = data.draw(st.integers(1, len(encoded)))
+    strange = data.draw(st.binary(max_size=3))
+    for rest in (b"", encoded[position + len(strange) :]):
+        damaged = encoded[:position] + strange + rest
+        try:
+            found = decode_change(damaged)
+        except ChunkRecordError:
+            continue
+        assert encode_change(found) == damaged
+
+
+def test_bytes_behind_a_change_or_missing_from_it_are_an_error() -> None:
+    encoded = encode_change(AddChunk("s", 0, 1, "s$0.E1.1"))
+    for damaged in (encoded + b"x", *(encoded[:end] for end in range(1, len(encoded)))):
+        with pytest.raises(ChunkRecordError):
+            decode_change(damaged)
 
 
 @given(names, records)

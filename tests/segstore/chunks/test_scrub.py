@@ -23,8 +23,8 @@ from segstore.chunks.scrub import (
 )
 from segstore.errors import ChunkDamagedError
 from segstore.process.config import MIB, ScrubSettings
-from segstore.testing.local_tiers import ObservedChunks
 from segstore.tiers.memory import MemoryChunkStorage
+from support.local_tiers import ObservedChunks
 
 DATA = random.Random(5).randbytes(2 * MIB + 12_345)
 DAY = 86_400.0

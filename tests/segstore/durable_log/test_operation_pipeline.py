@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from _fast.cache.streaming_cache import StreamingCache
@@ -34,8 +34,8 @@ from segstore.model.operations import (
     UpdateAttributesOperation,
 )
 from segstore.read_index.read_index import ReadIndex
-from segstore.testing.chunk_owners import next_owner
 from segstore.tiers.memory import MemoryChunkStorage
+from support.chunk_owners import next_owner
 
 VERB = AttributeUpdateType
 WRITERS = (b"a" * 16, b"b" * 16)
@@ -206,8 +206,14 @@ def run(container: Container, steps: list[object]) -> None:
             waiting.append((label, make(step, label, container)))
 
 
+def append_that_changes(writer: bytes, number: int) -> tuple[object, ...]:
+    return ("t", 0, [AttributeUpdate(writer, VERB.REPLACE, number)], None)
+
+
 @settings(max_examples=60)
 @given(STEPS)
+@example([append_that_changes(WRITERS[0], 1), ("t", 0, [], None)])
+@example([append_that_changes(WRITERS[n % 2], n) for n in range(5)])
 def test_appends_at_once_do_what_they_do_one_by_one(steps: list[object]) -> None:
     plain, fast = Container(), FastContainer()
     for container in (plain, fast):
@@ -218,6 +224,9 @@ def test_appends_at_once_do_what_they_do_one_by_one(steps: list[object]) -> None
     assert fast.answers == plain.answers
     assert bytes(fast.frame.seal()) == bytes(plain.frame.seal())
     assert fast.metadata.snapshot(1) == plain.metadata.snapshot(1)
+    for name in ("s", "t"):
+        dirty = [each.metadata.by_name[name].attribute_memory.dirty for each in (plain, fast)]
+        assert dirty[0] == dirty[1]
     assert fast.metadata.sequence_number == plain.metadata.sequence_number
     assert fast.pending.last_sequence_number == plain.pending.last_sequence_number
     assert fast.pending._segments == {}
@@ -286,3 +295,17 @@ def test_completions_come_in_order_when_segments_alternate() -> None:
     assert [label for label, _ in container.answers] == list(range(25))
     assert len(container.content("s")) == 150
     assert len(container.content("t")) == 100
+
+
+def test_an_attribute_has_the_number_of_the_append_that_changed_it_in_a_batch() -> None:
+    container = FastContainer()
+    steps: list[object] = [
+        append_that_changes(WRITERS[0], 1),
+        append_that_changes(WRITERS[1], 2),
+        append_that_changes(WRITERS[0], 3),
+        ("t", 5, [], None),
+    ]
+    before = container.metadata.sequence_number
+    run(container, steps)
+    dirty = container.metadata.by_name["t"].attribute_memory.dirty
+    assert dirty == {WRITERS[0]: before + 3, WRITERS[1]: before + 2}

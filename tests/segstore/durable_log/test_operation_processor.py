@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from contextvars import ContextVar
 
 import pytest
@@ -21,6 +21,7 @@ from segstore.errors import (
     BadAttributeUpdateError,
     BadOffsetError,
     ContainerOfflineError,
+    DataLogCorruptError,
     DataLogError,
     NoSuchSegmentError,
     SegmentSealedError,
@@ -29,7 +30,6 @@ from segstore.errors import (
 from segstore.model.attributes import EVENT_COUNT, AttributeUpdate, AttributeUpdateType
 from segstore.model.operations import AppendOperation, TruncateOperation, decode_operation
 from segstore.runtime.reactor import current_reactor
-from segstore.testing.chunk_owners import next_owner
 from segstore.tiers.api import (
     LOG_ENTRY_BYTES_MAX,
     Buffer,
@@ -39,6 +39,7 @@ from segstore.tiers.api import (
     OnDurable,
 )
 from segstore.tiers.memory import MemoryChunkStorage
+from support.chunk_owners import next_owner
 
 WRITER = bytes(range(16))
 settle = trio.testing.wait_all_tasks_blocked
@@ -63,6 +64,8 @@ class HandLog:
     epoch = 1
     bytes_since_truncation = 0
     held_bytes = 0
+    in_flight_bytes_max = 16 * 1024 * 1024
+    owner_proof = None
 
     def __init__(self, overlapping_entries: int = 1) -> None:
         self.overlapping_entries = overlapping_entries
@@ -75,14 +78,15 @@ class HandLog:
         await trio.lowlevel.checkpoint()
         return self
 
-    async def read(self) -> AsyncIterator[LogEntry]:
+    async def read(self) -> AsyncGenerator[LogEntry, None]:
         await trio.lowlevel.checkpoint()
         for position, data in enumerate(self.durable, 1):
             yield LogEntry(LogAddress(position), data)
 
     async def read_digests(self) -> AsyncIterator[list[DigestedEntry]]:
-        async for entry in self.read():
-            yield [DigestedEntry(entry.address, None, entry.data)]
+        async with aclosing(self.read()) as entries:
+            async for entry in entries:
+                yield [DigestedEntry(entry.address, None, entry.data)]
 
     def append_nowait(self, parts: Sequence[Buffer], on_durable: OnDurable) -> LogAddress:
         if self.broken:
@@ -132,7 +136,11 @@ class Answers:
 
 @asynccontextmanager
 async def opened(
-    log: HandLog, *, cache_bytes: int = 64 << 20, cache_manager: CacheManager | None = None
+    log: HandLog,
+    *,
+    cache_bytes: int = 64 << 20,
+    cache_manager: CacheManager | None = None,
+    now_ms: Callable[[], int] = lambda: 0,
 ) -> AsyncIterator[Container]:
     storage = next_owner(MemoryChunkStorage())
     cache_manager = cache_manager or CacheManager(StreamingCache(cache_bytes))
@@ -142,7 +150,7 @@ async def opened(
             stack.callback(nursery.cancel_scope.cancel)
             await nursery.start(current_reactor().run)
         container = await stack.enter_async_context(
-            open_container(1, log, storage, cache_manager, drain_seconds=0)
+            open_container(1, log, storage, cache_manager, drain_seconds=0, now_ms=now_ms)
         )
         await container.create_segment("s", attributes={WRITER: 0})
         await container.create_segment("t")
@@ -313,6 +321,38 @@ async def test_frames_in_flight_keep_their_bytes_while_others_fill(length: int) 
         assert answers.all == [(n, length * (n // 2 + 1)) for n in range(count)]
     records = log.records()
     assert [bytes(each.data) for each in records] == [bytes([n]) * length for n in range(count)]
+
+
+async def test_what_gathers_behind_a_frame_in_flight_fills_frames() -> None:
+    log, answers = HandLog(), Answers()
+    async with opened(log) as container:
+        log.held = True
+        first = len(log.durable)
+        for number in range(301):
+            container.append_nowait("s", bytes(10_000), on_complete=answers.of(number))
+            if number == 0:
+                await settle()
+        while log.waiting:
+            log.complete()
+            await settle()
+    lengths = [len(each) for each in log.durable[first:]]
+    assert 10_000 < lengths[0] < 11_000, "the first had nothing to wait for"
+    assert len(lengths) == 4
+    assert all(each > 0.9 * LOG_ENTRY_BYTES_MAX for each in lengths[1:-1])
+    assert [label for label, _ in answers.all] == list(range(301))
+
+
+async def test_the_last_change_of_a_segment_is_the_last_append_that_was_taken() -> None:
+    log, now = HandLog(), 1000
+    async with opened(log, now_ms=lambda: now) as container:
+        await container.append("s", b"x")
+        now = 2000
+        with pytest.raises(BadOffsetError):
+            await container.append("s", b"x", expected_offset=100)
+        await container.read("s", offset=0, length_max=1)
+        assert container.segment_info("s").last_modified_ms == 1000
+        await container.append("s", b"x")
+        assert container.segment_info("s").last_modified_ms == 2000
 
 
 async def append_until_the_log_fails(log: HandLog, answers: Answers) -> None:
@@ -540,7 +580,6 @@ async def test_a_defect_in_what_overtakes_leaves_no_operation_unanswered(
     ]
     answered = [label for label, _ in answers.all]
     assert answered.index("t") < answered.index("u")
-    assert answered.index("no room") < answered.index("s")
 
 
 class UnsealableFrame(DataFrame):
@@ -572,3 +611,32 @@ async def test_an_answer_that_fails_as_the_container_stops_leaves_no_other_unans
             container.close("the test says so")
     assert answers.all == [(label, ContainerOfflineError) for label in ("in flight", "behind")]
     assert len(reads) == 1
+
+
+async def test_bytes_in_flight_are_bounded() -> None:
+    log, answers = HandLog(), Answers()
+    log.in_flight_bytes_max = 2 << 20
+    async with opened(log) as container:
+        log.held = True
+        for number in range(100):
+            container.append_nowait("s", bytes(100_000), on_complete=answers.of(number))
+            await settle()
+        in_flight = sum(len(data) for _, data, _ in log.waiting)
+        assert log.in_flight_bytes_max <= in_flight < log.in_flight_bytes_max + (2 << 20)
+        assert container.parts.processor._queue
+        while len(answers.all) < 100:
+            log.complete()
+            await settle()
+    assert answers.all == [(number, 100_000 * (number + 1)) for number in range(100)]
+
+
+async def test_an_operation_that_is_missing_in_the_log_is_damage() -> None:
+    log = HandLog()
+    async with opened(log) as container:
+        for _ in range(3):
+            await container.append("s", b"x")
+    del log.durable[-2]
+    damaged = pytest.RaisesExc(DataLogCorruptError, match=r"has operation \d+ where \d+ must be")
+    with pytest.RaisesGroup(damaged, allow_unwrapped=True, flatten_subgroups=True):
+        async with opened(log):
+            pass

@@ -52,7 +52,7 @@ def test_nothing_overtakes_on_its_own_segments(
     arrivals: list[list[Operation]], lowest: Priority
 ) -> None:
     queue: deque[Operation] = deque()
-    overtakers = Overtakers(queue)
+    overtakers = Overtakers(queue, NAMES.__contains__)
     passed: list[Operation] = []
     everything: list[Operation] = []
     for arrived in arrivals:
@@ -80,11 +80,11 @@ def test_a_queue_that_is_taken_from_need_not_be_looked_through_again(
 ) -> None:
     """The passes are the same as if all of it were looked at anew each time."""
     queue: deque[Operation] = deque()
-    overtakers = Overtakers(queue)
+    overtakers = Overtakers(queue, NAMES.__contains__)
     for arrived, taken in turns:
         queue.extend(arrived)
         anew = deque(queue)
-        expected = Overtakers(anew).remove_passing(lowest=lowest)
+        expected = Overtakers(anew, NAMES.__contains__).remove_passing(lowest=lowest)
         assert [id(each) for each in overtakers.remove_passing(lowest=lowest)] == [
             id(e) for e in expected
         ]
@@ -94,7 +94,7 @@ def test_a_queue_that_is_taken_from_need_not_be_looked_through_again(
 
 def test_a_queue_whose_head_has_changed_is_looked_through_again() -> None:
     queue: deque[Operation] = deque([AppendOperation("a", b"x"), DeleteOperation("a")])
-    overtakers = Overtakers(queue)
+    overtakers = Overtakers(queue, NAMES.__contains__)
     assert overtakers.remove_passing(lowest=Priority.SYSTEM) == []
     queue.popleft()
     overtakers.reset()
@@ -121,5 +121,58 @@ def test_the_containers_own_record_does_not_wait_behind_what_waits_for_the_stora
         own.segment_id = 7
         waiting = [AppendOperation(name, b"x"), UpdateAttributesOperation(name, ())]
         queue: deque[Operation] = deque([*waiting, own])
-        assert Overtakers(queue).remove_passing(lowest=Priority.RELIEF) == [own]
+        assert Overtakers(queue, NAMES.__contains__).remove_passing(lowest=Priority.RELIEF) == [own]
         assert list(queue) == waiting
+
+
+WRITES = (AppendOperation("a", b"x"), UpdateAttributesOperation("a", ()), BarrierOperation("a"))
+
+
+def passes(operation: Operation, waiting: list[Operation], *, stopped: bool) -> bool:
+    queue: deque[Operation] = deque([*waiting, operation])
+    overtakers = Overtakers(queue, NAMES.__contains__)
+    return operation in overtakers.remove_passing(lowest=Priority.RELIEF, stopped=stopped)
+
+
+def test_what_frees_space_does_not_wait_behind_writes_that_wait_for_space() -> None:
+    for operation in (TruncateOperation("a", 1), SealOperation("a"), DeleteOperation("a")):
+        waiting = [AppendOperation("b", b"x"), *WRITES]
+        assert not passes(operation, waiting, stopped=False)
+        assert passes(operation, waiting, stopped=True)
+
+
+def test_a_merge_that_waits_is_passed_by_a_truncation_alone() -> None:
+    merge: list[Operation] = [AppendOperation("b", b"x"), MergeOperation("a", "b")]
+    assert passes(TruncateOperation("a", 1), merge, stopped=True)
+    for operation in (SealOperation("a"), DeleteOperation("a"), DeleteOperation("b")):
+        assert not passes(operation, merge, stopped=True)
+
+
+def test_a_creation_that_will_be_refused_holds_up_nothing_that_frees_space() -> None:
+    """Seed 200417: a truncation waited for the space that it was to free."""
+    for operation in (TruncateOperation("a", 1), SealOperation("a"), DeleteOperation("a")):
+        creation = MapOperation("a", {})
+        waiting: list[Operation] = [AppendOperation("b", b"x"), *WRITES, creation]
+        assert not passes(operation, waiting, stopped=False)
+        queue: deque[Operation] = deque([*waiting, operation])
+        overtakers = Overtakers(queue, NAMES.__contains__)
+        passing = overtakers.remove_passing(lowest=Priority.RELIEF, stopped=True)
+        assert passing == [creation, operation]
+
+
+def test_a_creation_of_a_segment_that_does_not_exist_keeps_its_order() -> None:
+    creation = MapOperation("new", {})
+    waiting: list[Operation] = [AppendOperation("b", b"x"), creation]
+    assert not passes(creation, waiting[:1], stopped=True)
+    assert not passes(TruncateOperation("new", 1), waiting, stopped=True)
+    early: list[Operation] = [*waiting[:1], AppendOperation("_system/e", b"x")]
+    queue: deque[Operation] = deque([*early, MapOperation("_system/e", {})])
+    overtakers = Overtakers(queue, NAMES.__contains__)
+    [append, *_] = overtakers.remove_passing(lowest=Priority.SYSTEM, stopped=True)
+    assert append is early[1]
+
+
+def test_a_creation_waits_for_the_deletion_before_it() -> None:
+    merge = MergeOperation("a", "b")
+    waiting: list[Operation] = [AppendOperation("c", b"x"), merge, DeleteOperation("a")]
+    assert not passes(MapOperation("a", {}), waiting, stopped=True)

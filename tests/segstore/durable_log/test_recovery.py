@@ -18,12 +18,12 @@ from segstore.errors import (
     SegmentStoreError,
     StorageError,
 )
-from segstore.testing.chunk_owners import next_owner
-from segstore.testing.simulated_disk import SimulatedDisk
-from segstore.testing.simulated_journal import open_simulated_journal
 from segstore.tiers.api import Buffer
 from segstore.tiers.journal import JournalSettings, contents
 from segstore.tiers.memory import MemoryChunkStorage
+from support.chunk_owners import next_owner
+from support.simulated.simulated_disk import SimulatedDisk
+from support.simulated.simulated_journal import open_simulated_journal
 
 MIB = 1024 * 1024
 SETTINGS = JournalSettings(file_bytes=4 * MIB, journal_bytes_max=64 * MIB)

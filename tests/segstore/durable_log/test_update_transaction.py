@@ -7,8 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pravega_wire.names import (
+    NAME_LENGTH_MAX,
+    USER_NAME_LENGTH_MAX,
+    InvalidNameError,
+    parse_segment_name,
+    segment_name,
     transaction_segment_name,
     transient_segment_name,
+    validate_name,
+    validate_user_name,
 )
 from segstore.attributes.attribute_index import attribute_segment_name
 from segstore.chunks.records import new_chunk_name
@@ -49,8 +56,15 @@ from segstore.model.operations import (
     TruncateOperation,
     UpdateAttributesOperation,
 )
+from segstore.network.handler_table import check_name
+from segstore.tiers.chunk_paths import name_of, path_of
 from segstore.tiers.s3.keys import KEY_BYTES_MAX, Piece, chunk_prefix, object_name
 from segstore.tiers.s3.location import PREFIX_BYTES_MAX
+from support.client_names import (
+    segments_of_group,
+    segments_of_stream,
+    segments_of_table,
+)
 
 A, B = b"a" * 16, b"b" * 16
 VERB = AttributeUpdateType
@@ -385,3 +399,67 @@ def test_a_segment_with_the_longest_name_that_clients_make_is_created() -> None:
         transaction_segment_name(stream, bytes(16)) + "#index",
     ]
     Pipeline().accept(*(MapOperation(name, {}) for name in names))
+
+
+def accepted_names() -> st.SearchStrategy[str]:
+    """Return a strategy for names that ``validate_name`` accepts."""
+    return _names(NAME_LENGTH_MAX, underscore=True)
+
+
+def accepted_user_names() -> st.SearchStrategy[str]:
+    """Return a strategy for names that ``validate_user_name`` accepts."""
+    return _names(USER_NAME_LENGTH_MAX, underscore=False)
+
+
+def _names(length_max: int, *, underscore: bool) -> st.SearchStrategy[str]:
+    text = st.text("aZ09.-", min_size=1, max_size=length_max)
+    repeated = st.builds(
+        lambda part, length: (part * length)[:length],
+        st.text("aZ09.-", min_size=1, max_size=7),
+        st.integers(length_max - 9, length_max),
+    )
+    found = st.one_of(text, repeated)
+    if underscore:
+        found = st.one_of(found, found.map(lambda name: f"_{name}"[:length_max]))
+    return found.filter(lambda name: name not in (".", ".."))
+
+
+@given(accepted_names(), accepted_names(), accepted_user_names())
+def test_every_segment_of_names_that_the_controller_accepts_has_a_place_in_every_tier_2(
+    scope: str, stream: str, user_name: str
+) -> None:
+    assert validate_name(scope)
+    assert validate_name(stream)
+    assert validate_user_name(user_name)
+    segments = [
+        *segments_of_stream(scope, stream),
+        *segments_of_group(scope, user_name),
+        *segments_of_table(scope, user_name),
+    ]
+    Pipeline().accept(*(MapOperation(name, {}) for name in dict.fromkeys(segments)))
+    paths: set[str] = set()
+    for segment in segments:
+        check_name(segment)
+        assert len(longest_key(segment)) <= KEY_BYTES_MAX
+        chunk = new_chunk_name(attribute_segment_name(segment), start=0, epoch=1, number=1)
+        path = path_of(chunk)
+        assert name_of(path) == chunk
+        assert all(0 < len(part.encode()) <= 255 for part in path.split("/"))
+        assert not {".", ".."}.intersection(path.split("/"))
+        paths.add(path)
+    assert len(paths) == len(set(segments))
+
+
+@given(st.text("aZ9.-_/# \u00e9\n", max_size=260), st.booleans())
+def test_a_name_that_a_segment_cannot_have_is_refused_by_the_controller(
+    text: str, is_scope: bool
+) -> None:
+    scope, stream = (text, "s") if is_scope else ("s", text)
+    try:
+        check_name(segment_name(scope, stream, 0))
+        parsed = parse_segment_name(segment_name(scope, stream, 0))
+    except (InvalidRequestError, InvalidNameError):
+        parsed = None
+    if parsed is None or (parsed.scope, parsed.stream) != (scope, stream):
+        with pytest.raises(InvalidNameError):
+            validate_name(text)

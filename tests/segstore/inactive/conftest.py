@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from segstore.testing.crashing_tiers import CrashingTiers
+from support.faults.crashing_tiers import CrashingTiers
 
 
 @pytest.fixture

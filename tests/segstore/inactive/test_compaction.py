@@ -11,7 +11,7 @@ from segstore.container import Container
 from segstore.errors import StorageError
 from segstore.inactive.compaction import RecordCompaction
 from segstore.model.attributes import RECORDS_LIVE_BYTES
-from segstore.testing.crashing_tiers import CrashingTiers, active_names, checkpoint, evict
+from support.faults.crashing_tiers import CrashingTiers, active_names, checkpoint, evict
 
 
 def name_of(number: int) -> str:

@@ -28,7 +28,7 @@ from segstore.model.attributes import (
 from segstore.model.metadata import RECORDS_PER_CHANGE, ContainerMetadata, records_name
 from segstore.model.operations import ActivateOperation
 from segstore.model.segment_record import SegmentRecord
-from segstore.testing.crashing_tiers import CrashingTiers, active_names, checkpoint, evict
+from support.faults.crashing_tiers import CrashingTiers, active_names, checkpoint, evict
 
 WRITER = bytes([1]) * 16
 
@@ -235,6 +235,25 @@ async def test_a_segment_that_is_used_between_two_looks_stays(tiers: CrashingTie
         await container.get_attributes("asked", [WRITER])
         await eviction.evict(eviction.look(trio.current_time()))
         assert active_names(container) == {"read", "asked"}
+
+
+async def test_a_segment_that_is_written_stays_whatever_time_the_clock_shows(
+    tiers: CrashingTiers,
+) -> None:
+    async with tiers.open() as container:
+        container.parts.state.now_ms = lambda: 1_700_000_000_000
+        for name in ("written", "idle"):
+            await container.create_segment(name)
+            await container.append(name, b"x")
+        await container.flush()
+        eviction = container.parts.eviction
+        assert eviction is not None
+        eviction.look(trio.current_time())
+        # A clock that was set back shows the same time once more.
+        await container.append("written", b"x")
+        await container.flush()
+        await eviction.evict(eviction.look(trio.current_time()))
+        assert active_names(container) == {"written"}
 
 
 async def test_use_after_the_second_look_keeps_a_segment_too(tiers: CrashingTiers) -> None:

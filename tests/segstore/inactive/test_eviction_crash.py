@@ -10,7 +10,7 @@ import trio
 from segstore.container import Container
 from segstore.errors import NoSuchSegmentError, SegmentError
 from segstore.model.attributes import EVENT_COUNT, AttributeUpdate, AttributeUpdateType
-from segstore.testing.crashing_tiers import CrashingTiers, active_names, checkpoint, evict
+from support.faults.crashing_tiers import CrashingTiers, active_names, checkpoint, evict
 
 WRITER = bytes([1]) * 16
 STREAM, TRANSACTION = "scope/stream/0.#epoch.0", "scope/stream/0.#epoch.0#transaction.1"

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from segstore.container import Container
-from segstore.testing.crashing_tiers import CrashingTiers, checkpoint, evict
-from segstore.testing.memory_container import MemoryContainer
-from segstore.testing.model_workload import ModelWorkload
+from support.faults.crashing_tiers import CrashingTiers, checkpoint, evict
+from support.models.memory_container import MemoryContainer
+from support.models.model_workload import ModelWorkload
 
 NAMES = [f"scope/stream/{number}.#epoch.0" for number in range(3)]
 WRITERS = [bytes([number]) * 16 for number in range(2)]

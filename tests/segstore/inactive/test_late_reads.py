@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from segstore.api import ReadResult
 from segstore.errors import SegmentStoreError
-from segstore.testing.crashing_tiers import CrashingTiers, evict
+from support.faults.crashing_tiers import CrashingTiers, evict
 
 
 async def test_a_read_of_an_inactive_segment_is_told_that_the_container_has_stopped(

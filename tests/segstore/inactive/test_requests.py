@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
+from pravega_metrics.metrics import Family
 from pravega_wire import commands as wire
 from segstore.container import Container
 from segstore.errors import NoSuchSegmentError, SegmentExistsError
@@ -16,7 +17,7 @@ from segstore.network.handler_table import RequestContext, Store
 from segstore.network.handlers import SEGMENT_HANDLERS
 from segstore.process.registry import ContainerRegistry
 from segstore.tables.settings import TableSettings
-from segstore.testing.crashing_tiers import CrashingTiers, active_names, evict
+from support.faults.crashing_tiers import CrashingTiers, active_names, evict
 
 SEGMENT, OTHER = "scope/stream/0.#epoch.0", "scope/stream/0.#epoch.0#transaction.1"
 
@@ -33,6 +34,10 @@ class Served:
         return await SEGMENT_HANDLERS[type(request)].handle(self.context, request)
 
 
+async def read_no_metrics() -> list[Family]:
+    return []
+
+
 @asynccontextmanager
 async def serve(tiers: CrashingTiers) -> AsyncIterator[Served]:
     registry = ContainerRegistry(
@@ -43,7 +48,7 @@ async def serve(tiers: CrashingTiers) -> AsyncIterator[Served]:
         restart_seconds_min=0.1,
         restart_seconds_max=1.0,
     )
-    store = Store(registry, lambda: 5, bytes)
+    store = Store(registry, lambda: 5, bytes, read_no_metrics)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(registry.run)
         await registry.hosted(0).wait_online()

@@ -11,9 +11,9 @@ from pravega_wire import commands as wire
 from pravega_wire.scale_events import ScaleDirection
 from segstore.load.monitor import DueEvent, LoadMonitor
 from segstore.process.config import AutoScaleSettings
-from segstore.testing.local_store import LocalStore, local_store
-from segstore.testing.memory_store import MemoryStore, memory_store
 from segstore.testing.wire_client import WireClient
+from support.local_store import LocalStore, local_store
+from support.models.memory_store import MemoryStore, memory_store
 
 SETTINGS = AutoScaleSettings(
     sample_seconds=1.0,

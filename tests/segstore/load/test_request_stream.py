@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from random import Random
+from typing import Any
 
+import grpc
 import pytest
 import trio
 import trio.testing
 
+from pravega_security.delegation_tokens import TokenMinter
+from pravega_security.signing_keys import SigningKeys, create_key_file
 from pravega_wire import commands as wire
 from pravega_wire.blocking import SegmentConnection
 from pravega_wire.event_framing import iterate_event_spans
@@ -28,6 +33,7 @@ from segstore.load.request_stream import (
 from segstore.network.server import serve
 from segstore.process.assembly import open_containers
 from segstore.process.config import SegmentStoreConfig
+from segstore.runtime.clock import wall_clock_ms
 
 LOWER, UPPER = "_system/_requeststream/0.#epoch.0", "_system/_requeststream/1.#epoch.0"
 
@@ -54,8 +60,12 @@ class Wanted:
         self.left = [each for each in self.left if each not in told]
 
 
-async def serve_store(path: Path, *, task_status: trio.TaskStatus[int]) -> None:
-    config = SegmentStoreConfig(port=0, data_dir=path, container_count=2, drain_seconds=0.1)
+async def serve_store(
+    path: Path, *, token_keys: Path | None = None, task_status: trio.TaskStatus[int]
+) -> None:
+    config = SegmentStoreConfig(
+        port=0, data_dir=path, container_count=2, drain_seconds=0.1, token_keys=token_keys
+    )
     async with open_containers(config) as opener:
         await serve(config, opener, task_status=task_status)
 
@@ -77,10 +87,10 @@ def events_in(port: int, segment: str) -> list[AutoScaleEvent]:
     return [event for event in events if event is not None]
 
 
-def create(port: int, *segments: str) -> None:
+def create(port: int, *segments: str, token: str = "") -> None:
     with SegmentConnection("127.0.0.1", port) as connection:
         for segment in segments:
-            request = wire.CreateSegment(connection.next_request_id(), segment, 0, 0, "")
+            request = wire.CreateSegment(connection.next_request_id(), segment, 0, 0, token)
             assert isinstance(connection.call(request), wire.SegmentCreated)
 
 
@@ -142,20 +152,73 @@ def test_a_controller_that_is_not_there_is_said_in_a_sentence() -> None:
         look_up_with(lambda: [("127.0.0.1", 1)])()
 
 
+def own_token() -> str:
+    """Return a token as a store's own."""
+    return "own"
+
+
+def test_the_controller_is_asked_in_the_name_of_the_store() -> None:
+    """A controller's ``authorization`` has the token, and no header is sent without one."""
+    seen: list[str] = []
+
+    class Service(grpc.GenericRpcHandler):
+        def service(self, details: Any) -> Any:
+            seen.extend(each.value for each in details.invocation_metadata if "auth" in each.key)
+            return None
+
+    server = grpc.server(ThreadPoolExecutor(1), handlers=[Service()])
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        for token in (own_token, lambda: ""):
+            with pytest.raises(RequestStreamError, match="UNIMPLEMENTED"):
+                look_up_with(lambda: [("127.0.0.1", port)], token=token)()
+    finally:
+        server.stop(0).wait()
+    assert seen == ["Token own"]
+
+
+async def test_events_are_written_with_the_token_of_the_store(
+    tmp_path: Path, nursery: trio.Nursery
+) -> None:
+    file = tmp_path / "keys"
+    create_key_file(file, now=0)
+    minter = TokenMinter(SigningKeys(file), None, lambda: wall_clock_ms() // 1000)
+    path = tmp_path / "data"
+    port = await nursery.start(partial(serve_store, path, token_keys=file))
+    with pytest.raises(AssertionError):
+        await trio.to_thread.run_sync(create, port, LOWER)
+    make = partial(create, port, LOWER, token=minter.mint_master())
+    await trio.to_thread.run_sync(make)
+    where = [RequestSegment(LOWER, math.inf, ("127.0.0.1", port))]
+    wanted = Wanted(["a"])
+    writer = RequestStreamWriter(
+        wanted,  # type: ignore[arg-type]
+        lambda: where,
+        token=minter.mint_master,
+        random=Random(3),
+    )
+    nursery.start_soon(writer.run)
+    with trio.fail_after(30):
+        await wanted.all_told.wait()
+
+
 def test_each_controller_is_asked_until_one_tells(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     told = [RequestSegment(LOWER, math.inf, ("127.0.0.1", 12345))]
 
-    def ask(host: str, port: int) -> list[RequestSegment]:
+    def ask(host: str, port: int, ca: Path | None, token: str) -> list[RequestSegment]:
+        assert (ca, token) == (None, "own")
         asked.append(port)
         if port < 3:
             raise RequestStreamError(f"{host}:{port} does not tell")
         return told
 
     monkeypatch.setattr("segstore.load.request_stream._ask_controller", ask)
-    assert look_up_with(lambda: [("localhost", port) for port in (1, 2, 3, 4)])() == told
+    ports = (1, 2, 3, 4)
+    assert look_up_with(lambda: [("localhost", port) for port in ports], token=own_token)() == told
     assert asked == [1, 2, 3]
     with pytest.raises(RequestStreamError, match="localhost:2 does not tell"):
-        look_up_with(lambda: [("localhost", 1), ("localhost", 2)])()
+        look_up_with(lambda: [("localhost", 1), ("localhost", 2)], token=own_token)()
     with pytest.raises(RequestStreamError, match="no controller is known"):
         look_up_with(list)()

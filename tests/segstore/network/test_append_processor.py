@@ -13,8 +13,8 @@ from pravega_wire.commands import NULL_ATTRIBUTE_VALUE
 from pravega_wire.event_framing import frame_event
 from segstore.model.attributes import ATTRIBUTE_SEGMENT_ROOT_POINTER, EVENT_COUNT
 from segstore.process.config import ConnectionSettings
-from segstore.testing.memory_store import MemoryStore, memory_store
 from segstore.testing.wire_client import WireClient
+from support.models.memory_store import MemoryStore, memory_store
 
 SEGMENT = "scope/stream/0.#epoch.0"
 IN_CONTAINER_0 = "examples/test/0"
@@ -472,7 +472,7 @@ async def test_writers_of_a_container_that_stops_are_told_once_where_it_is_not()
         # Another container's writer on the same connection goes on.
         await client.append(OTHER, b"y", number=0)
         assert await client.receive() == acked(0, NULL_ATTRIBUTE_VALUE, 1, writer_id=OTHER)
-        assert store.server._outstanding_total.total == 0
+        assert store.server.admission.outstanding.total == 0
 
 
 async def test_idle_writers_are_told_at_the_end_which_containers_others_have() -> None:
@@ -663,7 +663,7 @@ async def test_a_stopped_container_stops_no_connection_of_another() -> None:
         for client in writers:
             while (await client.expect(wire.DataAppended)).event_number != 9:
                 pass
-        assert store.server._outstanding_total.total == 0
+        assert store.server.admission.outstanding.total == 0
 
 
 async def test_a_stopped_container_stops_who_writes_to_it() -> None:
@@ -696,7 +696,7 @@ async def test_an_append_that_waits_while_its_writer_moves_is_released_where_it_
     async with memory_store(container_count=4) as store:
         for segment in (IN_CONTAINER_0, IN_CONTAINER_1):
             await store.registry.container_for(segment).create_segment(segment)
-        client, total = store.connect(), store.server._outstanding_total
+        client, total = store.connect(), store.server.admission.outstanding
         await client.set_up(WRITER, IN_CONTAINER_0)
         store.containers[0].auto_commit = False
         await client.send(wire.UpdateSegmentPolicy(1, IN_CONTAINER_0, 0, 0, ""))

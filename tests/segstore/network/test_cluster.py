@@ -11,14 +11,10 @@ from typing import Any
 
 import pytest
 import trio
+from foreign_servers.s3 import CREDENTIALS, make_bucket, moto_server
 
 from bookkeeper_client.client import BookKeeperSettings
-from bookkeeper_client.connections import ConnectionLimits
-from bookkeeper_client.testing.memory_bookies import (
-    LEDGERS_ROOT,
-    MemoryBookies,
-    open_memory_bookies,
-)
+from bookkeeper_client.connections.connections import ConnectionLimits
 from pravega_cluster.nodes import find_paths, read_hosts
 from pravega_cluster.records import Host, encode_map
 from pravega_wire import commands as wire
@@ -27,14 +23,18 @@ from segstore.network.cluster import serve_in_cluster
 from segstore.process.cluster_assembly import Surroundings
 from segstore.process.config import MIB, ClusterSettings, SegmentStoreConfig
 from segstore.process.membership import Membership
-from segstore.testing.fake_hdfs import fake_hdfs
 from segstore.testing.roving_writer import RovingWriter
-from segstore.testing.s3_servers import CREDENTIALS, make_bucket, moto_server
 from segstore.testing.wire_client import WireClient
 from segstore.tiers.hdfs.settings import HdfsSettings
 from segstore.tiers.s3.settings import S3Settings
+from support.faults.fake_hdfs import fake_hdfs
+from support.models.memory_bookies import (
+    LEDGERS_ROOT,
+    MemoryBookies,
+    open_memory_bookies,
+)
+from support.models.memory_server import MemorySession
 from zookeeper_client.api import ANY_VERSION, NodeExistsError, ZooKeeper, ensure_path
-from zookeeper_client.testing.memory_server import MemorySession
 
 CONTAINERS = 4
 SEGMENT = "scope/stream/0.#epoch.0"

@@ -20,8 +20,8 @@ from pravega_wire.names import container_of
 from segstore.api import HasRoom, OnRead, ReadHandle, ReadResult
 from segstore.network.connection import ANSWER_SECONDS
 from segstore.process.config import ConnectionSettings
-from segstore.testing.memory_store import MemoryStore, memory_store
 from segstore.testing.wire_client import WireClient
+from support.models.memory_store import MemoryStore, memory_store
 
 SEGMENT = "scope/stream/0.#epoch.0"
 MISSING = "scope/stream/7.#epoch.0"
@@ -398,11 +398,11 @@ async def test_replies_to_parked_reads_are_made_when_the_peer_takes_them() -> No
         await settle()
         [connection] = store.server._connections
         assert 100_000 <= connection._replies.size < 100_100
-        assert store.server._buffers.replies.count == connection._replies.size
+        assert store.server.admission.buffers.replies.count == connection._replies.size
         lengths = [len((await client.expect(wire.SegmentRead)).data) for _ in range(10)]
         assert lengths == [100_000] * 10
         await settle()
-        assert store.server._buffers.replies.count == 0
+        assert store.server.admission.buffers.replies.count == 0
 
 
 async def test_requests_in_progress_are_bounded() -> None:
@@ -494,13 +494,13 @@ async def test_nothing_stays_counted_for_a_connection_that_is_gone(store: Memory
     await client.send(wire.UpdateSegmentPolicy(5, SEGMENT, 0, 0, ""))
     await client.append(WRITER, b"held up", number=1)
     await settle()
-    assert store.server._outstanding_total.total == 2 * 8 + 6 + 7
+    assert store.server.admission.outstanding.total == 2 * 8 + 6 + 7
     await client.stream.aclose()
     await settle()
     for _ in range(3):
         store.container.commit()
         await settle()
-    assert store.server._outstanding_total.total == 0
+    assert store.server.admission.outstanding.total == 0
 
 
 async def test_a_flood_on_one_connection_lets_the_others_have_their_turn() -> None:

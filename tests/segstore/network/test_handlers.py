@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
+import trio
 import trio.testing
 
 from pravega_wire import commands as wire
 from pravega_wire.commands import NULL_ATTRIBUTE_VALUE
+from segstore.errors import ContainerOfflineError
 from segstore.model.attributes import (
     ATTRIBUTE_SEGMENT_TYPE,
     CREATION_TIME,
@@ -18,8 +20,9 @@ from segstore.model.attributes import (
     SCALE_POLICY_TYPE,
     AttributeUpdateType,
 )
-from segstore.testing.memory_store import CREATED_MS, MemoryStore, memory_store
 from segstore.testing.wire_client import WireClient
+from support.models.memory_container import MemoryContainer
+from support.models.memory_store import CREATED_MS, MemoryStore, memory_store
 
 SEGMENT = "scope/stream/0.#epoch.0"
 SOURCE = f"{SEGMENT}#transaction.{'0' * 32}"
@@ -41,6 +44,15 @@ async def client(store: MemoryStore) -> WireClient:
 
 async def attributes(store: MemoryStore, name: str = SEGMENT) -> dict[bytes, int]:
     return dict(store.container._segments[name].attributes)
+
+
+async def test_what_requests_wait_for_is_told_once(store: MemoryStore, client: WireClient) -> None:
+    assert await client.call(wire.AskDelays(3)) == wire.DelaysTold(3, ())
+    for container in store.containers.values():
+        container.delays.append("the disk of /data is full")
+    assert await client.call(wire.AskDelays(4)) == wire.DelaysTold(
+        4, ("the disk of /data is full",)
+    )
 
 
 # ---- Life ----------------------------------------------------------------------------------------
@@ -543,3 +555,65 @@ async def test_a_reply_that_does_not_fit_into_a_frame_is_an_error_message(
     reply = await client.call(wire.ReadTable(3, TABLE, "", keys))
     assert isinstance(reply, wire.ErrorMessage)
     assert reply.request_id == 3
+
+
+# ---- Owners that have lost the container ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        wire.GetStreamSegmentInfo(7, SEGMENT, ""),
+        wire.GetStreamSegmentInfo(7, MISSING, ""),
+        wire.GetSegmentAttribute(7, SEGMENT, ATTRIBUTE, ""),
+        wire.SetupAppend(7, ATTRIBUTE, SEGMENT, ""),
+        wire.SetupAppend(7, ATTRIBUTE, MISSING, ""),
+        wire.CreateSegment(7, SEGMENT, 0, 0, ""),
+        wire.ReadSegment(MISSING, 0, 100, "", 7),
+    ],
+    ids=lambda request: type(request).__name__,
+)
+@pytest.mark.parametrize("is_lost", [False, True])
+async def test_an_owner_in_doubt_answers_when_it_is_confirmed(
+    request_: wire.Request,
+    is_lost: bool,
+    store: MemoryStore,
+    client: WireClient,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    expected = await client.call(request_)
+    asked: list[object] = []
+
+    async def confirm(self: MemoryContainer) -> None:
+        asked.append(self)
+        await trio.lowlevel.checkpoint()
+        if is_lost:
+            raise ContainerOfflineError("another owner has it")
+
+    monkeypatch.setattr(MemoryContainer, "may_answer", False)
+    monkeypatch.setattr(MemoryContainer, "confirm_answer", confirm)
+    answer = await client.call(request_)
+    assert len(asked) == 1
+    if is_lost:
+        assert isinstance(answer, wire.WrongHost)
+    else:
+        assert answer == expected
+
+
+async def test_an_owner_in_doubt_sends_bytes_without_a_confirmation(
+    store: MemoryStore, client: WireClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def confirm(self: MemoryContainer) -> None:
+        await trio.lowlevel.checkpoint()
+        raise ContainerOfflineError("another owner has it")
+
+    await store.container.append(SEGMENT, b"bytes")
+    await store.container.truncate_segment(SEGMENT, offset=2)
+    await store.container.seal_segment(SEGMENT)
+    monkeypatch.setattr(MemoryContainer, "may_answer", False)
+    monkeypatch.setattr(MemoryContainer, "confirm_answer", confirm)
+    start = await client.call(wire.ReadSegment(SEGMENT, 1, 100, "", 7))
+    assert start == wire.SegmentIsTruncated(7, SEGMENT, 2, "", 1)
+    for offset, data in ((2, b"tes"), (5, b"")):
+        reply = await client.call(wire.ReadSegment(SEGMENT, offset, 100, "", 7))
+        assert reply == wire.SegmentRead(SEGMENT, offset, False, True, data, 7)

@@ -10,13 +10,13 @@ import trio.testing
 from trio.testing import MockClock
 
 from pravega_wire import commands as wire
-from segstore.network.bulk_turns import BulkTurns
+from segstore.network.admission.bulk_turns import BulkTurns
 from segstore.network.read_pacing import HeldReads
 from segstore.process.config import ConnectionSettings
 from segstore.runtime.alarm import SleepingAlarm
 from segstore.runtime.reactor import current_reactor
-from segstore.testing.memory_store import memory_store
 from segstore.testing.wire_client import PeerClosedError, WireClient
+from support.models.memory_store import memory_store
 
 SEGMENT = "scope/stream/0.#epoch.0"
 AGE = 0.001
@@ -37,7 +37,7 @@ async def test_a_held_read_is_held_once(
     monkeypatch.setattr(HeldReads, "hold", count)
     start = next(x / 10 for x in range(1, 1000) if (x / 10 + AGE) - x / 10 < AGE)
     async with memory_store(ConnectionSettings(reply_age_seconds_min=AGE)) as store:
-        store.nursery.start_soon(store.server.held_reads.run, SleepingAlarm())
+        store.nursery.start_soon(store.server.admission.held_reads.run, SleepingAlarm())
         await store.container.create_segment(SEGMENT)
         await store.container.append(SEGMENT, b"x")
         client = store.connect()
@@ -55,7 +55,7 @@ async def test_held_is_answered_at_the_peers_end_without_room(
 ) -> None:
     """This holds whether a read is held or not."""
     async with memory_store(ConnectionSettings(reply_age_seconds_min=age)) as store:
-        store.nursery.start_soon(store.server.held_reads.run, SleepingAlarm())
+        store.nursery.start_soon(store.server.admission.held_reads.run, SleepingAlarm())
         await store.container.create_segment(SEGMENT)
         await store.container.append(SEGMENT, bytes(100_000))
         ours, theirs = trio.testing.lockstep_stream_pair()
@@ -78,7 +78,7 @@ async def test_a_writer_that_waits_for_its_turn_is_not_taken_for_stalled() -> No
     settings = ConnectionSettings(stalled_seconds_max=0.3)
     async with memory_store(settings) as store:
         server = store.server
-        turns: BulkTurns = server._bulk_turns
+        turns: BulkTurns = server.admission.bulk_turns
         await store.container.create_segment(SEGMENT)
         [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
         async with listener, trio.open_nursery() as nursery:

@@ -17,8 +17,8 @@ from segstore.api import ReadResult
 from segstore.network.read_pacing import SHORT_BYTES_MAX, HeldReads, must_wait
 from segstore.process.config import ConnectionSettings
 from segstore.runtime.alarm import SleepingAlarm
-from segstore.testing.memory_store import MemoryStore, memory_store
 from segstore.testing.wire_client import WireClient
+from support.models.memory_store import MemoryStore, memory_store
 
 SEGMENT = "scope/stream/0.#epoch.0"
 AGE = 0.001
@@ -95,7 +95,7 @@ async def test_nothing_waits_where_nobody_answers_what_is_held() -> None:
 async def store() -> AsyncIterator[MemoryStore]:
     """A store where replies are held, as in a process that serves."""
     async with memory_store(ConnectionSettings(reply_age_seconds_min=AGE)) as store:
-        store.nursery.start_soon(store.server.held_reads.run, SleepingAlarm())
+        store.nursery.start_soon(store.server.admission.held_reads.run, SleepingAlarm())
         await store.container.create_segment(SEGMENT)
         yield store
 
@@ -242,7 +242,7 @@ async def test_what_is_held_goes_with_its_connection(
 
 async def test_an_age_of_zero_holds_nothing(autojump_clock: MockClock) -> None:
     async with memory_store(ConnectionSettings(reply_age_seconds_min=0)) as store:
-        store.nursery.start_soon(store.server.held_reads.run, SleepingAlarm())
+        store.nursery.start_soon(store.server.admission.held_reads.run, SleepingAlarm())
         await store.container.create_segment(SEGMENT)
         await store.container.append(SEGMENT, b"01")
         client = store.connect()

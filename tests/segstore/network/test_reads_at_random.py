@@ -12,8 +12,8 @@ from trio.testing import MockClock
 from pravega_wire import commands as wire
 from segstore.process.config import ConnectionSettings
 from segstore.runtime.alarm import SleepingAlarm
-from segstore.testing.memory_store import memory_store
 from segstore.testing.wire_client import WireClient
+from support.models.memory_store import memory_store
 
 SEGMENTS = [f"scope/stream/{n}.#epoch.0" for n in range(3)]
 
@@ -26,7 +26,7 @@ async def test_every_read_is_answered(seed: int, autojump_clock: MockClock) -> N
         buffer_bytes_total_max=random.choice((60_000, 400_000, 80 << 20)),
     )
     async with memory_store(settings) as store:
-        store.nursery.start_soon(store.server.held_reads.run, SleepingAlarm())
+        store.nursery.start_soon(store.server.admission.held_reads.run, SleepingAlarm())
         for name in SEGMENTS:
             await store.container.create_segment(name)
         length = dict.fromkeys(SEGMENTS, 0)

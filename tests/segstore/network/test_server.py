@@ -33,8 +33,8 @@ from segstore.process.config import ConnectionSettings, SegmentStoreConfig
 from segstore.process.registry import ContainerRegistry
 from segstore.runtime.reactor import OnEvent, Reactor
 from segstore.tables.settings import TableSettings
-from segstore.testing.memory_container import MemoryContainer
 from segstore.testing.wire_client import PeerClosedError, WireClient
+from support.models.memory_container import MemoryContainer
 
 SEGMENT = "scope/stream/0.#epoch.0"
 WRITER = bytes(range(16))
@@ -237,7 +237,7 @@ async def test_a_shutdown_closes_connections_and_the_port(
 
 
 async def test_a_shutdown_does_not_wait_for_ever(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
+    autojump_clock: trio.testing.MockClock,
 ) -> None:
     container = MemoryContainer()
 
@@ -255,19 +255,45 @@ async def test_a_shutdown_does_not_wait_for_ever(
     )
     server = ConnectionServer(registry, ConnectionSettings())
     client, stream = trio.testing.memory_stream_pair()
+    shutdown = trio.Event()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(registry.run)
         await registry.wait_until_tried()
-        async with trio.open_nursery() as connections:
-            connections.start_soon(server.serve, stream)
-            container.auto_commit = False
+        container.auto_commit = False
+        async with trio.open_nursery() as serving:
+            await serving.start(
+                partial(
+                    serve_connections,
+                    server,
+                    [OneConnection(stream)],
+                    drain_seconds=7,
+                    shutdown=shutdown,
+                )
+            )
             await client.send_all(encode(wire.CreateSegment(1, SEGMENT, 0, 0, "")))
             await trio.testing.wait_all_tasks_blocked()
+            assert container.queued_count == 1
             started = trio.current_time()
-            server.drain()
-            connections.cancel_scope.deadline = started + 7
+            shutdown.set()
         assert trio.current_time() - started == pytest.approx(7)
         nursery.cancel_scope.cancel()
+
+
+class OneConnection(trio.abc.Listener[trio.abc.HalfCloseableStream]):
+    """A listener that accepts one stream."""
+
+    def __init__(self, stream: trio.abc.HalfCloseableStream) -> None:
+        self.streams = [stream]
+
+    async def accept(self) -> trio.abc.HalfCloseableStream:
+        await trio.lowlevel.checkpoint()
+        if self.streams:
+            return self.streams.pop()
+        await trio.sleep_forever()
+        raise AssertionError
+
+    async def aclose(self) -> None:
+        await trio.lowlevel.checkpoint()
 
 
 async def test_a_port_in_use_is_a_clear_error(tmp_path: Path, server: Server) -> None:

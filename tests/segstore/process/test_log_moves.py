@@ -24,18 +24,18 @@ from segstore.errors import (
     StorageUnreachableError,
     leaf_errors,
 )
-from segstore.process import log_moves
-from segstore.process.assembly import open_containers
-from segstore.process.config import SegmentStoreConfig, ThrottleSettings
-from segstore.process.data_directory import (
+from segstore.ownership.data_directory import (
     FORMAT_VERSION,
     MOVED_VERSION,
     VERSION_FILE,
     DataDirectory,
 )
-from segstore.process.identity import read_journal_identity
+from segstore.ownership.journal_identity import read_journal_identity
+from segstore.process import log_moves
+from segstore.process.assembly import open_containers
+from segstore.process.config import SegmentStoreConfig, ThrottleSettings
 from segstore.process.log_moves import share_out_logs
-from segstore.testing.local_tiers import read_all
+from support.local_tiers import read_all
 
 MIB = 1024 * 1024
 CONTAINERS = 4

@@ -15,9 +15,9 @@ from segstore.api import SegmentContainer
 from segstore.process.membership import FAREWELL_SECONDS, Membership
 from segstore.process.registry import ContainerRegistry
 from segstore.tables.settings import TableSettings
-from segstore.testing.memory_container import MemoryContainer
+from support.models.memory_container import MemoryContainer
+from support.models.memory_server import Loss, MemorySession, MemoryZooKeeper
 from zookeeper_client.api import ANY_VERSION, NoNodeError, ZooKeeper, ensure_path
-from zookeeper_client.testing.memory_server import Loss, MemorySession, MemoryZooKeeper
 
 HERE, THERE = Host("127.0.0.1", 12345), Host("127.0.0.1", 12346)
 PATHS: ClusterPaths = find_paths("test")

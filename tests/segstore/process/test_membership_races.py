@@ -11,8 +11,8 @@ from trio.testing import MockClock
 from segstore.api import SegmentContainer
 from segstore.process.registry import ContainerRegistry
 from segstore.tables.settings import TableSettings
+from support.models.memory_server import MemoryZooKeeper
 from zookeeper_client.api import ensure_path
-from zookeeper_client.testing.memory_server import MemoryZooKeeper
 
 from .test_membership import PATHS, Member, give
 

@@ -17,10 +17,10 @@ from segstore.chunks.chunked import ChunkedSegmentStorage
 from segstore.container import Container, open_container
 from segstore.errors import PermanentError
 from segstore.process.tier_two import EpochRecordingLogs
-from segstore.testing.simulated_disk import SimulatedDisk
-from segstore.testing.simulated_journal import open_simulated_journal
 from segstore.tiers.journal import JournalSettings
 from segstore.tiers.memory import MemoryChunkStorage
+from support.simulated.simulated_disk import SimulatedDisk
+from support.simulated.simulated_journal import open_simulated_journal
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -139,9 +139,9 @@ async def test_a_recovery_that_takes_the_lesser_length_is_found(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
     from segstore.chunks.chunked import ChunkedSegmentStorage
-    from segstore.chunks.system_journal import SystemJournal
     from segstore.durable_log.recovery import Recovery
     from segstore.model.metadata import SegmentMetadata
+    from segstore.ownership.epoch_claims import EpochClaim
 
     verify = Recovery._verify
 
@@ -149,16 +149,15 @@ async def test_a_recovery_that_takes_the_lesser_length_is_found(
         segment.storage_length = min(segment.storage_length, segment.length)
         await verify(self, segment)
 
-    async def trust(self: SystemJournal, last_epoch: object) -> None:
+    async def trust(self: EpochClaim, last_epoch: object) -> None:
         await trio.lowlevel.checkpoint()
 
-    async def refuse_nothing(self: ChunkedSegmentStorage) -> None:
-        self._ends = {}
+    async def refuse_nothing(self: ChunkedSegmentStorage, ends: object) -> None:
         await trio.lowlevel.checkpoint()
 
     monkeypatch.setattr(ChunkedSegmentStorage, "_refuse_newer", refuse_nothing)
     monkeypatch.setattr(Recovery, "_verify", take_the_lesser)
-    monkeypatch.setattr(SystemJournal, "check_log", trust)
+    monkeypatch.setattr(EpochClaim, "check_log", trust)
 
     async def run_some() -> None:
         for seed in range(12):

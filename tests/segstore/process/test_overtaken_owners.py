@@ -28,6 +28,9 @@ from segstore.writer.flush_policy import FlushPolicy
 
 MIB = 1024 * 1024
 SEEDS = range(20)
+SEEDS_TRIED_MAX = 400
+"""Maximum count of seeds that are tried until one finds a planted fault: the order of tasks is not
+the same in each run."""
 OWNERS = 5
 STEPS = 25
 SEGMENTS = tuple(f"scope/stream/{number}.#epoch.0" for number in range(3))
@@ -213,7 +216,7 @@ async def test_nothing_is_lost_by_owners_that_were_overtaken(
 
 
 async def fails_for_some_seed(clock: MockClock) -> bool:
-    for seed in SEEDS:
+    for seed in range(SEEDS_TRIED_MAX):
         try:
             await live(seed)
         except (AssertionError, ExceptionGroup, SegmentStoreError):

@@ -18,7 +18,7 @@ from segstore.errors import (
 )
 from segstore.process.registry import OPENING_SECONDS_MAX, ContainerRegistry, ContainerState
 from segstore.tables.settings import TableSettings
-from segstore.testing.memory_container import MemoryContainer
+from support.models.memory_container import MemoryContainer
 
 IN_CONTAINER_0 = "examples/test/0"
 IN_CONTAINER_1 = "examples/test/1"
@@ -314,3 +314,26 @@ async def test_who_waits_for_a_container_is_answered_when_it_is_released(
             await trio.sleep(1)
             registry.release(0)
         assert trio.current_time() == began + 1
+
+
+async def test_containers_that_cannot_be_opened_are_told_with_their_reason(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    host = Host()
+
+    def refuse() -> None:
+        raise OSError("a ledger needs 2 bookies, 1 take writes")
+
+    host.before = {1: refuse, 3: refuse}
+    async with trio.open_nursery() as nursery:
+        registry = host.registry(0, 1, 3)
+        await nursery.start(registry.run)
+        await registry.wait_until_tried()
+        assert registry.delay_reasons() == [
+            "containers are offline (1, 3): OSError: a ledger needs 2 bookies, 1 take writes"
+        ]
+        host.before = {}
+        await registry.hosted(1).wait_online()
+        await registry.hosted(3).wait_online()
+        assert registry.delay_reasons() == []
+        nursery.cancel_scope.cancel()

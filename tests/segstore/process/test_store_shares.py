@@ -8,14 +8,14 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.process.data_directory import DataDirectory
+from segstore.ownership.data_directory import DataDirectory, StoreState
 from segstore.process.store_shares import Shares, plan_shares
 
 COUNTS = st.lists(st.integers(1, 12), min_size=1, max_size=6)
 
 
 def one_journal(container_count: int) -> DataDirectory:
-    return DataDirectory(Path("data"), container_count, 1)
+    return DataDirectory(Path("data"), container_count, 1, "0" * 32, StoreState.NEW)
 
 
 def share_out(directory: DataDirectory, store_count: int) -> tuple[DataDirectory, Shares]:

@@ -7,9 +7,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import trio
+from structlog.testing import capture_logs
 
+from segstore.process.assembly import open_containers
+from segstore.process.config import SegmentStoreConfig
 from segstore.process.tier_one import KeptJournal
 from segstore.tiers.journal import Journal, open_journal
+
+MIB = 1024 * 1024
 
 
 async def test_a_start_that_is_cancelled_when_the_journal_is_just_open_ends(tmp_path: Path) -> None:
@@ -28,3 +33,22 @@ async def test_a_start_that_is_cancelled_when_the_journal_is_just_open_ends(tmp_
             finally:
                 kept.stop()
     assert scope.cancelled_caught
+
+
+async def test_a_container_of_a_process_that_is_cancelled_still_writes_its_log(
+    tmp_path: Path,
+) -> None:
+    config = SegmentStoreConfig(data_dir=tmp_path, container_count=1, cache_bytes_max=8 * MIB)
+    with trio.CancelScope() as process, capture_logs() as logs:
+        async with open_containers(config) as opener, opener(0) as container:
+            await container.create_segment("s")
+            await container.append("s", bytes(200_000))
+            process.cancel()
+            await trio.lowlevel.checkpoint()
+    assert process.cancelled_caught
+    assert [line for line in logs if line["log_level"] in ("error", "warning")] == []
+    async with open_containers(config) as opener, opener(0) as container:
+        info = container.segment_info("s")
+        assert (info.length, info.storage_length) == (200_000, 200_000)
+        log = container.parts.log  # type: ignore[attr-defined]
+        assert log.bytes_since_truncation < 100_000, "the log was truncated at the end"

@@ -5,27 +5,26 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 from segstore.errors import StorageConfigurationError
+from segstore.ownership.data_directory import DataDirectory
 from segstore.process.assembly import open_containers
 from segstore.process.config import SegmentStoreConfig
-from segstore.process.data_directory import DataDirectory
+from segstore.process.tier_two import name_start
 from segstore.process.tier_two_vendors import (
     VENDORS,
-    StorageOfOwner,
-    TierTwo,
-    Vendor,
     VendorSettings,
-    do_nothing,
     is_location,
     vendor_of,
 )
 from segstore.repair.scrub_store import StoreScrub, open_to_look, spending
 from segstore.tiers.api import ChunkStorage
 from segstore.tiers.memory import MemoryChunkStorage
+from segstore.tiers.vendor import StorageOfOwner, TierTwo, Vendor, do_nothing
 
 LOCATION = "shelf://one/two"
 
@@ -37,10 +36,12 @@ class Shelf:
         self.places: dict[str, MemoryChunkStorage] = {}
 
     def vendor(self) -> Vendor:
-        return Vendor("shelf://PLACE", parse=str.lower, open=self.open, look=self.look)
+        return Vendor(
+            "a shelf", "shelf://PLACE", ("shelf",), str.lower, open=self.open, look=self.look
+        )
 
     @asynccontextmanager
-    async def open(self, location: str, _: VendorSettings) -> AsyncIterator[TierTwo]:
+    async def open(self, location: str, _: None) -> AsyncIterator[TierTwo]:
         chunks = self.places.setdefault(location, MemoryChunkStorage())
 
         async def begin(journals: Collection[int]) -> Mapping[int, StorageOfOwner]:
@@ -50,12 +51,11 @@ class Shelf:
             where=location,
             chunks_under=lambda number: chunks,
             open=begin,
-            marked_by=do_nothing,
             make=do_nothing,
         )
 
     @contextmanager
-    def look(self, location: str, _: VendorSettings) -> Iterator[ChunkStorage]:
+    def look(self, location: str, _: None) -> Iterator[ChunkStorage]:
         yield self.places[location]
 
 
@@ -111,6 +111,31 @@ async def test_a_store_at_a_vendor_is_not_started_elsewhere(tmp_path: Path, shel
         with pytest.raises(StorageConfigurationError, match=LOCATION):
             async with open_containers(config(tmp_path, tier2=other)):
                 pass
+
+
+def test_owners_that_share_a_tier_2_never_trust_each_others_unfinished_writes() -> None:
+    numbers = Random(1)
+    for shared in (None, "webhdfs://namenode:9870/path"):
+        names = [name_start(shared, None, numbers.randbytes) for _ in range(3)]
+        assert None not in names
+        assert len(set(names)) == 3, "each start has a name of its own"
+    assert name_start("s3://bucket/prefix", None) is None, "S3 stores whole objects or nothing"
+    assert name_start(None, lambda: "boot") == "boot", "the directory of one machine"
+
+
+async def test_a_package_that_a_vendor_misses_is_named(
+    tmp_path: Path, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @asynccontextmanager
+    async def open_with_package(location: str, _: None) -> AsyncIterator[TierTwo]:
+        raise ModuleNotFoundError("No module named 'shelves'", name="shelves")
+        yield
+
+    monkeypatch.setattr(shelf, "open", open_with_package)
+    monkeypatch.setitem(VENDORS, "shelf", shelf.vendor())
+    with pytest.raises(StorageConfigurationError, match="needs the Python package shelves"):
+        async with open_containers(config(tmp_path, tier2=LOCATION)):
+            pass
 
 
 def test_a_location_without_a_vendor_is_refused_with_the_known_schemes() -> None:

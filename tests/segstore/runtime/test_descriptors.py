@@ -31,6 +31,13 @@ def test_a_usual_limit_leaves_connections_most_of_it() -> None:
     assert share_out(256).connections == 128
 
 
+def test_a_low_limit_leaves_half_to_connections_and_fewer_files_to_tier_2() -> None:
+    for limit in (LIMIT_MIN, 500):
+        shares = share_out(limit)
+        assert shares.connections == limit // 2
+        assert shares.kept_files < KEPT_FILES_MAX
+
+
 def test_too_low_a_limit_is_refused_with_what_to_do() -> None:
     with pytest.raises(TooFewDescriptorsError, match=r"100 files .* needs 128: raise the limit"):
         share_out(100)

@@ -9,7 +9,6 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import closing
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -236,7 +235,7 @@ def test_the_next_task_goes_on_when_the_one_that_drives_ends() -> None:
     run_event_loop(run)
 
 
-def test_without_the_kernels_help_the_reactors_own_task_waits(
+def test_without_an_epoll_of_trio_the_reactors_own_task_waits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(event_loop, "find_epoll_of", lambda _: None)
@@ -266,12 +265,36 @@ def _append_and_go_on(done: list[str]) -> bool:
     return False
 
 
-def test_an_epoll_is_found_by_what_it_watches(tmp_path: Path) -> None:
+def test_an_epoll_is_found_by_what_it_watches() -> None:
     with closing(select.epoll()) as one, closing(select.epoll()) as other:
         ours, theirs = socket.socketpair()
         with ours, theirs:
-            one.register(ours.fileno())
-            other.register(theirs.fileno())
-            assert find_epoll_of(ours.fileno()) == one.fileno()
-            assert find_epoll_of(theirs.fileno()) == other.fileno()
-    assert find_epoll_of(0, tmp_path / "missing") is None
+            one.register(ours.fileno(), select.EPOLLIN)
+            other.register(theirs.fileno(), select.EPOLLIN)
+            ours.send(b"x")
+            found = find_epoll_of(theirs.fileno())
+            assert found is not None
+            with found:
+                assert found.poll(0) == [(theirs.fileno(), select.EPOLLIN)]
+                assert found.fileno() not in (one.fileno(), other.fileno())
+            other.unregister(theirs.fileno())
+            assert find_epoll_of(theirs.fileno()) is None
+            # Both are as they were.
+            assert one.poll(0) == other.poll(0) == []
+            theirs.send(b"x")
+            assert one.poll(0) == [(ours.fileno(), select.EPOLLIN)]
+
+
+def test_a_driven_loop_closes_its_descriptors() -> None:
+    async def run(reactor: Reactor) -> None:
+        await trio.lowlevel.checkpoint()
+
+    def lowest_free() -> int:
+        os.close(descriptor := os.dup(0))
+        return descriptor
+
+    run_with_reactor(run)
+    before = lowest_free()
+    for _ in range(3):
+        run_with_reactor(run)
+    assert lowest_free() == before

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from segstore.errors import DataDirectoryError
-from segstore.process.data_directory import DataDirectory
+from segstore.ownership.data_directory import DataDirectory
 from segstore.runtime.refused_files import is_refusal, reason_of
 
 

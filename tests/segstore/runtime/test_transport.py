@@ -6,32 +6,76 @@ import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import msgspec
 import pytest
 import trio
 import trio.testing
 
+from pravega_security.tls import ServerCertificate, client_context
 from segstore.runtime.reactor import current_reactor
 from segstore.runtime.transport import ReceiveBuffer, SocketTransport, StreamTransport
+from segstore.tls.transport import RECORD_BYTES, PlainBuffer, TlsTransport
+from support.tls_peers import Certificates, TlsPeer
+
+
+class PlainPeer:
+    """The other end of a connection without TLS."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self.stream = stream
+        self.socket = stream.socket
+        self.setsockopt = stream.setsockopt
+        self.send_all = stream.send_all
+        self.receive_some = stream.receive_some
+        self.send_eof = stream.send_eof
+        self.aclose = stream.aclose
+
+    def encrypt(self, data: bytes) -> bytes:
+        return data
 
 
 class Pair:
-    """A transport and the socket at its other end."""
+    """A transport and the peer at its other end."""
 
-    def __init__(self, transport: SocketTransport, other: trio.SocketStream) -> None:
+    def __init__(
+        self, transport: SocketTransport, other: PlainPeer | TlsPeer, piece_bytes_max: int
+    ) -> None:
         self.transport = transport
         self.other = other
+        self.piece_bytes_max = piece_bytes_max
 
 
-@pytest.fixture
-async def pair(nursery: trio.Nursery) -> AsyncIterator[Pair]:
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(params=["plain", "TLSv1.2", "TLSv1.3"])
+async def pair(
+    nursery: trio.Nursery, certificates: Certificates, request: pytest.FixtureRequest
+) -> AsyncIterator[Pair]:
     await nursery.start(current_reactor().run)
     [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
     async with listener:
         other = await trio.open_tcp_stream(*listener.socket.getsockname())
         stream = await listener.accept()
         async with other, stream:
-            transport = SocketTransport(stream, ReceiveBuffer(1000), current_reactor())
-            yield Pair(transport, other)
+            buffer = ReceiveBuffer(1000)
+            if request.param == "plain":
+                transport = SocketTransport(stream, buffer, current_reactor())
+                yield Pair(transport, PlainPeer(other), 1000)
+            else:
+                settings = msgspec.structs.replace(certificates.issue(), versions=(request.param,))
+                context = ServerCertificate(settings).server_context()
+                transport = TlsTransport(
+                    stream, context, buffer, PlainBuffer(1000), current_reactor()
+                )
+                peer = TlsPeer(other, client_context(certificates.ca, check_hostname=True))
+                async with trio.open_nursery() as handshakes:
+                    handshakes.start_soon(peer.handshake)
+                    handshakes.start_soon(transport.handshake, trio.CapacityLimiter(1))
+                # A record comes as a whole.
+                yield Pair(transport, peer, 1000 + RECORD_BYTES)
             await transport.aclose()
 
 
@@ -45,7 +89,7 @@ async def test_more_than_the_buffer_comes_in_pieces(pair: Pair) -> None:
     received = 0
     while received < 2500:
         data = await pair.transport.receive()
-        assert 0 < len(data) <= 1000
+        assert 0 < len(data) <= pair.piece_bytes_max
         received += len(data)
 
 
@@ -225,6 +269,8 @@ async def test_the_end_is_taken_as_no_bytes(pair: Pair) -> None:
     with trio.fail_after(60):
         async with taking_until_the_end(pair) as taken:
             await pair.other.send_all(b"bytes")
+            while not taken:
+                await trio.lowlevel.checkpoint()
             await pair.other.send_eof()
         assert b"".join(taken) == b"bytes"
         assert taken[-1] == b""
@@ -235,7 +281,7 @@ async def test_an_end_that_came_with_the_last_bytes_is_noticed(pair: Pair) -> No
     with trio.fail_after(60):
         async with taking_until_the_end(pair) as taken:
             # Both before the event loop looks again: there is only one edge.
-            os.write(pair.other.socket.fileno(), b"bytes")
+            os.write(pair.other.socket.fileno(), pair.other.encrypt(b"bytes"))
             await pair.other.send_eof()
         assert taken[0] == b"bytes"
         assert await pair.transport.receive() == b""
@@ -245,7 +291,7 @@ async def test_a_peer_that_breaks_off_is_told_from_one_that_ends(pair: Pair) -> 
     with trio.fail_after(60):
         async with taking_until_the_end(pair) as taken:
             pair.other.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            await trio.aclose_forcefully(pair.other)  # a reset
+            await trio.aclose_forcefully(pair.other.stream)  # a reset
         assert taken == []
         for _ in range(2):
             with pytest.raises(trio.BrokenResourceError):
@@ -253,7 +299,7 @@ async def test_a_peer_that_breaks_off_is_told_from_one_that_ends(pair: Pair) -> 
 
 
 async def test_an_end_that_came_with_the_last_bytes_is_received_after_them(pair: Pair) -> None:
-    os.write(pair.other.socket.fileno(), b"last")
+    os.write(pair.other.socket.fileno(), pair.other.encrypt(b"last"))
     await pair.other.send_eof()
     with trio.fail_after(60):
         assert [await pair.transport.receive() for _ in range(3)] == [b"last", b"", b""]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 import trio
 import trio.testing
 from structlog.testing import capture_logs
@@ -11,10 +12,11 @@ from structlog.testing import capture_logs
 from pravega_wire.commands import NO_VERSION, TableEntry, TableKey
 from segstore.errors import StorageError
 from segstore.model.attributes import AttributeUpdate
-from segstore.tables.maintenance import MAINTAINED_MAX
+from segstore.tables.maintenance import MAINTAINED_MAX, Maintenance
 from segstore.tables.settings import TableSettings
+from segstore.tables.table_segment import TableSegment
 from segstore.tables.table_segments import TableSegments
-from segstore.testing.memory_container import MemoryContainer
+from support.models.memory_container import MemoryContainer
 
 settle = trio.testing.wait_all_tasks_blocked
 SETTINGS = TableSettings(index_count=4, index_seconds=5.0)
@@ -45,7 +47,7 @@ async def put(tables: TableSegments, name: str, count: int = 4) -> None:
 
 
 async def is_indexed(tables: TableSegments, name: str) -> bool:
-    return (await tables._index(tables._table(name))).unindexed_bytes == 0
+    return (await tables._index(tables.find_table(name))).unindexed_bytes == 0
 
 
 async def test_a_table_that_waits_or_fails_keeps_no_other_from_being_maintained(
@@ -94,3 +96,27 @@ async def test_so_many_tables_are_maintained_at_a_time_and_each_by_one_task(
             await trio.sleep(20)
         assert container.step_count == MAINTAINED_MAX
         nursery.cancel_scope.cancel()
+
+
+async def test_a_table_that_becomes_due_while_it_is_maintained_is_maintained_again(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    tables = TableSegments(MemoryContainer(), SETTINGS)
+    await tables.create("t")
+    table = tables.find_table("t")
+    begun: list[float] = []
+
+    async def maintain(due: TableSegment) -> None:
+        begun.append(trio.current_time())
+        if len(begun) == 1:
+            maintenance.ask(due, trio.current_time())
+        await trio.sleep(10)
+
+    maintenance = Maintenance(maintain, retry_seconds=1.0)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(maintenance.run)
+        maintenance.ask(table, trio.current_time())
+        await trio.sleep(30)
+        nursery.cancel_scope.cancel()
+    assert len(begun) == 2
+    assert begun[1] - begun[0] == pytest.approx(10)

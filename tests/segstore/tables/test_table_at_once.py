@@ -15,8 +15,8 @@ from segstore.errors import NoSuchSegmentError, TableKeyMissingError
 from segstore.model.attributes import AttributeId
 from segstore.tables.settings import TableSettings
 from segstore.tables.table_segments import SLICE_COUNT, TableSegments
-from segstore.testing.local_tiers import LocalTiers
-from segstore.testing.memory_container import MemoryContainer
+from support.local_tiers import LocalTiers
+from support.models.memory_container import MemoryContainer
 
 settle = trio.testing.wait_all_tasks_blocked
 
@@ -50,7 +50,7 @@ async def test_an_update_that_finds_room_made_by_somebody_else_goes_on() -> None
     await tables.create("t")
     for key in (b"a", b"b", b"c"):
         await put(tables, key)
-    table = tables._table("t")
+    table = tables.find_table("t")
     index = await table.index()
     assert not index.has_room
     with trio.fail_after(60):
@@ -70,7 +70,7 @@ async def test_a_key_is_found_while_its_bucket_becomes_one_of_several() -> None:
     first = TableSegments(container, TableSettings(), hash_key=one_bucket)
     await first.create("t")
     version = await put(first, b"a")
-    await first._table("t").follow()
+    await first.find_table("t").follow()
     tables = TableSegments(container, TableSettings(), hash_key=one_bucket)
     await tables.info("t")
     found: list[TableEntry] = []
@@ -86,7 +86,7 @@ async def test_a_key_is_found_while_its_bucket_becomes_one_of_several() -> None:
             await settle()
             container.gate = usual
             await put(tables, b"b")
-            await tables._table("t").follow()
+            await tables.find_table("t").follow()
             slow.set()
     assert found == [TableEntry(TableKey(b"a", version), b"v")]
     assert await tables.read("t", [b"a"]) == found
@@ -107,9 +107,9 @@ async def test_a_step_on_a_table_that_is_gone_leaves_its_namesake_known() -> Non
             await tables.delete("t")
             await tables.create("t")
             await put(tables, b"b")
-            namesake = tables._table("t")
+            namesake = tables.find_table("t")
             slow.set()
-    assert tables._table("t") is namesake
+    assert tables.find_table("t") is namesake
 
 
 async def test_an_update_of_many_keys_gives_others_their_turn_and_none_overtakes_it() -> None:
@@ -171,9 +171,9 @@ async def test_a_deletion_that_is_told_of_late_leaves_the_namesake_known() -> No
     await put(tables, b"a")
     await namesake_with(container)
     await put(tables, b"b")
-    namesake = tables._table("t")
+    namesake = tables.find_table("t")
     tables.forget("t")
-    assert tables._table("t") is namesake
+    assert tables.find_table("t") is namesake
     await container.delete_segment("t")
     tables.forget("t")
     assert not tables.index_bytes

@@ -29,7 +29,7 @@ from segstore.tables.layouts import HashKey, backpointer, hash_key
 from segstore.tables.settings import TableSettings
 from segstore.tables.table_segments import TableSegments
 from segstore.tables.updates import CompactionCopy
-from segstore.testing.memory_container import MemoryContainer
+from support.models.memory_container import MemoryContainer
 
 SETTINGS = TableSettings(
     kept_value_bytes_max=8,
@@ -104,7 +104,7 @@ class Table:
         return {found.key.key: found.value for found in page.entries}
 
     async def step(self) -> None:
-        await self.tables._table("t").follow()
+        await self.tables.find_table("t").follow()
 
     async def attributes(self, *ids: AttributeId) -> dict[AttributeId, int]:
         return await self.container.get_attributes("t", ids)
@@ -479,7 +479,7 @@ async def test_damage_that_is_found_at_once_is_told_and_leaves_no_key_pinned() -
     for attempt in (lambda: table.get(b"0003"), lambda: table.put(b"0003", b"", NOT_EXISTS)):
         with pytest.raises(TableDataError):
             await attempt()
-    index = await table.tables._table("t").index()
+    index = await table.tables.find_table("t").index()
     assert not index.known._pins
     await table.put(b"0003", b"mended")
     assert (await table.get(b"0003"))[0] == b"mended"
@@ -533,12 +533,12 @@ async def test_what_depends_on_the_length_overtakes_nothing_and_is_not_overtaken
 async def test_a_copy_that_waits_for_its_keys_keeps_back_no_other_key() -> None:
     """A compaction looks up what it copies: others write meanwhile."""
     table, container = await make_watched()
-    index = await table.tables._table("t").index()
+    index = await table.tables.find_table("t").index()
     container.gate = trio.Event()
     async with trio.open_nursery() as nursery:
         copy = CompactionCopy([StoredEntry(b"0003", b"value 3", 3 * STORED, 3 * STORED, STORED)])
         assert not index.knows(copy.keys)
-        nursery.start_soon(table.tables._table("t").submit, lambda _: copy)
+        nursery.start_soon(table.tables.find_table("t").submit, lambda _: copy)
         await trio.testing.wait_all_tasks_blocked()
         await table.put(b"0004", b"new")
         container.gate.set()

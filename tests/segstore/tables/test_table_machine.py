@@ -28,7 +28,7 @@ from segstore.model.attributes import NULL_ATTRIBUTE_VALUE, AttributeId
 from segstore.tables.layouts import hash_key
 from segstore.tables.settings import TableSettings
 from segstore.tables.table_segments import TableSegments
-from segstore.testing.memory_container import MemoryContainer
+from support.models.memory_container import MemoryContainer
 
 SETTINGS = TableSettings(
     kept_value_bytes_max=10,
@@ -331,7 +331,7 @@ class TableMachine(RuleBasedStateMachine):
     @rule()
     def step(self) -> None:
         """Move the tail into the attributes."""
-        assert self.attempt(self.tables._table("t").follow) is None
+        assert self.attempt(self.tables.find_table("t").follow) is None
 
     @rule()
     def count(self) -> None:

@@ -32,7 +32,7 @@ from segstore.model.attributes import (
 from segstore.tables.entries import ENTRY_BYTES_MAX, HEADER_BYTES, KEY_BYTES_MAX, encode_entry
 from segstore.tables.settings import TableSettings
 from segstore.tables.table_segments import PAGE_COUNT_MAX, TableSegments
-from segstore.testing.memory_container import MemoryContainer
+from support.models.memory_container import MemoryContainer
 
 SETTINGS = TableSettings(kept_value_bytes_max=8, read_bytes=64)
 EAGER = msgspec.structs.replace(SETTINGS, compaction_bytes_min=200, compaction_step_bytes=100)
@@ -948,7 +948,7 @@ async def test_a_table_that_is_opened_is_compacted_without_an_update(
     table = await make_eager()
     for number in range(40):
         await table.put(b"k", b"%d" % number)
-    await table.tables._table("t").follow()
+    await table.tables.find_table("t").follow()
     table.forget_index()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(table.tables.run)
@@ -963,7 +963,7 @@ async def test_an_index_that_was_dropped_after_a_compaction_is_not_kept_in_memor
     table = await make_eager()
     for number in range(40):
         await table.put(b"%d" % number, b"v")
-    segment = table.tables._table("t")
+    segment = table.tables.find_table("t")
     # So it looks at all of the table, and remembers that this was in vain.
     lie = AttributeUpdate(TABLE_TOTAL_ENTRY_COUNT, AttributeUpdateType.REPLACE, 1000)
     await segment.follow()
@@ -985,7 +985,7 @@ async def test_a_table_whose_counters_lie_is_not_compacted_again_and_again(
     keys = [b"%d" % number for number in range(40)]
     for key in keys:
         await table.put(key, key)
-    await table.tables._table("t").follow()
+    await table.tables.find_table("t").follow()
     lie = AttributeUpdate(TABLE_TOTAL_ENTRY_COUNT, AttributeUpdateType.REPLACE, 1000)
     await table.container.update_attributes("t", [lie])
     table.forget_index()

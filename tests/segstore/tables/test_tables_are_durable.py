@@ -19,8 +19,8 @@ from segstore.model.attributes import (
 )
 from segstore.tables.settings import TableSettings
 from segstore.tables.table_segments import TableSegments
-from segstore.testing.chunk_owners import next_owner
 from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLogFactory
+from support.chunk_owners import next_owner
 
 SETTINGS = TableSettings(
     kept_value_bytes_max=16, compaction_bytes_min=2000, compaction_step_bytes=500

@@ -60,7 +60,7 @@ def test_the_batching_delay_grows_with_the_latency_and_falls_with_the_fill(
     assert delay(low, large) <= delay(low, small) <= low
 
 
-def test_the_batching_delay_is_the_articles() -> None:
+def test_the_batching_delay_is_what_recent_writes_left_empty_of_the_recent_latency() -> None:
     figures = {"write_bytes_max": 1000, "seconds_max": 0.05}
     assert batching_seconds(
         recent_latency_seconds=0.02, average_write_bytes=250, **figures

@@ -27,19 +27,26 @@ class Store:
     log: int = 0
     operations: int = 0
     dirty: int = 0
+    reserve: int = 0
 
     def throttle(self, policy: ThrottlePolicy = POLICY) -> Throttle:
         return Throttle(
             policy,
             cache=CacheReading(lambda: self.cache, 80, 90),
             log_bytes=lambda: self.log,
+            reserve_percent=lambda: self.reserve,
             operation_count=lambda: self.operations,
             dirty_count=lambda: self.dirty,
         )
 
 
 stores = st.builds(
-    Store, st.integers(0, 100), st.integers(0, 1200), st.integers(0, 2400), st.integers(0, 4800)
+    Store,
+    st.integers(0, 100),
+    st.integers(0, 1200),
+    st.integers(0, 2400),
+    st.integers(0, 4800),
+    st.integers(0, 110),
 )
 
 
@@ -50,6 +57,7 @@ def test_more_of_anything_never_makes_the_delay_shorter(one: Store, other: Store
         max(one.log, other.log),
         max(one.operations, other.operations),
         max(one.dirty, other.dirty),
+        max(one.reserve, other.reserve),
     )
     longest = max(one.throttle().delay_seconds(0), other.throttle().delay_seconds(0))
     assert both.throttle().delay_seconds(0) == longest
@@ -61,7 +69,7 @@ def test_the_snapshot_says_what_the_delay_is_made_of(store: Store) -> None:
     snapshot = throttle.snapshot()
     assert snapshot.seconds == throttle.delay_seconds(0) == snapshot.strongest.seconds
     values = [gauge.value for gauge in snapshot.gauges]
-    assert values == [store.cache, store.log, store.operations, store.dirty]
+    assert values == [store.cache, store.log, store.reserve, store.operations, store.dirty]
     for gauge in snapshot.gauges[1:]:
         assert (gauge.seconds == inf) == (gauge.value >= gauge.bound)
         assert (gauge.seconds > 0) == (gauge.value > gauge.begins)
@@ -110,3 +118,18 @@ def test_the_batching_delay_follows_recent_writes_when_it_is_configured() -> Non
     assert throttle.batching_seconds() == pytest.approx(0.01)
     assert throttle.snapshot().batching_seconds == throttle.batching_seconds()
     assert not Store().throttle().is_batching
+
+
+def test_of_the_journals_reserve_system_segments_get_more_than_users() -> None:
+    waits = []
+    for reserve in (0, 1, 25, 74, 75):
+        throttle = Store(reserve=reserve).throttle()
+        seconds = throttle.delay_seconds(0)
+        waits.append((0 < seconds < inf, seconds == inf, throttle.system_stops))
+    assert waits == [
+        (False, False, False),
+        (True, False, False),
+        (False, True, False),
+        (False, True, False),
+        (False, True, True),
+    ]

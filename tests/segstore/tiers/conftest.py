@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
-from segstore.testing.s3_servers import (
+from foreign_servers.s3 import (
     CREDENTIALS,
     make_bucket,
     moto_server,

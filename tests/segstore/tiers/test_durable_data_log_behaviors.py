@@ -9,12 +9,11 @@ from typing import TypeVar
 
 import pytest
 import trio
+import trio.testing
 
 from bookkeeper_client.client import open_bookkeeper
-from bookkeeper_client.testing.memory_bookies import LEDGERS_ROOT, open_memory_bookies
 from segstore.errors import DataLogError
 from segstore.runtime.reactor import current_reactor
-from segstore.testing.simulated_disk import SimulatedDisk
 from segstore.tiers.api import (
     LOG_ENTRY_BYTES_MAX,
     Buffer,
@@ -29,6 +28,8 @@ from segstore.tiers.bookkeeper.transports import make_opener
 from segstore.tiers.journal import JournalSettings, open_journal
 from segstore.tiers.journal.runner import InlineRunner
 from segstore.tiers.memory import MemoryDataLogFactory
+from support.models.memory_bookies import LEDGERS_ROOT, open_memory_bookies
+from support.simulated.simulated_disk import SimulatedDisk
 
 T = TypeVar("T")
 OpenFactory = Callable[[], AbstractAsyncContextManager[DurableDataLogFactory]]
@@ -363,3 +364,15 @@ async def test_a_recovery_reads_digests_or_entries_and_parts_of_them_later(
         with pytest.raises(DataLogError):
             await log.read_entry(LogAddress(positions[0] - 1))
         await log.aclose()
+
+
+async def test_a_crash_drops_what_was_not_acknowledged() -> None:
+    factory = MemoryDataLogFactory()
+    log = await factory.open_log(1)
+    await append(log, b"acknowledged")
+    answers: list[DataLogError | None] = []
+    log.append_nowait([b"queued"], answers.append)
+    factory.drop_unacknowledged()
+    await trio.testing.wait_all_tasks_blocked()
+    assert answers == []
+    assert [data for _, data in await read_all(await factory.open_log(1))] == [b"acknowledged"]

@@ -14,13 +14,14 @@ from segstore.cache.manager import CacheManager
 from segstore.container import Container, open_container
 from segstore.errors import StorageError
 from segstore.inactive.eviction import BACKLOG_MAX
-from segstore.testing.chunk_owners import next_owner
-from segstore.tiers.api import Buffer
-from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLogFactory
+from segstore.tiers.api import Buffer, LogAddress
+from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLog, MemoryDataLogFactory
 from segstore.writer.flush_policy import DEFAULT_FLUSH_POLICY as POLICY
 from segstore.writer.flush_policy import FlushPolicy
 from segstore.writer.flush_timing import FlushTiming
 from segstore.writer.segment_aggregator import SegmentAggregator
+from segstore.writer.storage_writer import StorageWriter
+from support.chunk_owners import next_owner
 
 MIB = 1024 * 1024
 MANY = POLICY.few_segments + 44
@@ -104,6 +105,47 @@ def test_new_segments_do_not_owe_so_much_that_none_leaves_memory(rate: int) -> N
     owed = max(count for count in range(1, 50_000) if count <= rate * timing.seconds(count))
     assert rate * POLICY.flush_seconds < BACKLOG_MAX
     assert owed < BACKLOG_MAX
+
+
+@pytest.mark.parametrize("kind", ["merge", "truncate", "delete"])
+async def test_a_merge_a_truncation_or_a_deletion_makes_its_segment_due_at_once(
+    autojump_clock: trio.testing.MockClock, kind: str
+) -> None:
+    storage = next_owner(NotingChunkStorage())
+    manager = CacheManager(StreamingCache(64 * MIB))
+    async with open_container(0, MemoryDataLogFactory(), storage, manager) as container:
+        await create(container, NAMES[:2])
+        await append(container, NAMES[:2], 1000)
+        if kind == "merge":
+            await container.merge_segment(NAMES[0], NAMES[1])
+        elif kind == "truncate":
+            await container.truncate_segment(NAMES[0], offset=500)
+        else:
+            await container.delete_segment(NAMES[0])
+        await trio.sleep(POLICY.flush_seconds - 1)
+        if kind == "delete":
+            stored_names = {each.partition(".S-")[0] for each in await storage.segment_names()}
+            assert NAMES[0] not in stored_names
+            assert len(container.parts.metadata.segments) == 1
+        else:
+            assert stored(container, NAMES[:1]) == {container.segment_info(NAMES[0]).length}
+
+
+async def test_many_bytes_of_a_segment_are_due_at_once_and_few_after_a_while(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    storage = next_owner(NotingChunkStorage())
+    manager = CacheManager(StreamingCache(64 * MIB))
+    async with open_container(0, MemoryDataLogFactory(), storage, manager) as container:
+        await create(container, NAMES[:2])
+        await container.append(NAMES[0], b"x")
+        for _ in range(5):
+            await container.append(NAMES[1], bytes(MIB))
+        await trio.sleep(POLICY.flush_seconds - 1)
+        assert container.segment_info(NAMES[1]).storage_length >= POLICY.flush_bytes
+        assert container.segment_info(NAMES[0]).storage_length == 0
+        await trio.sleep(3)
+        assert container.segment_info(NAMES[0]).storage_length == 1
 
 
 async def test_short_flushes_of_many_segments_wait_for_more_bytes_and_long_ones_do_not(
@@ -238,3 +280,40 @@ async def test_a_log_that_many_segments_hold_is_let_go_while_all_of_them_owe_som
             await trio.sleep(1.0)
             most = max(most, container.parts.log.held_bytes)
         assert most < 5 * policy.held_bytes_max
+
+
+async def test_a_log_whose_files_are_longer_than_the_limit_gets_no_checkpoint_after_the_other(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    """A container wrote them without a pause, also when nothing else was written."""
+    policy = FlushPolicy(held_bytes_max=2 * MIB)
+    checkpoints: list[int] = []
+    add_checkpoint = StorageWriter.add_checkpoint
+
+    def noted(self: StorageWriter, sequence_number: int, address: LogAddress) -> None:
+        checkpoints.append(sequence_number)
+        add_checkpoint(self, sequence_number, address)
+
+    monkeypatch.setattr(StorageWriter, "add_checkpoint", noted)
+    held_bytes = policy.held_bytes_max + 1
+    monkeypatch.setattr(MemoryDataLog, "held_bytes", property(lambda _: held_bytes))
+    async with open_container(
+        0,
+        MemoryDataLogFactory(),
+        next_owner(NotingChunkStorage()),
+        CacheManager(StreamingCache(64 * MIB)),
+        flush_policy=policy,
+    ) as container:
+        await create(container, NAMES[:1])
+        await trio.sleep(10 * policy.checkpoint_seconds)
+        checkpoints.clear()
+        await trio.sleep(10 * policy.checkpoint_seconds)
+        assert not checkpoints
+        # Other logs have filled the file in which the last checkpoint lies: it is held by that.
+        held_bytes += MIB
+        await trio.sleep(10 * policy.checkpoint_seconds)
+        assert len(checkpoints) == 1
+        for _ in range(250):
+            await append(container, NAMES[:1], 100)
+            await trio.sleep(policy.checkpoint_seconds / 25)
+        assert 4 <= len(checkpoints) <= 13

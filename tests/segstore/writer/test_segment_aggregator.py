@@ -12,11 +12,12 @@ from _fast.cache.streaming_cache import StreamingCache
 from segstore.cache.manager import CacheManager
 from segstore.container import Container, open_container
 from segstore.errors import ContainerOfflineError, StorageError
-from segstore.testing.chunk_owners import next_owner
-from segstore.testing.faulty_chunks import Fault, FaultyChunkStorage
+from segstore.model.attributes import ROLLOVER_SIZE
 from segstore.tiers.api import Buffer
 from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLogFactory
 from segstore.writer.flush_policy import DEFAULT_FLUSH_POLICY as POLICY
+from support.chunk_owners import next_owner
+from support.faults.faulty_chunks import Fault, FaultyChunkStorage
 
 MIB = 1024 * 1024
 
@@ -181,6 +182,36 @@ async def merge_short_sources(container: Container) -> bytes:
             expected += source.encode()
         await container.merge_segment(TARGET, source)
     return expected
+
+
+async def test_long_data_go_in_writes_of_the_maximum_length() -> None:
+    chunks = CountedChunkStorage()
+    manager = CacheManager(StreamingCache(32 * MIB))
+    async with open_container(0, MemoryDataLogFactory(), next_owner(chunks), manager) as container:
+        await container.create_segment(TARGET)
+        for _ in range(10):
+            container.append_nowait(TARGET, bytes(MIB), on_complete=lambda error, length: None)
+        await container.wait_in_flight(TARGET)
+        await container.flush()
+        longest = POLICY.write_bytes_max
+        assert [length for _, length in chunks.written] == [longest, longest, 2 * MIB]
+
+
+async def test_a_segments_rollover_size_is_that_of_its_chunks() -> None:
+    chunks = CountedChunkStorage()
+    manager = CacheManager(StreamingCache(8 * MIB))
+    storage = next_owner(chunks)
+    async with open_container(0, MemoryDataLogFactory(), storage, manager) as container:
+        await container.create_segment(TARGET, attributes={ROLLOVER_SIZE: 10_000})
+        await container.append(TARGET, bytes(100_000))
+        await container.flush()
+        stored_name = container.parts.metadata.by_name[TARGET].storage_name
+        starts = [chunk.start for chunk in await storage.chunks_of(stored_name)]
+        assert starts == list(range(0, 100_000, 10_000))
+        await container.truncate_segment(TARGET, offset=54_321)
+        await container.flush()
+        starts = [chunk.start for chunk in await storage.chunks_of(stored_name)]
+        assert starts == list(range(50_000, 100_000, 10_000))
 
 
 async def test_short_segments_that_are_merged_soon_get_no_chunks_and_one_write(

@@ -12,12 +12,12 @@ from structlog.testing import capture_logs
 from _fast.cache.streaming_cache import StreamingCache
 from segstore.cache.manager import CacheManager
 from segstore.container import Container, open_container
-from segstore.errors import InvalidChunkOffsetError, StorageError
+from segstore.errors import InvalidChunkOffsetError, StorageError, StorageFullError
 from segstore.model.attributes import AttributeUpdate, AttributeUpdateType
-from segstore.testing.chunk_owners import next_owner
 from segstore.tiers.api import Buffer, LogAddress
 from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLog, MemoryDataLogFactory
 from segstore.writer.flush_policy import DEFAULT_FLUSH_POLICY as POLICY
+from support.chunk_owners import next_owner
 
 MIB = 1024 * 1024
 NAMES = [f"scope/stream/{number}.#epoch.0" for number in range(20)]
@@ -114,6 +114,29 @@ async def test_a_segment_that_tier_2_takes_again_lets_the_log_go(
         container.parts.processor.request_checkpoint()
         await trio.sleep(2 * POLICY.flush_seconds)
         assert container.parts.log.bytes_since_truncation < held
+
+
+async def test_a_full_tier_2_is_told_as_a_reason_of_delays_until_it_has_room(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    chunks = RefusingChunkStorage(NAMES[0])
+    chunks.error = StorageFullError("cannot write", "the disk of /data/storage is full")
+    manager = CacheManager(StreamingCache(8 * MIB))
+    async with open_container(0, MemoryDataLogFactory(), next_owner(chunks), manager) as container:
+        await container.create_segment(NAMES[0])
+        await container.append(NAMES[0], b"refused")
+        assert container.delay_reasons() == []
+        await trio.sleep(2 * POLICY.flush_seconds)
+        assert container.delay_reasons() == ["the disk of /data/storage is full"]
+        # Another error is a reason only while it holds writers back.
+        chunks.error = StorageError("not reached")
+        await trio.sleep(2 * POLICY.pause_seconds_max)
+        assert str(container.parts.writer.failure) == "not reached"
+        assert container.delay_reasons() == []
+        chunks.refused.clear()
+        await trio.sleep(2 * POLICY.pause_seconds_max)
+        assert container.parts.writer.failure is None
+        assert stored(container, NAMES[0]) == 7
 
 
 async def test_a_segment_whose_chunks_are_strange_asks_for_a_recovery_although_others_are_fine(

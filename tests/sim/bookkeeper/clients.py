@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bookkeeper.cluster import FakeBookie, FakeMetadataStore, Network, OnAnswer, Schedule
-from bookkeeper_client.effects import (
+from bookkeeper_client.metadata import LedgerMetadata
+from bookkeeper_client.state_machines.effects import (
     Closed,
     Confirmed,
     Failed,
@@ -18,12 +19,11 @@ from bookkeeper_client.effects import (
     SendRead,
     StoreMetadata,
 )
-from bookkeeper_client.entry_format import EntryFormat
-from bookkeeper_client.metadata import LedgerMetadata
-from bookkeeper_client.protocol import Code
-from bookkeeper_client.reading import EntryRead
-from bookkeeper_client.recovery import LedgerRecovery
-from bookkeeper_client.writing import LedgerWriter
+from bookkeeper_client.state_machines.reading import EntryRead
+from bookkeeper_client.state_machines.recovery import LedgerRecovery
+from bookkeeper_client.state_machines.writing import LedgerWriter
+from bookkeeper_client.wire.entry_format import EntryFormat
+from bookkeeper_client.wire.protocol import Code
 
 LOOK_SECONDS = 0.3
 """Interval, in seconds, at which a client looks for bookies while it wants some."""

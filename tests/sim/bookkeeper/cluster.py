@@ -15,7 +15,7 @@ from collections.abc import Callable
 from random import Random
 
 from bookkeeper_client.metadata import LedgerMetadata, State
-from bookkeeper_client.protocol import LAST_ENTRY, Code
+from bookkeeper_client.wire.protocol import LAST_ENTRY, Code
 
 SYNC_SECONDS = 0.002
 ANSWER_SECONDS_MAX = 0.5
@@ -56,7 +56,12 @@ class Schedule:
 
 
 class FakeBookie:
-    """The state of one ledger on one bookie. Fences are kept at once, entries when synced."""
+    """The state of one ledger on one bookie. Fences are kept at once, entries when synced.
+
+    Reads find entries that are not synced yet: a real bookie stores an entry in memory before it
+    writes the entry to its journal. A fencing read therefore finds each entry that the bookie
+    accepted before the fence.
+    """
 
     def __init__(self, name: str, schedule: Schedule) -> None:
         self.name = name
@@ -114,9 +119,10 @@ class FakeBookie:
     def read(self, entry_id: int, *, is_fencing: bool, answer: OnAnswer) -> None:
         """Fence if asked to, then look."""
         self.is_fenced = self.is_fenced or is_fencing
+        found = self.entries | self._unsynced
         if entry_id == LAST_ENTRY:
-            entry_id = max(self.entries, default=LAST_ENTRY)
-        data = self.entries.get(entry_id)
+            entry_id = max(found, default=LAST_ENTRY)
+        data = found.get(entry_id)
         answer(*((Code.NO_ENTRY, b"") if data is None else (Code.OK, data)))
 
 

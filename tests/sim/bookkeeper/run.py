@@ -19,10 +19,10 @@ from bookkeeper.cluster import (
     Network,
     Schedule,
 )
-from bookkeeper_client.entry_format import DigestType, EntryFormat
 from bookkeeper_client.errors import BookKeeperError
 from bookkeeper_client.metadata import LedgerMetadata, Segment, State
 from bookkeeper_client.quorums import Quorums
+from bookkeeper_client.wire.entry_format import DigestType, EntryFormat
 
 QUORUMS = [(3, 3, 2), (3, 3, 2), (3, 2, 2), (3, 3, 3), (2, 2, 1), (1, 1, 1), (5, 3, 2), (4, 3, 2)]
 TROUBLED_SECONDS = 6.0

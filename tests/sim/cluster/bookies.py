@@ -18,10 +18,10 @@ from bookkeeper.cluster import FakeBookie
 from simulation.network import NetworkStream
 
 from bookkeeper_client.metadata import ledger_path
-from bookkeeper_client.protocol import MASTER_KEY_BYTES, Code, Flag, Operation
+from bookkeeper_client.wire.protocol import MASTER_KEY_BYTES, Code, Flag, Operation
 from cluster.links import Wires
+from support.models.memory_server import MemorySession, MemoryZooKeeper
 from zookeeper_client.api import NodeExistsError, NoNodeError
-from zookeeper_client.testing.memory_server import MemorySession, MemoryZooKeeper
 
 PORT = 3181
 COLLECT_SECONDS = 3.0

@@ -1,8 +1,8 @@
 """Checks the rules that a cluster keeps at every moment, from outside of all its processes.
 
 Owns: ``Checks``, which is told of each log that is opened, each entry that is acknowledged, each
-chunk that is deleted, and each change in ZooKeeper; ``WatchedLogs``, ``WatchedSegments`` and
-``WatchedChunks``, which tell it.
+chunk that is deleted, each answer of an owner, and each change in ZooKeeper; ``WatchedLogs``,
+``WatchedToken``, ``WatchedSegments`` and ``WatchedChunks``, which tell it.
 
 1. An entry is acknowledged when an ack quorum of bookies has it, and not before.
 2. Whoever opens a log has all entries behind its truncation that were acknowledged to the owners
@@ -10,13 +10,16 @@ chunk that is deleted, and each change in ZooKeeper; ``WatchedLogs``, ``WatchedS
 3. The map is written by who leads, gives each container to one host, and moves as few as it can.
 4. A host registers in a session in which it has looked at the map.
 5. Nobody deletes a chunk that the container's owner needs: who opened the log last.
+6. Once an owner may answer, no earlier owner sends an answer that it only knows since then.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
+
+import trio
 
 from bookkeeper_client.metadata import decode_metadata, ledger_path
 from cluster.bookies import SimulatedBookie
@@ -25,7 +28,8 @@ from cluster.zookeeper import Request, Session, SimulatedZooKeeper
 from pravega_cluster.nodes import ClusterPaths
 from pravega_cluster.records import ContainerMap, Host, decode_map
 from segstore.chunks.chunked import ChunkedSegmentStorage
-from segstore.tiers.api import Buffer, LogAddress, OnDurable
+from segstore.ownership.token import OwnerToken
+from segstore.tiers.api import Buffer, LogAddress, OnDurable, OwnerProof
 from segstore.tiers.bookkeeper import BookKeeperLogFactory
 from segstore.tiers.bookkeeper.data_log import BookKeeperDataLog
 from segstore.tiers.bookkeeper.log_metadata import ENTRIES_MAX, ENTRY_BITS
@@ -69,6 +73,8 @@ class Checks:
         self._ack_quorums: dict[int, int] = {}
         self._segments: dict[int, ChunkedSegmentStorage] = {}
         """The segments of the latest owner, by container."""
+        self._alone: dict[int, tuple[int, float]] = {}
+        """The epoch of the latest owner that may answer, and since when, by container."""
 
     def violate(self, what: str) -> None:
         """Tell that something does not hold."""
@@ -136,6 +142,24 @@ class Checks:
             for container, log in sorted(self._latest.items())
             if log._ledger.quorums.ensemble < bookie_count
         ]
+
+    # ---- Answers ---------------------------------------------------------------------------------
+
+    def note_alone(self, container: int, epoch: int) -> None:
+        """Note that an owner may answer from now on."""
+        latest = self._alone.get(container)
+        if latest is None or latest[0] < epoch:
+            self._alone[container] = epoch, trio.current_time()
+
+    def note_answer(self, container: int, epoch: int, known_at: float) -> None:
+        """Check an answer that an owner sends now, and has known since ``known_at``."""
+        self._counts["answer"] += 1
+        latest, since = self._alone.get(container, (0, 0.0))
+        if latest > epoch and since <= known_at:
+            self.violate(
+                f"container {container} is answered for under epoch {epoch},"
+                f" {known_at - since:.3f} s after the owner with epoch {latest} may answer"
+            )
 
     # ---- Tier 2 ----------------------------------------------------------------------------------
 
@@ -206,6 +230,7 @@ class WatchedLogs(BookKeeperLogFactory):
         log = await super().open_log(container_id)
         process, checks = current_process(), self._checks
         assert process is not None
+        log.watched_container = container_id
         log.opened_sequence = log._sequence
         log.found_ledgers = dict(log._earlier)
         append = log.append_nowait
@@ -234,6 +259,45 @@ class WatchedLogs(BookKeeperLogFactory):
         if not process.is_dead:
             checks.note_opened(container_id, log)
         return log
+
+
+class WatchedToken(OwnerToken):
+    """An owner's token that reports what is answered with it."""
+
+    def __init__(self, checks: Checks) -> None:
+        super().__init__()
+        self._checks = checks
+        self._process = current_process()
+        self._container = -1
+
+    def open(self, epoch: int, proof: OwnerProof | None) -> None:
+        """See ``OwnerToken``."""
+        super().open(epoch, proof)
+        assert isinstance(proof, BookKeeperDataLog)
+        self._container = proof.watched_container
+
+    async def wait_alone(self) -> None:
+        """See ``OwnerToken``."""
+        await super().wait_alone()
+        self._checks.note_alone(self._container, self.epoch)
+
+    @property
+    def may_answer(self) -> bool:
+        """See ``OwnerToken``."""
+        may = super().may_answer
+        if may:
+            self._note_answer(trio.current_time())
+        return may
+
+    async def confirm(self, append: Callable[[], Awaitable[None]]) -> None:
+        """See ``OwnerToken``."""
+        known_at = trio.current_time()
+        await super().confirm(append)
+        self._note_answer(known_at)
+
+    def _note_answer(self, known_at: float) -> None:
+        if self._process is None or not self._process.is_dead:
+            self._checks.note_answer(self._container, self.epoch, known_at)
 
 
 class WatchedSegments(ChunkedSegmentStorage):

@@ -19,16 +19,17 @@ from random import Random
 
 import trio
 from simulation.network import SimulatedListener
+from wall_clocks import WallClock
 
 from bookkeeper_client.client import BookKeeperSettings
-from bookkeeper_client.connections import ConnectionLimits
+from bookkeeper_client.connections.connections import ConnectionLimits
 from cluster.links import Weather, Wires
 from cluster.processes import Process
 from cluster.zookeeper import SimulatedZooKeeper, open_simulated_session
 from pravega_cluster.records import Host
-from pravega_controller.cluster_membership import run_membership
+from pravega_controller.background.cluster_membership import run_membership
 from pravega_controller.config import ControllerConfig
-from pravega_controller.placement import MapPlacement
+from pravega_controller.store_client.placement import MapPlacement
 from segstore.network.server import ConnectionServer, _accept
 from segstore.process.cluster_assembly import Surroundings, open_cluster_containers
 from segstore.process.config import (
@@ -41,8 +42,8 @@ from segstore.process.config import (
 from segstore.process.membership import Membership
 from segstore.process.registry import ContainerRegistry, OpenContainer
 from segstore.runtime.lasting_nursery import open_lasting_nursery
-from segstore.testing.faulty_chunks import Fault, FaultyChunkStorage
 from segstore.tiers.memory import MemoryChunkStorage
+from support.faults.faulty_chunks import Fault, FaultyChunkStorage
 from zookeeper_client.api import ZooKeeper
 
 CLUSTER = "simulated"
@@ -77,10 +78,8 @@ class World:
     held_bytes_max: int
     counts: Counter[str]
     note: Callable[[str], None]
-
-    def now_ms(self) -> int:
-        """Return milliseconds since some year."""
-        return 1_000_000 + int(trio.current_time() * 1000)
+    clocks: Random
+    """Draws what happens to wall clocks, and nothing else."""
 
 
 class Place:
@@ -89,9 +88,14 @@ class Place:
     def __init__(self, name: str, world: World) -> None:
         self.name = name
         self.world = world
+        self.clock = WallClock(Random(world.clocks.getrandbits(64)), self._note_clock)
         self.process: Process | None = None
         self.starts_again = False
         """True if another process is started soon, because the last one could not begin."""
+
+    def _note_clock(self, what: str) -> None:
+        self.world.counts["wall clock set"] += 1
+        self.world.note(f"{self.name}: {what}")
 
     @property
     def is_up(self) -> bool:
@@ -182,7 +186,7 @@ class StorePlace(Place):
             ),
         )
         surroundings = Surroundings(
-            now_ms=world.now_ms,
+            now_ms=self.clock.now_ms,
             random=Random(world.random.getrandbits(64)),
             open_stream=partial(world.wires.open_stream, self.name),
             bookkeeper=BOOKKEEPER,
@@ -221,7 +225,7 @@ class StorePlace(Place):
         server = ConnectionServer(
             registry,
             config.bounded_connections(1000),
-            now_ms=world.now_ms,
+            now_ms=self.clock.now_ms,
             random_bytes=world.random.randbytes,
         )
         listener = SimulatedListener(lambda: 0)

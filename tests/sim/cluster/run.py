@@ -27,7 +27,14 @@ from simulation.logs import logs_kept
 from simulation.scheduler import Trace, run_seeded
 
 from cluster.bookies import SimulatedBookie
-from cluster.checks import Checks, ViolationError, WatchedChunks, WatchedLogs, WatchedSegments
+from cluster.checks import (
+    Checks,
+    ViolationError,
+    WatchedChunks,
+    WatchedLogs,
+    WatchedSegments,
+    WatchedToken,
+)
 from cluster.links import Weather, Wires
 from cluster.members import (
     CLUSTER,
@@ -162,6 +169,7 @@ class Simulation:
             held_bytes_max=random.choice([8, 64, 1024]) * KIB,
             counts=self.counts,
             note=self.note,
+            clocks=Random(f"wall clocks of {self.seed}"),
         )
         await self._lay_out(zookeeper)
         self._bookies = [
@@ -202,6 +210,7 @@ class Simulation:
         with (
             patch.object(cluster_assembly, "BookKeeperLogFactory", partial(WatchedLogs, checks)),
             patch.object(container_opening, "ChunkedSegmentStorage", watched),
+            patch.object(container_opening, "OwnerToken", partial(WatchedToken, checks)),
         ):
             await self._live()
 
@@ -277,7 +286,6 @@ class Simulation:
             [(place.name, STORE_PORT) for place in self._stores],
             writer_id=stream.encode().rjust(16),
             open_stream=partial(self._world.wires.open_stream, "clients"),
-            may_be_behind=True,
             batch=self.random.choice([1, 4]),
             batch_seconds=self.random.choice([0.05, 0.3]),
         )
@@ -515,7 +523,9 @@ class Simulation:
             registry, wanted = place.registry, self._checks.map.get(place.host, frozenset())
             if registry.hosted_numbers() != wanted:
                 return f"{place.name} hosts {registry.hosted_numbers()}, not {wanted}"
-            if waiting := {n for n in wanted if not registry.hosted(n).is_online}:
+            # One that was released, and is wanted back, stops before it starts again.
+            serving = {n for n in registry.numbers() if registry.hosted(n).is_online}
+            if waiting := wanted - serving:
                 return f"{place.name} does not serve {waiting}: {registry.statuses()}"
         return ""
 

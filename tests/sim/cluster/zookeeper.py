@@ -27,9 +27,9 @@ from kazoo.protocol.states import KazooState
 
 from cluster.links import Link
 from cluster.processes import Process
+from support.models.memory_server import MemorySession, MemoryZooKeeper
 from zookeeper_client import api
 from zookeeper_client.kazoo_session import KazooSession
-from zookeeper_client.testing.memory_server import MemorySession, MemoryZooKeeper
 
 TICK_SECONDS = 0.2
 LATE_SECONDS_MAX = 2.0

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import trio
 
-from controllers.ledger import Ledger, Told
+from controllers.ledger import Ledger, Told, ViolationError
 from controllers.network import Link
 from pravega_controller.controller import Controller
 from pravega_controller.errors import (
@@ -19,15 +19,16 @@ from pravega_controller.errors import (
     InvalidRequestError,
     NotFoundError,
     ScalePreconditionError,
+    StepRefusedError,
     StoreAnswerError,
     StoreUnavailableError,
     StreamNotFoundError,
     VersionConflictError,
 )
-from pravega_controller.streams import fixed_configuration
+from pravega_controller.rules.streams import fixed_configuration
+from pravega_controller.rules.transactions import TransactionState, segment_name
 from pravega_controller.testing.memory_segment_store import MemorySegmentStore
-from pravega_controller.transaction_operations import PingAnswer
-from pravega_controller.transactions import TransactionState, segment_name
+from pravega_controller.transactions.operations import PingAnswer
 
 LEASE_MS = 20_000
 CALL_SECONDS_MAX = 40.0
@@ -129,7 +130,10 @@ class TransactionWriter(Client):
     async def _transact(self) -> None:
         ledger, stream = self.ledger, self.stream
         asked = trio.current_time()
-        begun = await self.ask(lambda c: c.transactions.begin("s", stream, lease_ms=LEASE_MS))
+        try:
+            begun = await self.ask(lambda c: c.transactions.begin("s", stream, lease_ms=LEASE_MS))
+        except StepRefusedError:
+            return
         identifier = begun.identifier
         told = Told(stream, begun.segments, trio.current_time() + LEASE_MS / 1000 - 1e-3)
         # What passed while the answer was under way does not count for the client.
@@ -223,7 +227,32 @@ class Truncator(Client):
         for _ in range(count):
             await self.pause(20)
             active = await self.ask(lambda c: c.streams.active_segments("s", "a"))
-            await self._truncate({segment.segment_id: 0 for segment in active})
+            cut = {segment.segment_id: 0 for segment in active}
+            await self._refuse(self._break(cut))
+            await self._truncate(cut)
+
+    def _break(self, cut: dict[int, int]) -> dict[int, int]:
+        """Return something that is no cut of the stream, whatever happens meanwhile."""
+        one = self.random.choice(sorted(cut))
+        match self.random.randrange(4):
+            case 0:
+                return cut | {one: -7}
+            case 1:
+                return cut | {one: 2**62}
+            case 2:
+                return cut | {(1 << 50) + 1: 0}
+            case _:
+                return {each: offset for each, offset in cut.items() if each != one}
+
+    async def _refuse(self, broken: dict[int, int]) -> None:
+        """Check that a truncation at no cut is refused, and leaves a head that readers can use."""
+        try:
+            await self.ask(lambda c: c.streams.truncate("s", "a", broken))
+        except InvalidRequestError:
+            head = await self.ask(lambda c: c.streams.head("s", "a"))
+            assert min(head.values()) >= 0, head
+            return
+        raise AssertionError(f"truncated at {broken}")
 
     async def _truncate(self, cut: dict[int, int]) -> None:
         try:
@@ -240,14 +269,20 @@ class Lifecycle(Client):
         """Do it so often."""
         for _ in range(count):
             await self.pause(5)
-            await self.ask(lambda c: c.streams.create("s", "b", fixed_configuration(1)))
+            try:
+                await self.ask(lambda c: c.streams.create("s", "b", fixed_configuration(1)))
+            except StepRefusedError:
+                if await self.ask(lambda c: c.streams.exists("s", "b")):
+                    raise ViolationError("a stream that could not be made is there") from None
+                continue
             segments = await self.ask(lambda c: c.streams.active_segments("s", "b"))
             self.ledger.tell_new("b", segments)
             begun = [await self._begin() for _ in range(self.random.randrange(3))]
             await self.pause(LONG_SECONDS if self.random.random() < 0.3 else 2)
             self.ledger.check_that_stream_is_whole(self.store, "b", segments)
             for told in begun:
-                told.is_abort_asked = True
+                if told is not None:
+                    told.is_abort_asked = True
             try:
                 await self.ask(lambda c: c.streams.seal("s", "b"))
                 await self.pause(2)
@@ -256,9 +291,12 @@ class Lifecycle(Client):
                 # A request that is repeated meets the stream as the first one left it.
                 continue
 
-    async def _begin(self) -> Told:
+    async def _begin(self) -> Told | None:
         asked = trio.current_time()
-        begun = await self.ask(lambda c: c.transactions.begin("s", "b", lease_ms=LEASE_MS))
+        try:
+            begun = await self.ask(lambda c: c.transactions.begin("s", "b", lease_ms=LEASE_MS))
+        except StepRefusedError:
+            return None
         told = Told("b", begun.segments, asked + LEASE_MS / 1000 - 1e-3)
         self.ledger.transactions[begun.identifier] = told
         if self.random.random() < 0.5:

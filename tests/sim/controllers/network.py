@@ -1,6 +1,7 @@
 """The way between controllers and the segment store: slow, out of order, and broken at any moment.
 
-Owns: ``Link``, all connections of one controller, and what happens to its requests.
+Owns: ``Link``, all connections of one controller, and what happens to its requests; ``Refusals``,
+the requests that the segment store refuses for good.
 
 Invariants:
 1. A request that was sent is carried out at most once, maybe later: also long after its controller
@@ -14,14 +15,17 @@ Invariants:
 from __future__ import annotations
 
 import contextlib
+import zlib
 from collections.abc import Callable
 from random import Random
 
 import trio
 import trio.testing
 
+from pravega_controller.metadata.records import GONE, StreamRecord, decode
 from pravega_controller.testing.memory_segment_store import MemorySegmentStore
 from pravega_wire import commands as wire
+from pravega_wire import names
 from pravega_wire.connection import Connection, Role
 
 DELAY_SECONDS = 0.004
@@ -43,6 +47,44 @@ class Rates:
     def calm_down(self) -> None:
         """Stop all faults."""
         self.lost_replies = self.late_requests = 0.0
+
+
+class Refusals:
+    """The segments that the store will never make: some of those that a run asks for.
+
+    Segments of a roll are made: the commits that need it were promised, and are never given up.
+    """
+
+    def __init__(
+        self, store: MemorySegmentStore, random: Random, note: Callable[[str], None]
+    ) -> None:
+        self._store = store
+        self._note = note
+        self._salt = random.getrandbits(32)
+        self._rate = random.choice([0.0, 0.1, 0.3])
+        store.refuses = self.refuses
+
+    def refuses(self, segment: str) -> bool:
+        """Return whether requests about a segment of the clients' streams are refused."""
+        if not segment.startswith(("s/a/", "s/b/", "s/_MARKb/")) or segment in self._store.segments:
+            return False
+        if segment in ("s/a/0.#epoch.0", "s/a/1.#epoch.0") or self._is_rolled(segment):
+            return False
+        if zlib.crc32(segment.encode(), self._salt) >= self._rate * 2**32:
+            return False
+        self._note(f"refuse {segment}")
+        return True
+
+    def _is_rolled(self, segment: str) -> bool:
+        """Return whether transactions of an earlier epoch are being merged into the stream."""
+        if names.is_transaction_segment(segment):
+            return False
+        return any(
+            key.endswith(b"/state") and value != GONE and decode(value, StreamRecord).rolling
+            for table, content in self._store.tables.items()
+            if "/histories-" in table
+            for key, (value, _) in content.entries.items()
+        )
 
 
 class Link:
@@ -143,6 +185,9 @@ class Link:
                     assert isinstance(command, wire.Request)
                     if isinstance(command, wire.Hello):
                         await stream.send_all(connection.send(wire.HELLO))
+                    elif isinstance(command, wire.AskDelays):
+                        told = wire.DelaysTold(command.request_id, ())
+                        await stream.send_all(connection.send(told))
                     else:
                         self._nursery.start_soon(answer, command)
         break_off()

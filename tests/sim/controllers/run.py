@@ -16,23 +16,29 @@ from typing import Any, Final
 import trio
 from simulation.logs import logs_kept
 from simulation.scheduler import Trace, run_seeded
+from wall_clocks import WallClock
 
 from controllers.clients import Client, Lifecycle, Scaler, Side, TransactionWriter, Truncator
 from controllers.ledger import DELETED_STREAMS, Ledger, ViolationError, WatchedStore
-from controllers.network import Link, Rates
+from controllers.network import Link, Rates, Refusals
+from controllers.retained import RETENTION_PERIOD_SECONDS, RetainedStream
+from pravega_controller.clocks import SteadyClock
 from pravega_controller.config import ControllerConfig
 from pravega_controller.controller import Controller, Environment, open_controller
 from pravega_controller.errors import ControllerError
-from pravega_controller.stream_cuts import END_OFFSET, cut_at
-from pravega_controller.streams import fixed_configuration
-from pravega_controller.transactions import TransactionState
+from pravega_controller.rules.stream_cuts import END_OFFSET, cut_at
+from pravega_controller.rules.streams import fixed_configuration
+from pravega_controller.rules.transactions import TransactionState
 from pravega_wire import names
 
 RUN_SECONDS_MAX = 3_000.0
 STEPS_MAX = 600_000
-CALM_SECONDS = 150.0
-"""Longer than any lease, and than it takes until a dead controller's late requests are found."""
+CALM_SECONDS = 220.0
+"""Longer than any lease, and than it takes until work whose caller has left is finished (two rounds
+of 60 s), and the late requests of work that is given up then are found (another 60 s)."""
 CUT_SECONDS = (0.5, 15.0)
+RETENTION_SHARE = 0.4
+"""Part of the runs in which retention truncates a stream."""
 LOG_LINES_MAX = 60
 DEFECTS: Final = frozenset(
     {"workflow cannot be finished", "no code finishes this kind of workflow"}
@@ -68,6 +74,11 @@ class Simulation:
         self.seconds = 0.0
         self._scope: trio.CancelScope | None = None
         self._sides: list[Side] = []
+        clocks = Random(f"wall clocks of {seed}")
+        self._retains = clocks.random() < RETENTION_SHARE
+        self._clocks = {
+            port: WallClock(Random(clocks.getrandbits(64)), self.note) for port in (1, 2)
+        }
 
     def note(self, what: str) -> None:
         """Tell what went wrong, or was done."""
@@ -117,18 +128,28 @@ class Simulation:
             ]
             for side in self._sides:
                 nursery.start_soon(self._live, side)
+            Refusals(store, random, self.note)
             client = Client(self._sides, store, self.ledger, random)
             await client.ask(lambda c: c.scopes.create("s"))
             await client.ask(lambda c: c.streams.create("s", "a", fixed_configuration(2)))
+            retained = RetainedStream(store)
+            if self._retains:
+                await client.ask(retained.create)
+                nursery.start_soon(retained.write)
             async with trio.open_nursery() as faults:
                 faults.start_soon(self._break_things)
                 await self._work(store)
                 faults.cancel_scope.cancel()
             rates.calm_down()
+            for clock in self._clocks.values():
+                clock.calm_down()
             for side in self._sides:
                 side.link.mend()
             await trio.sleep(CALM_SECONDS)
             await self._check(client, store)
+            if self._retains:
+                self.note("retained stream")
+                retained.check()
             nursery.cancel_scope.cancel()
 
     async def _work(self, store: WatchedStore) -> None:
@@ -153,11 +174,11 @@ class Simulation:
                 port=side.port,
                 reply_seconds_max=5.0,
                 request_poll_seconds=0.0,
-                retention_period_seconds=0.0,
+                retention_period_seconds=RETENTION_PERIOD_SECONDS if self._retains else 0.0,
                 watermark_period_seconds=0.0,
             )
             environment = Environment(
-                now_ms=lambda: 1_000_000 + int(trio.current_time() * 1000),
+                now_ms=SteadyClock(self._clocks[side.port].now_ms, trio.current_time).now_ms,
                 random=Random(self.random.getrandbits(64)),
                 open_stream=side.link.open_stream,
             )
@@ -222,7 +243,9 @@ class Simulation:
 
     async def _check_segments(self, client: Client, store: WatchedStore) -> None:
         """Check that the segments are those of the history, and only active ones are not sealed."""
-        found = await client.ask(lambda c: c.store.stream("s", "a"))
+        found = await client.ask(lambda c: c.store.streams.read("s", "a"))
+        if found.record.pending is not None:
+            raise ViolationError(f"work on the stream has not ended: {found.record}")
         there: dict[int, bool] = {}
         for name, segment in store.segments.items():
             parsed = names.parse_segment_name(name)

@@ -6,12 +6,14 @@ from __future__ import annotations
 import sys
 import traceback
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from seeds import parse_arguments, run_seeds
 
 from simulation.owners import OwnersError, simulate_owners
+from simulation.recoveries import RecoveriesError, simulate_recoveries
 from simulation.run import FailedSeedError, Report, simulate
 
 
@@ -19,7 +21,7 @@ def run_seed(seed: int) -> Report | str:
     """Run a seed; return a report, or the failure."""
     try:
         report = simulate_all(seed)
-    except (FailedSeedError, OwnersError) as error:
+    except (FailedSeedError, OwnersError, RecoveriesError) as error:
         cause = "".join(traceback.format_exception(error.__cause__)) if error.__cause__ else ""
         return f"{cause}\n{error}\nreplay: make sim SEED={seed}\n"
     report.lines = []
@@ -27,11 +29,16 @@ def run_seed(seed: int) -> Report | str:
 
 
 def simulate_all(seed: int) -> Report:
-    """Simulate one store on its tiers, and several on each other's."""
+    """Simulate one store on its tiers, several on each other's, and one that is recovered."""
     report = simulate(seed)
-    with TemporaryDirectory() as folder:
-        counts, _ = simulate_owners(seed, Path(folder))
-    report.fault_counts += Counter({f"owners: {what}": count for what, count in counts.items()})
+    for what, simulate_more in (
+        ("owners", simulate_owners),
+        ("owners, tier 2 hides", partial(simulate_owners, hides=True)),
+        ("recoveries", simulate_recoveries),
+    ):
+        with TemporaryDirectory() as folder:
+            counts, _ = simulate_more(seed, Path(folder))
+        report.fault_counts += Counter({f"{what}: {kind}": n for kind, n in counts.items()})
     return report
 
 
@@ -39,7 +46,7 @@ def run_one(seed: int, *, lines_max: int) -> int:
     """Replay one seed and show its trace."""
     try:
         report = simulate_all(seed)
-    except (FailedSeedError, OwnersError) as error:
+    except (FailedSeedError, OwnersError, RecoveriesError) as error:
         traceback.print_exception(error.__cause__)
         print(error)
         return 1

@@ -6,7 +6,11 @@ Owns: ``check_buffers``.
 from __future__ import annotations
 
 from pravega_wire.commands import COMMAND_BYTES_MAX
-from segstore.network.buffer_bytes import COMMAND_BYTES_FREE, READ_BYTES_SHORT, REPLY_BYTES_FREE
+from segstore.network.admission.buffer_bytes import (
+    COMMAND_BYTES_FREE,
+    READ_BYTES_SHORT,
+    REPLY_BYTES_FREE,
+)
 from segstore.network.server import ConnectionServer
 from simulation.plan import KIB
 
@@ -27,9 +31,9 @@ def check_buffers(server: ConnectionServer) -> str:
     # One command may go beyond what all may have, and one reply about a table.
     bounds = {
         "incomplete commands": (commands, max(half, COMMAND_BYTES_MAX) + COMMAND_BYTES_MAX + own),
-        "commands that are not reserved": (commands, server._buffers.commands.count + own),
+        "commands that are not reserved": (commands, server.admission.buffers.commands.count + own),
         "unsent replies": (replies, 2 * half + COMMAND_BYTES_MAX + own),
-        "unsent replies that are not counted": (replies, server._buffers.replies.count),
+        "unsent replies that are not counted": (replies, server.admission.buffers.replies.count),
     }
     for what, (found, bound) in bounds.items():
         if found > bound:

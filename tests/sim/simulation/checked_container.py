@@ -55,10 +55,10 @@ from segstore.model.attributes import (
     AttributeId,
     AttributeUpdate,
 )
-from segstore.testing.memory_segments import MemorySegment
 from segstore.tiers.api import Buffer
 from simulation.completions import told_of_completion
-from simulation.model import Model, outcome_of
+from simulation.model import Call, Kind, Model, outcome_of
+from support.models.memory_segments import MemorySegment
 
 T = TypeVar("T")
 Pages = AsyncGenerator[list[tuple[AttributeId, int]], None]
@@ -103,6 +103,8 @@ class CheckedContainer:
         self._model = model
         self._trace = trace
         self._waiting: dict[Waiting, None] = {}
+        self._modified_ms: dict[int, int] = {}
+        """The last change of each segment by its id, as last told."""
         self.connected = True
         self.accepting = True
         self.empty_answer: str | None = None
@@ -173,10 +175,11 @@ class CheckedContainer:
         names: tuple[str, ...],
         apply: Callable[[], int],
         request: Callable[[], Awaitable[int | None]],
+        kind: Kind = Kind.OTHER,
     ) -> int:
         if not self.accepting:
             raise ContainerOfflineError("no connection")
-        call = self._model.call(what, names, apply)
+        call = self._model.call(what, names, apply, kind)
         noted = False
 
         def note(error: SegmentStoreError | None) -> None:
@@ -190,6 +193,8 @@ class CheckedContainer:
                 self._model.answered(call, outcome_of(error))
             elif isinstance(error, StorageError):
                 self._model.withdrawn(call)
+
+        note.refused = partial(self._refused, call)  # type: ignore[attr-defined]
 
         # Tasks that were answered at the same time go on in any order, some steps later, and calls
         # that are answered by callback do not wait for them.
@@ -213,6 +218,15 @@ class CheckedContainer:
         """Return the container's number."""
         return self._container.container_id
 
+    @property
+    def may_answer(self) -> bool:
+        """See ``SegmentContainer``."""
+        return self._container.may_answer
+
+    async def confirm_answer(self) -> None:
+        """See ``SegmentContainer``."""
+        await self._container.confirm_answer()
+
     async def create_segment(
         self, name: str, *, attributes: Mapping[AttributeId, int] | None = None
     ) -> None:
@@ -224,6 +238,7 @@ class CheckedContainer:
             (name,),
             partial(self._model.create, name, values),
             partial(self._container.create_segment, name, attributes=values),
+            Kind.CREATE,
         )
 
     async def delete_segment(self, name: str) -> None:
@@ -233,6 +248,7 @@ class CheckedContainer:
             (name,),
             partial(self._model.segments.delete, name),
             partial(self._container.delete_segment, name),
+            Kind.DELETE,
         )
 
     def append_nowait(
@@ -258,7 +274,7 @@ class CheckedContainer:
             data,
             attribute_updates=updates,
             expected_offset=expected_offset,
-            on_complete=self._completion(what, (name,), apply, on_complete),
+            on_complete=self._completion(what, (name,), apply, Kind.WRITE, on_complete),
         )
 
     def merge_nowait(
@@ -282,7 +298,7 @@ class CheckedContainer:
             target,
             source,
             attribute_updates=updates,
-            on_complete=self._completion(what, names, apply, on_complete),
+            on_complete=self._completion(what, names, apply, Kind.MERGE, on_complete),
         )
 
     def _completion(
@@ -290,10 +306,11 @@ class CheckedContainer:
         what: str,
         names: tuple[str, ...],
         apply: Callable[[], int],
+        kind: Kind,
         on_complete: OnAppended,
     ) -> OnAppended:
         """Return a callback that checks the answer to a change and passes it on."""
-        call = self._model.call(what, names, apply)
+        call = self._model.call(what, names, apply, kind)
         lost = ContainerOfflineError(f"the connection was lost: {what}")
         waiting = self._wait(what, partial(on_complete, lost, -1))
 
@@ -308,7 +325,12 @@ class CheckedContainer:
                 self._model.withdrawn(call)
             on_complete(error, length)
 
+        complete.refused = partial(self._refused, call)  # type: ignore[attr-defined]
         return complete
+
+    def _refused(self, call: Call) -> None:
+        if self.connected:
+            self._model.refused(call)
 
     async def append(
         self,
@@ -337,6 +359,7 @@ class CheckedContainer:
             (name,),
             partial(self._model.segments.update_attributes, name, tuple(updates)),
             partial(self._container.update_attributes, name, updates),
+            Kind.WRITE,
         )
 
     async def seal_segment(self, name: str) -> int:
@@ -346,6 +369,7 @@ class CheckedContainer:
             (name,),
             partial(self._model.segments.seal, name),
             partial(self._container.seal_segment, name),
+            Kind.SEAL,
         )
 
     async def truncate_segment(self, name: str, *, offset: int) -> None:
@@ -360,6 +384,7 @@ class CheckedContainer:
             (name,),
             apply,
             partial(self._container.truncate_segment, name, offset=offset),
+            Kind.TRUNCATE,
         )
 
     async def merge_segment(
@@ -373,6 +398,7 @@ class CheckedContainer:
             (target, source) if source != target else (target,),
             partial(self._model.segments.merge, target, source, updates),
             partial(self._container.merge_segment, target, source, attribute_updates=updates),
+            Kind.MERGE,
         )
 
     def load_samples(self, find_last: FindSample) -> Iterator[SegmentSample]:
@@ -423,6 +449,10 @@ class CheckedContainer:
             raise ContainerOfflineError("no connection")
         info = self._container.segment_info(name)
         self._check_info(name, info)
+        before = self._modified_ms.get(info.segment_id, 0)
+        if info.last_modified_ms < before:
+            raise self._model.violated(f"the last change was at {before} before: {info}")
+        self._modified_ms[info.segment_id] = info.last_modified_ms
         return info
 
     def _check_absence(self, name: str) -> None:

@@ -20,13 +20,13 @@ from typing import Any
 from _fast.log.replay import DIGEST_FORMAT, digest_frame
 from segstore.chunks.chunk_metadata import ChunkMetadata
 from segstore.errors import ChunkNotFoundError, InvalidChunkOffsetError
-from segstore.testing.simulated_disk import SimulatedDisk
 from segstore.tiers.api import Buffer, Check
 from segstore.tiers.journal.contents import NotedContents
 from segstore.tiers.journal.files import JournalFile, open_existing, parse_name
 from segstore.tiers.journal.format import RECORD_HEADER_BYTES
 from segstore.tiers.journal.scan import FileScan, scan_file
 from segstore.tiers.memory import MemoryChunkStorage
+from support.simulated.simulated_disk import SimulatedDisk
 
 ABSENT_RATE = 0.3
 """Share of the bad reads at which the chunk is shorter or missing."""

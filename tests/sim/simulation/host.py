@@ -21,6 +21,7 @@ from random import Random
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import trio
+from wall_clocks import WallClock
 
 from _fast.btree.tree import PageCache
 from segstore.api import SegmentContainer
@@ -66,6 +67,9 @@ CALM_DRAIN_SECONDS = 400.0
 READ_BYTES = 256 * KIB
 RETRY_SECONDS = 0.1
 GARBAGE_SECONDS = 0.05
+RESERVE_BYTES = 16 * KIB
+WRITE_BYTES_MAX = 128 * KIB
+"""Maximum length of a write to a tier 2 that has little space: it takes writes whole or not."""
 LOOK_SECONDS = 0.05
 MOVE_BYTES_MIN = 1000
 SNAPSHOT_BYTES_MIN = 4 * KIB
@@ -111,7 +115,9 @@ class EndedError(Exception):
 class Session:
     """One life of the store as clients see it."""
 
-    def __init__(self, container: CheckedContainer, network: Network, planted: Faults) -> None:
+    def __init__(
+        self, container: CheckedContainer, network: Network, planted: Faults, clock: WallClock
+    ) -> None:
         self.container = container
         self._network = network
         self._planted = planted
@@ -130,7 +136,7 @@ class Session:
         self._server = ConnectionServer(
             registry,
             CONNECTION_SETTINGS,
-            now_ms=lambda: int(trio.current_time() * 1000),
+            now_ms=clock.now_ms,
             random_bytes=random.randbytes,
         )
         self._listener: SimulatedListener | None = None
@@ -233,6 +239,11 @@ class Host:
         if self._container is not None and self.session is not None:
             self.session.check_buffers()
 
+    @property
+    def used_share(self) -> float:
+        """Return how much of the store's space is used."""
+        return self._store.used_share
+
     def calm_down(self) -> None:
         """Stop all faults from now on."""
         self._store.calm_down()
@@ -319,10 +330,12 @@ class Host:
                 logs,
                 segments,
                 life.manager,
-                now_ms=lambda: int(trio.current_time() * 1000),
+                now_ms=store.clock.now_ms,
                 drain_seconds=CALM_DRAIN_SECONDS if store.calm else plan.drain_seconds,
                 flush_policy=FlushPolicy(
-                    held_bytes_max=min(plan.held_bytes_max, store.settings.journal_bytes_max // 4)
+                    checkpoint_seconds=0.1,
+                    held_bytes_max=min(plan.held_bytes_max, store.settings.journal_bytes_max // 4),
+                    **({"write_bytes_max": WRITE_BYTES_MAX} if plan.tier_2_bytes else {}),
                 ),
                 throttling=ThrottlePolicy(
                     log_bytes_max=store.settings.journal_bytes_max * 3 // 4,
@@ -330,6 +343,7 @@ class Host:
                     attributes_dirty_max=plan.attributes_dirty_max,
                 ),
                 log_bytes=life.journal.log_bytes,
+                reserve_percent=life.journal.reserve_percent,
                 attribute_pages=life.pages,
                 attribute_cache=AttributeCache(
                     segment_count_max=plan.attributes_cached,
@@ -389,6 +403,7 @@ class Host:
             garbage_delay_seconds=GARBAGE_SECONDS,
             move_bytes_min=MOVE_BYTES_MIN,
             snapshot_bytes_min=SNAPSHOT_BYTES_MIN,
+            reserve_bytes=RESERVE_BYTES if self._plan.tier_2_bytes else 0,
         )
 
     def owns(self, storage_name: str) -> bool:
@@ -401,7 +416,7 @@ class Host:
         await trio.lowlevel.checkpoint_if_cancelled()
         store = self._store
         checked = self._container = CheckedContainer(container, self.model, store.trace)
-        session = self.session = Session(checked, store.network, store.planted)
+        session = self.session = Session(checked, store.network, store.planted, store.clock)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(session.tables.run)
             async with session.listening():
@@ -437,7 +452,7 @@ async def observe(container: SegmentContainer, name: str, attribute_ids: list[by
             lambda: container.read(name, offset=offset, length_max=length_max)  # noqa: B023
         )
         if not result.data:
-            container.segment_info(name)  # raises if that is because it fails just now
+            await container.wait_in_flight(name)  # raises if that is because it fails just now
             raise NoSuchSegmentError(name)
         data += result.data
     return Observed(

@@ -15,12 +15,12 @@ from collections.abc import Callable
 from random import Random
 
 from segstore.errors import DataLogError, leaf_errors
-from segstore.testing.simulated_disk import SECTOR_BYTES, SimulatedDisk
-from segstore.testing.simulated_journal import open_simulated_journal
 from segstore.tiers.api import DurableDataLog
 from segstore.tiers.journal import JournalSettings
 from segstore.tiers.journal.files import open_existing, parse_name
 from segstore.tiers.journal.scan import scan_file
+from support.simulated.simulated_disk import SECTOR_BYTES, SimulatedDisk
+from support.simulated.simulated_journal import open_simulated_journal
 
 Entries = dict[int, list[tuple[int, bytes]]]
 """The entries of each container, with their positions."""

@@ -4,6 +4,7 @@ Owns: ``Model``, the queue of calls that may have taken effect, and what counts 
 
 Invariants:
 1. Calls on one segment take effect in the order in which they were made; a merge is a call on two.
+   What frees space may pass calls that wait (``Kind``); then it is answered before them.
    An answer proves that its call and all those before it are durable; so does everything else that
    anybody sees.
 2. After a crash a segment's state is that after some prefix of its calls, and the prefix holds
@@ -14,16 +15,42 @@ Invariants:
 
 from __future__ import annotations
 
+import copy
 from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from itertools import combinations, takewhile
 
 from segstore.errors import SegmentStoreError
 from segstore.model.attributes import SegmentType
-from segstore.testing.memory_segments import MemorySegment, MemorySegments
+from support.models.memory_segments import MemorySegment, MemorySegments
 
 Outcome = int | tuple[object, ...]
 """A number, or what tells an error from others."""
+
+
+class Kind(Enum):
+    """A kind of calls: of those that free space, each may pass some others that wait."""
+
+    WRITE = auto()
+    MERGE = auto()
+    TRUNCATE = auto()
+    SEAL = auto()
+    DELETE = auto()
+    CREATE = auto()
+    """It passes others only if its segment exists: its refusal frees what waits behind it."""
+    OTHER = auto()
+
+
+_PASSED = {
+    Kind.TRUNCATE: {Kind.WRITE, Kind.MERGE},
+    Kind.SEAL: {Kind.WRITE},
+    Kind.DELETE: {Kind.WRITE},
+    Kind.CREATE: {Kind.WRITE},
+}
+PASSING_MAX = 4
+"""Maximum count of waiting calls on a segment of which all combinations are tried."""
 
 
 class ViolationError(AssertionError):
@@ -44,7 +71,16 @@ class Call:
     what: str
     names: tuple[str, ...]
     apply: Callable[[], int]
+    kind: Kind = Kind.OTHER
     expected: Outcome | None = None
+    is_refused: bool = False
+    """True if tier 2 failed what it needs: it has no effect, and its answer comes later."""
+    refusals: set[Outcome] = field(default_factory=set)
+    """Refusals that it may have got before others passed it; the answers may be on the way."""
+
+    def may_pass(self, other: Call) -> bool:
+        """Return whether it may take effect before a call that was made earlier."""
+        return other.kind in _PASSED.get(self.kind, ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,24 +149,43 @@ class Model:
 
     # ---- Calls -----------------------------------------------------------------------------------
 
-    def call(self, what: str, names: tuple[str, ...], apply: Callable[[], int]) -> Call:
+    def call(
+        self,
+        what: str,
+        names: tuple[str, ...],
+        apply: Callable[[], int],
+        kind: Kind = Kind.OTHER,
+    ) -> Call:
         """Note that a call on these segments is being made now."""
         self._call_count += 1
-        call = Call(self._call_count, what, names, apply)
+        call = Call(self._call_count, what, names, apply, kind)
         for name in names:
             self._lanes.setdefault(name, deque()).append(call)
         self._trace(f"call {call.number}: {what}")
         return call
 
     def answered(self, call: Call, outcome: Outcome) -> None:
-        """Note the answer to a call."""
+        """Note the answer to a call.
+
+        Calls that it may pass, or that may pass it, have taken effect before it if the answer says
+        so: then their own answers are on the way.
+        """
+        if call.is_refused:
+            raise self.violated(f"{call.what}: refused, and answered {outcome}")
+        if call.expected is None and outcome in call.refusals:
+            self._withdraw(call)
+            call.expected = outcome
+        if call.expected is None and isinstance(outcome, tuple):
+            self._take_passing(call, outcome)
+        self._commit_what_it_did_not_pass(call, lambda found: found == outcome)
         self._commit(call)
         if call.expected != outcome:
             raise self.violated(f"{call.what}: answered {outcome}, must be {call.expected}")
         self._trace(f"answer {call.number}: {outcome}")
 
     def took_effect(self, call: Call) -> None:
-        """Note that a call is durable; its answer comes later."""
+        """Note that a call is durable and was not refused; its answer comes later."""
+        self._commit_what_it_did_not_pass(call, lambda found: not isinstance(found, tuple))
         self._commit(call)
 
     def create(self, name: str, attributes: dict[bytes, int]) -> int:
@@ -143,24 +198,99 @@ class Model:
         """Note that a call has failed without having had an effect."""
         if call.expected is not None:
             raise self.violated(f"{call.what}: failed, and took effect")
-        for name in call.names:
-            self._lanes[name].remove(call)
+        if not call.is_refused:
+            self._withdraw(call)
         self._trace(f"withdrawn {call.number}")
 
+    def refused(self, call: Call) -> None:
+        """Note that a call can have no effect any more; the answer that tells it comes later."""
+        if call.expected is not None:
+            raise self.violated(f"{call.what}: refused, and took effect")
+        self._withdraw(call)
+        call.is_refused = True
+        self._trace(f"refused {call.number}")
+
+    def _withdraw(self, call: Call) -> None:
+        for name in call.names:
+            self._lanes[name].remove(call)
+
     def _commit(self, call: Call) -> None:
-        """Commit a call, after all calls before it on its segments."""
+        """Commit a call, after all calls before it on its segments, but for those that it passes:
+        they would have been answered before it."""
         while call.expected is None:
-            earlier = next(
-                (lane[0] for name in call.names if (lane := self._lanes[name])[0] is not call), None
-            )
+            earlier = next(self._not_passed(call), None)
             if earlier is None:
                 self._take(call)
             else:
                 self._commit(earlier)
 
-    def _take(self, call: Call) -> None:
+    def _not_passed(self, call: Call) -> Iterator[Call]:
+        """Yield the calls before it on its segments that it may not pass."""
         for name in call.names:
-            self._lanes[name].popleft()
+            for earlier in self._lanes[name]:
+                if earlier is call:
+                    break
+                if not call.may_pass(earlier):
+                    yield earlier
+
+    def _commit_what_it_did_not_pass(self, call: Call, agrees: Callable[[Outcome], bool]) -> None:
+        """Commit the calls that one might have passed and, by its outcome, did not pass."""
+        if call.kind not in _PASSED:
+            return
+        while call.expected is None:
+            while (earlier := next(self._not_passed(call), None)) is not None:
+                self._commit(earlier)
+            [name] = call.names
+            first = self._lanes[name][0]
+            if first is call or agrees(self._outcome_of(call)):
+                return
+            self._commit(first)
+
+    def _take_passing(self, call: Call, outcome: Outcome) -> None:
+        """Take the calls that may have passed a refused one, as far as its refusal tells it."""
+        if any(self._not_passed(call)) or self._outcome_of(call) == outcome:
+            return
+        passing = [
+            later
+            for name in call.names
+            for later in self._lanes[name]
+            if later.may_pass(call) and not any(self._not_passed(later))
+        ]
+        for count in range(1, len(passing) + 1):
+            if self._outcome_of(call, passing[:count]) == outcome:
+                for later in passing[:count]:
+                    self._take(later)
+                return
+
+    def _outcome_of(self, call: Call, before: Iterable[Call] = ()) -> Outcome:
+        """Return the outcome that a call would have now, after others; nothing is changed."""
+        segments = self.segments.by_name
+        saved = dict(segments)
+        names = {name for each in (call, *before) for name in each.names}
+        made = {name: len(self.incarnations.get(name, ())) for name in names}
+        for name in names & saved.keys():
+            segments[name] = copy.copy(saved[name])
+            segments[name].data = bytearray(saved[name].data)
+            segments[name].attributes = dict(saved[name].attributes)
+            segments[name].parked = []
+        try:
+            for each in before:
+                each.apply()
+            return call.apply()
+        except SegmentStoreError as error:
+            return outcome_of(error)
+        finally:
+            segments.clear()
+            segments.update(saved)
+            for name, count in made.items():
+                del self.incarnations.get(name, [])[count:]
+
+    def _take(self, call: Call) -> None:
+        if call.kind in _PASSED:
+            for passed in takewhile(lambda each: each is not call, self._lanes[call.names[0]]):
+                if isinstance(outcome := self._outcome_of(passed), tuple):
+                    passed.refusals.add(outcome)
+        self._withdraw(call)
         try:
             call.expected = call.apply()
         except SegmentStoreError as error:
@@ -177,7 +307,38 @@ class Model:
             lane = self._lanes.get(name)
             if not lane:
                 raise self.violated(f"{what}: no state of the container explains it")
-            self._commit(lane[0])
+            if not self._pass(name, holds):
+                self._commit(lane[0])
+
+    def _pass(self, name: str, holds: Callable[[], bool]) -> bool:
+        """Commit calls that have passed others, if these alone explain ``holds``; return whether
+        they do."""
+        lane = self._lanes[name]
+        passing = [each for each in lane if each is not lane[0] and not any(self._not_passed(each))]
+        passing = passing[:PASSING_MAX]
+        for count in range(1, len(passing) + 1):
+            for chosen in combinations(passing, count):
+                if self._would_hold(name, chosen, holds):
+                    for call in chosen:
+                        self._take(call)
+                    return True
+        return False
+
+    def _would_hold(self, name: str, calls: Iterable[Call], holds: Callable[[], bool]) -> bool:
+        """Return what ``holds`` would say after these calls, which have no effect yet."""
+        segments = self.segments.by_name
+        segment = segments.get(name)
+        before = (segment.start_offset, segment.sealed) if segment is not None else None
+        try:
+            for call in calls:
+                call.apply()
+            return holds()
+        except SegmentStoreError:
+            return False
+        finally:
+            if segment is not None and before is not None:
+                segments[name] = segment
+                segment.start_offset, segment.sealed = before
 
     def recovered(self, observed: dict[str, Observed]) -> Call:
         """Take the state with which the container came back; what it does not show is lost for
@@ -211,7 +372,8 @@ class Model:
             lane = self._lanes.get(name)
             if not lane:
                 raise self.violated(f"recovered, after no prefix of its calls: {name} {nearest}")
-            self._commit(lane[0])
+            if not self._pass(name, lambda: self._difference(name, seen) is None):
+                self._commit(lane[0])
             moved = True
         return not moved
 

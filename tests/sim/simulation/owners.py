@@ -1,18 +1,21 @@
 """Stores that are started on each other's tiers: copied, restored, swapped, killed, all at once.
 
 Owns: ``simulate_owners``: data directories and a tier 2, the processes that are started on them,
-and an operator who does everything that identities (``process.identity``) and the checks of a
+and an operator who does everything that identities (``ownership.claims``) and the checks of a
 container's recovery are there for.
 
 A process here has one container, the real one with the real journal, which adds numbered lines to a
 segment and brings them to tier 2. Data directories are real, but for the journal's disk. Its chunks
-are behind delays, errors and lost replies.
+are behind delays, errors and lost replies. If tier 2 hides, its listings are empty, or show an
+earlier state, for a while, now and then, and a process opens its container again as a registry
+does.
 
 Invariants:
 1. Of all processes on one tier 2 at most one is let in at a time.
 2. One that serves has all that was acknowledged by its journal, whatever tier 2 it has, and all
    that tier 2 has, whatever journal it has: nothing is missing, nothing will be overwritten.
 3. After every run a data directory with all that was ever acknowledged can still be started.
+4. A process that served before tier 2 hid serves soon after it has come back, if it lives.
 """
 
 from __future__ import annotations
@@ -21,9 +24,10 @@ import copy
 import os
 import shutil
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 from unittest.mock import patch
@@ -31,33 +35,37 @@ from unittest.mock import patch
 import trio
 
 from _fast.cache.streaming_cache import StreamingCache
-from segstore.api import SegmentContainer
 from segstore.cache.manager import CacheManager
 from segstore.chunks.chunked import ChunkedSegmentStorage
-from segstore.container import open_container
+from segstore.container import Container, open_container
 from segstore.errors import (
     ContainerOfflineError,
     DataDirectoryError,
     DataLogError,
+    NoContainerLeftError,
     NoSuchSegmentError,
     StorageError,
     leaf_errors,
 )
+from segstore.ownership.claims import OwnedTier, owned
+from segstore.ownership.data_directory import DataDirectory
 from segstore.process.config import SegmentStoreConfig
-from segstore.process.data_directory import DataDirectory
-from segstore.process.identity import owned
+from segstore.process.registry import ContainerRegistry, ContainerState
 from segstore.process.tier_two import EpochRecordingLogs, open_storage
-from segstore.testing.faulty_chunks import Fault, FaultyChunkStorage
-from segstore.testing.simulated_disk import PowerCutError, SimulatedDisk
-from segstore.testing.simulated_journal import open_simulated_journal
+from segstore.tables.settings import TableSettings
+from segstore.tiers.api import DurableDataLogFactory
 from segstore.tiers.journal import JournalSettings
-from segstore.tiers.memory import MemoryChunkStorage
 from segstore.writer.flush_policy import FlushPolicy
 from simulation.logs import logs_dropped
 from simulation.scheduler import Trace, run_seeded
 from simulation.stored import parse_chunk_name
+from support.faults.faulty_chunks import Fault, FaultyChunkStorage
+from support.faults.hidden_chunks import HidingChunkStorage
+from support.simulated.simulated_disk import PowerCutError, SimulatedDisk
+from support.simulated.simulated_journal import open_simulated_journal
 
 KIB = 1024
+SAME_LIFE = "older, of the same life"
 HISTORY = "scope/stream/0.#epoch.0"
 DISK_FILE = "simulated-disk"
 """Tells which of the simulated disks is a journal's."""
@@ -69,6 +77,8 @@ LIFE_SECONDS = 2.0
 TRY_SECONDS_MAX = 20.0
 LOOK_SECONDS_MAX = 10.0
 RETRY_SECONDS = 0.05
+RESTART_SECONDS_MAX = 1.0
+OPENINGS_MAX = 10
 CACHE_BYTES = 2048 * KIB
 LINE_BYTES_MAX = 400
 SETTINGS = JournalSettings(
@@ -102,7 +112,7 @@ class TierTwoDisk:
     """A tier 2 that outlives processes."""
 
     def __init__(self) -> None:
-        self.chunks = MemoryChunkStorage()
+        self.chunks = HidingChunkStorage()
         self.owner: Process | None = None
         self.life_count = 0
         """Number of processes that have served on it."""
@@ -140,6 +150,8 @@ class Process:
         self.scope = trio.CancelScope()
         self.stopping = trio.Event()
         self.journal: Journal | None = None
+        self.container: Container | None = None
+        self.registry: ContainerRegistry | None = None
         self.chunks = FaultyChunkStorage(
             self.tier.chunks,
             next_fault=lambda _: world.next_fault(),
@@ -167,13 +179,20 @@ class Process:
                 with directory.lock_journal(0):
                     async with (
                         open_storage(config, directory, given=self.chunks) as tier,
-                        owned(directory, tier, [0], random_bytes=self.world.random.randbytes),
+                        owned(
+                            directory, tier, [0], random_bytes=self.world.random.randbytes
+                        ) as ours,
                         self.owning(),
                     ):
-                        await self.serve()
+                        await self.serve(ours)
             except* PowerCutError:
                 assert self.is_dead
-            except* (DataDirectoryError, StorageError, DataLogError) as group:
+            except* (
+                DataDirectoryError,
+                StorageError,
+                DataLogError,
+                NoContainerLeftError,
+            ) as group:
                 self.refusal = next(leaf_errors(group))
 
     @asynccontextmanager
@@ -188,35 +207,85 @@ class Process:
             if self.tier.owner is self:
                 self.tier.owner = None
 
-    async def serve(self) -> None:
+    async def serve(self, ours: OwnedTier) -> None:
         """Recover the container, and work with it."""
         world, random = self.world, self.world.random
         self.journal = world.journal_in(self.path / "journal-0")
         async with open_simulated_journal(self.journal.disk, SETTINGS, random=random) as journal:
-            logs = EpochRecordingLogs(journal)
-            segments = ChunkedSegmentStorage(
-                self.chunks,
-                epoch=logs.epoch_now,
-                garbage_delay_seconds=random.choice([0.05, 60]),
-                snapshot_bytes_min=random.choice([1, 4]) * KIB,
-                boot_id=BOOT_ID,
-            )
-            logs.check_log = segments.check_log
-            async with open_container(
-                0,
-                logs,
-                segments,
-                CacheManager(StreamingCache(CACHE_BYTES)),
-                now_ms=lambda: int(trio.current_time() * 1000),
-                drain_seconds=random.choice([0, 1, 5]),
-                flush_policy=FlushPolicy(held_bytes_max=random.choice([1, 1000, 1_000_000])),
-            ) as container:
+            if world.hides:
+                await self.serve_again_and_again(journal, ours)
+                return
+            async with self.open_container(journal, confirm=None) as container:
                 try:
                     await self.work(container)
                 except ContainerOfflineError:
                     await trio.sleep_forever()  # its own end comes, and tells why
 
-    async def work(self, container: SegmentContainer) -> None:
+    async def serve_again_and_again(self, journal: DurableDataLogFactory, ours: OwnedTier) -> None:
+        """Work with the container whenever it is online; it is opened again when it fails."""
+
+        @asynccontextmanager
+        async def open_confirmed(_: int) -> AsyncIterator[Container]:
+            await ours.confirm(0)
+            async with self.open_container(journal, confirm=partial(ours.confirm, 0)) as opened:
+                yield opened
+
+        self.registry = ContainerRegistry(
+            open_confirmed,
+            container_count=1,
+            container_ids=[0],
+            tables=TableSettings(),
+            restart_seconds_min=0.1,
+            restart_seconds_max=RESTART_SECONDS_MAX,
+        )
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self.registry.run)
+            while not self.stopping.is_set():
+                with trio.CancelScope() as waiting:
+                    nursery.start_soon(self.cancel_when_stopped, waiting)
+                    await self.registry.hosted(0).wait_online()
+                if self.container is None:
+                    break  # it was told to stop before its first opening
+                try:
+                    await self.work(self.container)
+                except ContainerOfflineError:
+                    await trio.sleep(RETRY_SECONDS)  # its end takes a moment
+            nursery.cancel_scope.cancel()
+
+    async def cancel_when_stopped(self, scope: trio.CancelScope) -> None:
+        await self.stopping.wait()
+        scope.cancel()
+
+    @asynccontextmanager
+    async def open_container(
+        self, journal: DurableDataLogFactory, *, confirm: Callable[[], Awaitable[None]] | None
+    ) -> AsyncIterator[Container]:
+        """Open the container on its journal, as this process does with each opening anew."""
+        random = self.world.random
+        logs = EpochRecordingLogs(journal)
+        segments = ChunkedSegmentStorage(
+            self.chunks,
+            epoch=logs.epoch_now,
+            garbage_delay_seconds=random.choice([0.05, 60]),
+            snapshot_bytes_min=random.choice([1, 4]) * KIB,
+            boot_id=BOOT_ID,
+        )
+        logs.check_log = segments.check_log
+        async with open_container(
+            0,
+            logs,
+            segments,
+            CacheManager(StreamingCache(CACHE_BYTES)),
+            now_ms=lambda: int(trio.current_time() * 1000),
+            drain_seconds=random.choice([0, 1, 5]),
+            confirm_owner=confirm,
+            flush_policy=FlushPolicy(
+                held_bytes_max=random.choice([1, 1000, 1_000_000]), checkpoint_seconds=0.1
+            ),
+        ) as self.container:
+            yield self.container
+
+    async def work(self, container: Container) -> None:
         """Add lines to the history until it is told to stop."""
         world, journal = self.world, self.journal
         assert journal is not None
@@ -224,13 +293,19 @@ class Process:
         if content is None:
             return
         await self.check(content)
-        self.was_let_in = True
-        journal.life_count += 1
-        self.tier.life_count += 1
-        world.note("let in")
+        if not self.was_let_in:
+            self.was_let_in = True
+            journal.life_count += 1
+            self.tier.life_count += 1
+            world.note("let in")
         while not self.stopping.is_set():
             with trio.move_on_after(world.random.random() / 4):
                 await self.stopping.wait()
+            if world.random.random() < 0.1:
+                # The log is truncated then, for which the owner looks at tier 2.
+                if world.random.random() < 0.5:
+                    await self.move_to_tier_two()
+                await container.checkpoint()
             number = world.line_count = world.line_count + 1
             filler = b"x" * world.random.randrange(LINE_BYTES_MAX)
             await container.append(HISTORY, b"%d %s\n" % (number, filler))
@@ -239,7 +314,15 @@ class Process:
             journal.acknowledged.append(number)
             world.acknowledged.append(number)
 
-    async def read(self, container: SegmentContainer) -> bytes | None:
+    async def move_to_tier_two(self) -> None:
+        """Bring all lines to tier 2 and truncate the log, as far as tier 2 is there."""
+        assert self.container is not None
+        with suppress(ContainerOfflineError, StorageError):
+            await self.container.flush()
+            await self.container.checkpoint()
+            await self.container.flush()
+
+    async def read(self, container: Container) -> bytes | None:
         """Read all lines; return None when it is to stop before it has them."""
         content = bytearray()
         began = trio.current_time()
@@ -250,6 +333,8 @@ class Process:
                 while len(content) < length:
                     offset = len(content)
                     found = await container.read(HISTORY, offset=offset, length_max=64 * KIB)
+                    if not found.data:  # it ends
+                        raise ContainerOfflineError(f"{self.path} reads no more")
                     content += found.data
                 return bytes(content)
             except NoSuchSegmentError:
@@ -280,8 +365,10 @@ class Process:
 class World:
     """Everything of one seed."""
 
-    def __init__(self, seed: int, folder: Path) -> None:
+    def __init__(self, seed: int, folder: Path, *, hides: bool) -> None:
         self.random = Random(seed)
+        self.hides = hides
+        """True if tier 2 hides now and then."""
         self.folder = folder
         self.tier = TierTwoDisk()
         self.acknowledged: list[int] = []
@@ -328,6 +415,7 @@ class World:
                     self.try_new_store,
                     self.try_other_tier,
                     self.try_other_journal,
+                    *[self.hide_tier] * 3 * self.hides,
                 ]
                 await self.random.choice(actions)(nursery)
                 await self.end_some()
@@ -390,6 +478,40 @@ class World:
             self.journal_backups.append((source, self.new_path()))
             self.copy_directory(source / "journal-0", self.journal_backups[-1][1])
 
+    async def hide_tier(self, nursery: trio.Nursery) -> None:
+        """Let the listings of tier 2 be empty, or show an earlier state, for a while; stores start
+        and work meanwhile."""
+        kind = self.random.choice(["nothing", "an earlier state"])
+        self.note(f"tier 2 shows {kind}")
+        shown = await self.tier.chunks.names() if kind == "an earlier state" else frozenset()
+        # Others are added, and some processes are in the middle of their start.
+        for path in self.random.sample(self.paths, self.random.randint(0, len(self.paths))):
+            self.start(path, nursery)
+        await trio.sleep(self.random.choice([0.05, 0.2, 0.5, 1]) * self.random.random())
+        served = [each for each in self.processes if each.was_let_in and not each.stopping.is_set()]
+        self.tier.chunks.listed = shown
+        await trio.sleep(self.random.choice([0.1, 0.5]))
+        await self.start_some(nursery)
+        await trio.sleep(self.random.choice([0, 1, 5]))
+        self.tier.chunks.listed = None
+        await trio.sleep(2 * RESTART_SECONDS_MAX + LOOK_SECONDS_MAX)
+        for process in served:
+            if not process.is_dead:
+                await self.wait_until_serving(process)
+
+    async def wait_until_serving(self, process: Process) -> None:
+        """Wait as long as some openings in a row that meet errors of tier 2 take."""
+        assert process.registry is not None
+        for _ in range(OPENINGS_MAX):
+            [status] = process.registry.statuses()
+            if process not in self.processes or process.is_dead:
+                break
+            if status.state is ContainerState.ONLINE:
+                return
+            await trio.sleep(RESTART_SECONDS_MAX)
+        if not process.is_dead:
+            raise OwnersError(f"{process.path} does not serve again: {status.failure}")
+
     async def try_new_store(self, nursery: trio.Nursery) -> None:
         """Start another store on this tier 2, once it has data."""
         if self.acknowledged:
@@ -404,7 +526,7 @@ class World:
         if not self.acknowledged:
             return
         await self.end_all()
-        kind = self.random.choice(["empty", "older", "older", "foreign"])
+        kind = self.random.choice(["empty", "older", SAME_LIFE, "foreign"])
         if kind == "older" and not self.tier_backups:
             return
         async with self.in_a_copy():
@@ -413,7 +535,15 @@ class World:
             elif kind == "older":
                 right, self.tier = self.tier, self.random.choice(self.tier_backups).copied()
                 if right.life_count == self.tier.life_count:
-                    kind = "older, of the same life"
+                    kind = SAME_LIFE
+            elif kind == SAME_LIFE:
+                backups: list[TierTwoDisk] = []
+                path = self.random.choice(self.paths)
+                if not await self.kill_after(
+                    lambda: backups.append(self.tier.copied()), path, nursery
+                ):
+                    return
+                [self.tier] = backups
             else:
                 self.tier = TierTwoDisk()
                 if not (await self.try_alone(self.new_path(), nursery)).was_let_in:
@@ -435,8 +565,16 @@ class World:
         if not (journal / DISK_FILE).exists():
             return
         older = [backup for of, backup in self.journal_backups if of == path]
-        kind = self.random.choice(["gone", "empty", "copied", "foreign", *["older"] * len(older)])
+        kind = self.random.choice(
+            ["gone", "empty", "copied", "foreign", SAME_LIFE, *["older"] * len(older)]
+        )
         async with self.in_a_copy():
+            if kind == SAME_LIFE:
+                backup = self.new_path()
+                if not await self.kill_after(
+                    lambda: self.copy_directory(journal, backup), path, nursery
+                ):
+                    return
             right = self.journal_in(journal)
             shutil.rmtree(journal)
             if kind == "empty":
@@ -453,11 +591,13 @@ class World:
                     return
                 self.tier = tier
                 self.copy_directory(foreign / "journal-0", journal)
+            elif kind == SAME_LIFE:
+                self.copy_directory(backup, journal)
             elif kind == "older":
                 self.copy_directory(self.random.choice(older), journal)
                 if (journal / DISK_FILE).exists():
                     same = self.journal_in(journal).life_count == right.life_count
-                    kind = "older, of the same life" if same else "older"
+                    kind = SAME_LIFE if same else "older"
             self.note(f"journal is {kind}")
             process = await self.try_alone(path, nursery)
             if process.was_let_in:
@@ -469,13 +609,34 @@ class World:
 
     async def try_alone(self, path: Path, nursery: trio.Nursery) -> Process:
         """Start a store, and stop it when it has served a little, or was refused."""
+        process = await self.start_alone(path, nursery)
+        await trio.sleep(self.random.random())
+        await self.end_all()
+        return process
+
+    async def start_alone(self, path: Path, nursery: trio.Nursery) -> Process:
+        """Start a store, and wait until it serves or was refused."""
         process = self.start(path, nursery)
         with trio.move_on_after(TRY_SECONDS_MAX):
             while not process.was_let_in and process in self.processes:  # noqa: ASYNC110
                 await trio.sleep(0.1)
-        await trio.sleep(self.random.random())
-        await self.end_all()
         return process
+
+    async def kill_after(
+        self, back_up: Callable[[], None], path: Path, nursery: trio.Nursery
+    ) -> bool:
+        """Let a store serve, back something up, and kill the store some time later. Return whether
+        it served."""
+        process = await self.start_alone(path, nursery)
+        await trio.sleep(self.random.random())
+        if was_let_in := process.was_let_in and process in self.processes:
+            back_up()
+            await trio.sleep(self.random.random() * LIFE_SECONDS)
+            if self.random.random() < 0.5:
+                await process.move_to_tier_two()
+            process.kill()
+        await self.end_all()
+        return was_let_in
 
     # ---- Data directories ------------------------------------------------------------------------
 
@@ -507,12 +668,14 @@ class World:
 
     @asynccontextmanager
     async def in_a_copy(self) -> AsyncIterator[None]:
-        """Run the block on copies; nothing that happens in it counts."""
+        """Run the block on copies, sometimes without faults; nothing that happens in it counts."""
         tier, acknowledged = self.tier, list(self.acknowledged)
         self.tier = tier.copied()
+        self.is_calm = self.random.random() < 0.5
         with self.paths_restored():
             yield
             await self.end_all()
+        self.is_calm = False
         self.tier, self.acknowledged = tier, acknowledged
 
     @contextmanager
@@ -556,9 +719,10 @@ def _copy_keeping_locks(source: str, target: str) -> None:
         shutil.copy2(source, target)
 
 
-def simulate_owners(seed: int, folder: Path) -> tuple[Counter[str], int]:
-    """Run one seed; what happened how often, and the trace's hash. Raises ``OwnersError``."""
-    world = World(seed, folder)
+def simulate_owners(seed: int, folder: Path, *, hides: bool = False) -> tuple[Counter[str], int]:
+    """Run one seed; what happened how often, and the trace's hash. Raises ``OwnersError``. With
+    ``hides`` tier 2 shows too little now and then."""
+    world = World(seed, folder, hides=hides)
     # Here processes die, machines do not.
     with patch("os.fsync", lambda _: None), logs_dropped():
         try:

@@ -10,6 +10,8 @@ from random import Random
 
 KIB = 1024
 MIB = 1024 * KIB
+SEEDS_PER_FULL = 4
+"""One of so many seeds has little space."""
 SEEDS_PER_SHARED = 5
 """One of so many seeds has several containers on one journal."""
 
@@ -79,6 +81,12 @@ class Plan:
     """So many share the journal, and the operations."""
     damage_rate: float = 0.0
     """Share of the lives in which a record of one container is damaged."""
+    tier_2_bytes: int = 0
+    """Tier 2 has so much space, 0 for all that is wanted: it fills up, and is freed."""
+    disk_files: int = 0
+    """The same for the journal's disk, in files."""
+    shares_disk: bool = False
+    """Tier 2 is on the journal's disk."""
     damages_chunks: bool = False
     """Bits of chunks are wrong for a while, wherever there is a checksum."""
 
@@ -87,9 +95,30 @@ class Plan:
         """Return the plan of a seed, whose numbers come from ``random``: some have several
         containers."""
         plan = cls.draw(random)
+        if seed % SEEDS_PER_FULL == 1:
+            return plan.full(Random(seed))
         if seed % SEEDS_PER_SHARED == SEEDS_PER_SHARED - 1:
             plan = plan.shared(random)
         return replace(plan, damages_chunks=seed % 2 == 0 and not plan.with_objects)
+
+    def full(self, random: Random) -> Plan:
+        """Return this plan with little space in either tier, or in one disk for both."""
+        bytes_max = random.choice([20 * KIB, 100 * KIB])
+        return replace(
+            self,
+            operations=800,
+            writers=random.randint(1, 4),
+            with_scaling=True,
+            transaction_clients=min(self.transaction_clients, 1),
+            table_clients=min(self.table_clients, 1),
+            pause_seconds=min(self.pause_seconds, 0.1),
+            bytes_max=bytes_max,
+            held_bytes_max=8 * MIB,
+            tier_2_bytes=random.choice([400, 800, 1600]) * KIB,
+            disk_files=random.choice([0, 3, 4]),
+            shares_disk=random.random() < 0.5 and not self.with_objects,
+            disk_fault_rate=0,
+        )
 
     def shared(self, random: Random) -> Plan:
         """Return this plan with several containers.

@@ -23,6 +23,7 @@ from simulation.logs import logs_kept
 from simulation.model import Model, ViolationError
 from simulation.plan import Plan
 from simulation.scheduler import Trace, run_seeded, waiting_tasks
+from simulation.space_clients import SpaceFreer, free_everything
 from simulation.store import Faults, NoFaults, Store
 from simulation.tables import TableClient, check_tables
 from simulation.wire_clients import WireReader, WireWriter
@@ -106,7 +107,8 @@ class Simulation:
     async def main(self) -> None:
         """Do the whole run."""
         began = trio.current_time()
-        self._store = Store(self.plan, self._random, self.trace, self._planted)
+        clocks = Random(f"wall clock of {self.seed}")
+        self._store = Store(self.plan, self._random, self.trace, self._planted, clocks)
         for _ in range(self.plan.containers):
             self._store.add_host(Model(self.trace, self.violated))
         async with trio.open_nursery() as outer:
@@ -129,12 +131,20 @@ class Simulation:
         plan, random = self.plan, self._random
         budget = Budget(plan.operations)
         worlds = [World(host, host.model, plan, random, budget) for host in self.store.hosts]
-        async with trio.open_nursery() as nursery:
-            for world in worlds:
-                for client in make_clients(world):
-                    nursery.start_soon(self._guarded, client.run)
+        async with trio.open_nursery() as freeing:
+            if plan.tier_2_bytes:
+                for world in worlds:
+                    freeing.start_soon(self._guarded, SpaceFreer(world, 0).run)
+            async with trio.open_nursery() as nursery:
+                for world in worlds:
+                    for client in make_clients(world):
+                        nursery.start_soon(self._guarded, client.run)
+            freeing.cancel_scope.cancel()
         for world in worlds:
             world.stream.check()
+            await free_everything(world)
+        # What is in the log alone, such as open transactions, may be more than what is free now.
+        self.store.add_space()
 
     async def _bury(self) -> None:
         """See to it that a run that has failed ends."""

@@ -22,20 +22,17 @@ from random import Random
 from typing import Protocol
 
 import trio
+from wall_clocks import WallClock
 
 from _fast.btree.tree import PageCache
 from _fast.cache.streaming_cache import StreamingCache
 from segstore.api import SegmentContainer
 from segstore.cache.manager import CacheManager
-from segstore.errors import DataLogCorruptError, DataLogError, StorageError
-from segstore.testing.faulty_chunks import Fault, FaultyChunkStorage
-from segstore.testing.simulated_disk import PowerCutError, SimulatedDisk
-from segstore.testing.simulated_journal import PipelinedRunner, open_simulated_journal
-from segstore.testing.simulated_objects import (
-    LateRequests,
-    ObjectFault,
-    ObjectNetwork,
-    SimulatedBucket,
+from segstore.errors import (
+    DataLogCorruptError,
+    DataLogError,
+    StorageError,
+    StorageFullError,
 )
 from segstore.tiers.api import ChunkStorage, DurableDataLogFactory
 from segstore.tiers.journal import JournalSettings
@@ -51,9 +48,23 @@ from simulation.network import Network, NetworkStream
 from simulation.plan import KIB, Plan
 from simulation.scheduler import Trace
 from simulation.stored import CHECKERS_EPOCH, check_chunks, check_complete
+from support.faults.faulty_chunks import Fault, FaultyChunkStorage
+from support.simulated.simulated_disk import PowerCutError, SimulatedDisk
+from support.simulated.simulated_journal import PipelinedRunner, open_simulated_journal
+from support.simulated.simulated_objects import (
+    LateRequests,
+    ObjectFault,
+    ObjectNetwork,
+    SimulatedBucket,
+)
 
 JOURNAL_FILE_BYTES = 1280 * KIB
 """Little more than the longest data frame takes."""
+LARGE_FILE_BYTES = 8 * 1024 * KIB
+SHARED_FILES = 5
+"""Number of journal files for which a disk has room that tier 2 shares: one in use, one more, and
+as much for what they hold."""
+"""Length of the journal's files where space is short: what waits fits into the last one."""
 DAMAGED_SECONDS_MAX = 100.0
 """A container that is offline keeps files that the others may have no room without."""
 JOURNAL_DAMAGE_RATE = 0.5
@@ -115,7 +126,9 @@ class NoFaults:
 class Store:
     """The store under test; see the module. ``finished`` is set when the clients are done."""
 
-    def __init__(self, plan: Plan, random: Random, trace: Trace, planted: Faults) -> None:
+    def __init__(
+        self, plan: Plan, random: Random, trace: Trace, planted: Faults, clocks: Random
+    ) -> None:
         self._plan = plan
         self._random = random
         self.trace = trace
@@ -143,14 +156,57 @@ class Store:
         self.life_count = 0
         self.fault_counts: Counter[str] = Counter()
         """Count of the faults of each kind that the store has met."""
+        self.clock = WallClock(clocks, self._note_clock)
         self.network = Network(plan, random, lambda: self.calm, self.fault_counts)
         self.hosts: list[Host] = []
+        file_bytes = LARGE_FILE_BYTES if plan.tier_2_bytes else JOURNAL_FILE_BYTES
         self.settings = JournalSettings(
-            file_bytes=JOURNAL_FILE_BYTES,
-            journal_bytes_max=plan.journal_files_max * JOURNAL_FILE_BYTES,
+            file_bytes=file_bytes,
+            journal_bytes_max=plan.journal_files_max * file_bytes,
             batch_bytes_max=2048 * KIB,
             files_spare_max=2,
+            shares_disk=plan.shares_disk,
         )
+        if plan.tier_2_bytes:
+            self._bound_space()
+
+    def _bound_space(self) -> None:
+        """Give both tiers as much space as the plan says."""
+        plan, memory = self._plan, self.memory
+        if plan.with_objects:
+            self._bucket.capacity_bytes = plan.tier_2_bytes
+        else:
+            memory.capacity_bytes = plan.tier_2_bytes
+        if plan.shares_disk:
+            memory.capacity_bytes = plan.tier_2_bytes + SHARED_FILES * self.settings.file_bytes
+            memory.other_bytes = lambda: self._disk.used_bytes
+            self._disk.capacity_bytes = memory.capacity_bytes
+            self._disk.other_bytes = lambda: memory.used_bytes
+        elif plan.disk_files:
+            self._disk.capacity_bytes = plan.disk_files * self.settings.file_bytes
+
+    def add_space(self) -> None:
+        """Give both tiers all the space that is wanted, as an operator does."""
+        self._bucket.capacity_bytes = self.memory.capacity_bytes = None
+        self._disk.capacity_bytes = None
+
+    @property
+    def _refused_count(self) -> int:
+        return self.memory.refused_count + self._bucket.refused_count
+
+    @property
+    def used_share(self) -> float:
+        """Return how much of the space of tier 2 is used; 0 if it has all that is wanted."""
+        bucket, memory = self._bucket, self.memory
+        if bucket.capacity_bytes is not None:
+            return bucket.used_bytes / bucket.capacity_bytes
+        if memory.capacity_bytes is None:
+            return 0.0
+        return (memory.used_bytes + memory.other_bytes()) / memory.capacity_bytes
+
+    def _note_clock(self, what: str) -> None:
+        self.fault_counts["wall clock set"] += 1
+        self.trace(what)
 
     def add_host(self, model: Model) -> Host:
         """Add another container, whose segments must be what ``model`` says."""
@@ -252,6 +308,7 @@ class Store:
         # What tier 2 refused before the calm came may be told later.
         was_calm = self.calm
         self._prepare_life()
+        refused_count = self._refused_count
         self.trace(f"life {self.life_count} begins")
         try:
             with self._scope:
@@ -266,13 +323,14 @@ class Store:
             if not self.dead and not self.disk_fails:
                 raise self._violated(f"tier 1 failed: {group.exceptions}") from group
         except* StorageError as group:
-            if not self.dead and was_calm:
+            if not self.dead and was_calm and not self._add_space_after_power_cut(group):
                 raise self._violated(f"tier 2 failed: {group.exceptions}") from group
         finally:
             self._steps_left = None
             self._mishaps.clear()
             self.network.server_dies()
             self._disconnect()
+            self.fault_counts["tier 2 has no space"] += self._refused_count - refused_count
             if not self.dead:
                 self._abandon_tier_2()
                 self._count_disk_fault()
@@ -287,6 +345,20 @@ class Store:
             self.fault_counts["power cut, bits flip" if flip_bits else "power cut"] += 1
             self._disk = self._disk.after_power_cut(self._random, flip_bits=flip_bits)
             self._notes = self._notes.after_power_cut(self._random, flip_bits=flip_bits)
+
+    def _add_space_after_power_cut(self, group: BaseExceptionGroup[StorageError]) -> bool:
+        """Add space if that is all that a container needs to open; return whether it was.
+
+        After a power cut a recovery writes again what is in doubt of inactive segments. It cannot
+        put that off: in a full tier 2 nothing can be deleted before the container is open.
+        """
+        cuts = self.fault_counts["power cut"] + self.fault_counts["power cut, bits flip"]
+        rest = group.split(StorageFullError)[1]
+        if rest is not None or not cuts or not self.used_share:
+            return False
+        self.fault_counts["space added for a recovery"] += 1
+        self.add_space()
+        return True
 
     def _violated(self, message: str) -> BaseException:
         return self.hosts[0].model.violated(message)

@@ -23,10 +23,10 @@ from segstore.errors import (
     TableKeyVersionError,
 )
 from segstore.tables.entries import parse_entries
-from segstore.testing.memory_segments import MemorySegment
 from simulation.clients import Client, World
 from simulation.host import Host, Session
 from simulation.model import Model
+from support.models.memory_segments import MemorySegment
 
 
 class State(NamedTuple):

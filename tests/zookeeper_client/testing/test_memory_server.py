@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from support.models.memory_server import Loss, MemorySession, MemoryZooKeeper
 from zookeeper_client.api import ConnectionLostError, NoNodeError
 from zookeeper_client.testing.behaviors import BEHAVIORS, Behavior
-from zookeeper_client.testing.memory_server import Loss, MemorySession, MemoryZooKeeper
 
 
 @pytest.mark.parametrize("behavior", BEHAVIORS, ids=lambda each: each.__name__)

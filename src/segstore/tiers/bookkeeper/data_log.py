@@ -1,18 +1,35 @@
-"""One container's log on ledgers: appending, rolling over, truncating, reading what was there.
+"""One container's log in BookKeeper ledgers: appending, changing to the next ledger, truncating,
+reading.
+
+The log's *node* in ZooKeeper lists its ledgers by *sequence* numbers; only the owner changes it, on
+condition of its version. Example: the log is opened, its node names the ledgers 31 and 32 with
+sequences 1 and 2, and the owner adds ledger 33 with sequence 3. The entry with id 7 in ledger 33
+has the position 3 << 32 | 7 = 12,884,901,895. When ledger 33 has ``ledger_bytes_max``, ledger 34 is
+added with sequence 4; its first entry has the position 4 << 32 = 17,179,869,184, and is sent when
+all entries of ledger 33 are durable. A truncation to this position removes the ledgers 31 to 33
+from the node, then deletes them.
+
+Bookies forget that a ledger was fenced some time after it was deleted, and then accept entries for
+it again. So ledgers of earlier owners are deleted ``forgetting_seconds`` after the opening at the
+earliest. And an owner that has sent nothing for ``doubt_seconds`` reads the node before it reports
+further entries as durable.
 
 Invariants:
-1. An entry's address is known when it is appended, and never changes: the sequence of the ledger
-   and the entry's place in it, which this client gives out itself. An entry whose ledger fails is
-   not moved: the log fails, and is opened again.
-2. No entry is sent to a ledger before all of the ledger before it are durable.
-3. Metadata are changed by the owner alone, on condition of the version that it has; who finds
-   another one is fenced. A ledger that holds entries is in the metadata before the first is sent.
-4. What is truncated is written before ledgers are deleted.
-5. Nothing is told as durable that bookies may have confirmed because they have forgotten that the
-   ledger was fenced, as they do some time after the next owner has deleted it. So ledgers of
-   earlier owners are not deleted before ``forgetting_seconds`` after the log was opened; and what
-   is confirmed when nothing was sent, of what was confirmed before, for half as long is told only
-   when the log's node has been looked at after that, and is this owner's.
+1. When a log continues in further ledgers, each entry keeps the address that its append returned.
+   Held by ``test_a_log_goes_on_in_further_ledgers``.
+2. When a ledger fails, the log fails: all entries that are not durable get the error, in order.
+   Held by ``test_a_lost_ledger_fails_all_that_waits_in_order``.
+3. When entries of a ledger are not durable, no entry is sent to the next ledger. Held by
+   ``test_no_entry_is_sent_before_the_ledger_before_is_durable``.
+4. When another owner has opened the log, this owner can neither change the node nor append. Held by
+   ``test_an_owner_that_was_replaced_changes_nothing``.
+5. When a truncation cannot be stored in the node, no ledger is deleted. Held by
+   ``test_a_truncation_that_is_not_stored_deletes_no_ledger``.
+6. When bookies have forgotten a fence and accept an entry of the earlier owner, the entry is not
+   acknowledged. Held by
+   ``test_bookies_that_forgot_a_ledger_acknowledge_nothing_to_its_earlier_owner``.
+7. When the next owner truncates soon after its opening, the ledgers of earlier owners stay. Held by
+   ``test_ledgers_of_earlier_owners_are_kept_for_a_while``.
 """
 
 from __future__ import annotations
@@ -30,6 +47,7 @@ from bookkeeper_client.errors import BookKeeperError, FencedError
 from bookkeeper_client.readable_ledger import ReadableLedger
 from segstore.errors import DataLogError
 from segstore.tiers.api import (
+    IN_FLIGHT_BYTES_MAX,
     LOG_ENTRY_BYTES_MAX,
     Buffer,
     DigestedEntry,
@@ -37,31 +55,33 @@ from segstore.tiers.api import (
     LogEntry,
     LogPart,
     OnDurable,
+    OwnerProof,
 )
 from segstore.tiers.bookkeeper.log_metadata import ENTRIES_MAX, ENTRY_BITS, LogLedger
 from segstore.tiers.bookkeeper.metadata_node import MetadataNode
-from segstore.tiers.bookkeeper.sizes import SAMPLE_BYTES, LogSizes
+from segstore.tiers.bookkeeper.sizes import LogSizes
 from zookeeper_client.api import ZooKeeperError
 
 logger = logging.getLogger(__name__)
 
 BYTES_AHEAD = 8 * 1024 * 1024
-"""Number of bytes of a log that are requested in advance while a recovery processes as many."""
+"""Number of bytes that a recovery requests ahead of the entries that it processes."""
 
 OVERLAPPING_ENTRIES = 4
-"""A bookie collects entries for up to 2 ms, then syncs them for as long; a further entry costs it
-and its client the same however short it is."""
+"""Number of entries that should be under way at the same time. A bookie collects entries for up to
+2 ms, then syncs them for about as long; each further entry costs bookie and client the same,
+however short it is."""
 WIDEN_SECONDS = 10.0
-"""Pause, in seconds, between looks for bookies by a log whose ledger was made with too few of them.
-"""
+"""Pause, in seconds, between searches for bookies when the ledger has too few of them."""
 RETRY_SECONDS = 5.0
-"""Pause, in seconds, between attempts to make another ledger; the log uses the old one
+"""Pause, in seconds, between attempts to make the next ledger. The log uses the full one
 meanwhile."""
 
 
 @dataclass(slots=True)
 class _Unproved:
-    """An entry that bookies have confirmed after a silence."""
+    """An entry that bookies have confirmed, and that is not acknowledged until the log's owner is
+    known."""
 
     sent_at: float
     on_durable: OnDurable
@@ -69,7 +89,7 @@ class _Unproved:
 
 @dataclass(slots=True)
 class _Held:
-    """An entry that waits for the ledger before its own."""
+    """An entry that waits until all entries of the previous ledger are durable."""
 
     entry_id: int
     parts: Sequence[Buffer]
@@ -95,26 +115,26 @@ class BookKeeperDataLog:
         self._node = node
         self._epoch = node.metadata.epoch
         self._earlier = earlier
-        """The ledgers that were there when the log was opened, by sequence."""
+        """The ledgers with entries when the log was opened, by sequence."""
         self._ledger = ledger
         self._sequence = node.metadata.ledgers[-1].sequence
         self._found_ids = frozenset(each.ledger_id for each in node.metadata.ledgers[:-1])
-        """The ledgers of earlier owners that the node names."""
+        """The ids of the ledgers of earlier owners in the node."""
         self._keeps_found_until = trio.current_time() + forgetting_seconds(client)
         self._owned_at = opened_at
-        """Last time at which the log was known to have no other owner."""
+        """Last time at which this owner was certainly the log's owner."""
         self._unproved: deque[_Unproved] = deque()
         self._is_proving = False
         self._next_entry_id = 0
         self._ledger_bytes_max = ledger_bytes_max
         self._bookie_count = bookie_count
-        """Number of bookies of a new ledger, if there are so many."""
+        """Number of bookies that a new ledger should have."""
         self._widened_at = trio.current_time()
-        """Time of the last look for bookies."""
+        """Time of the last search for bookies."""
         self._sizes = sizes
         self._first_position = node.metadata.truncated_position + 1
         self._before: WritableLedger | None = None
-        """The ledger before this one, while entries of it are not durable."""
+        """The previous ledger, while entries of it are not durable."""
         self._held: deque[_Held] = deque()
         self._outstanding = 0
         self._idle = trio.Event()
@@ -135,26 +155,65 @@ class BookKeeperDataLog:
 
     @property
     def overlapping_entries(self) -> int:
-        """Return several: a bookie delays each for others, and syncs while it collects more."""
+        """Return several: a bookie collects entries before it syncs, and collects more while it
+        syncs."""
         return OVERLAPPING_ENTRIES
 
     @property
+    def in_flight_bytes_max(self) -> int:
+        """Return the maximum of any log: the entries use no disk of this process."""
+        return IN_FLIGHT_BYTES_MAX
+
+    @property
     def held_bytes(self) -> int:
-        """Return what a truncation now can make free, though not before the ledger is full: nothing
-        that is done about a ledger which waits for that would help."""
+        """Return the number of bytes after the truncation point. A truncation frees a ledger only
+        as a whole, but nothing that the store does would free the current one earlier."""
         return self._sizes.held
+
+    @property
+    def delay_reason(self) -> str | None:
+        """Return None: when too few bookies take entries, the log fails soon, with a reason."""
+        return None
+
+    @property
+    def owner_proof(self) -> OwnerProof:
+        """Return the log itself."""
+        return self
+
+    @property
+    def owned_at(self) -> float:
+        """Return the last time at which the log was known to have no other owner."""
+        return self._owned_at
+
+    async def prove_owner(self) -> bool:
+        """Look at the log's node; return whether it could be seen. Fails the log, and raises
+        ``DataLogError``, when it is another owner's."""
+        if self._error is None:
+            began = trio.current_time()
+            try:
+                await self._node.check_owner()
+            except FencedError as error:
+                self._fail(error)
+            except (BookKeeperError, ZooKeeperError) as error:
+                logger.info("it cannot be seen who owns the log: %s", error)
+                return False
+            else:
+                self._owned_at = max(self._owned_at, began)
+        if self._error is not None:
+            raise self._error
+        return True
 
     # ---- Reading ---------------------------------------------------------------------------------
 
     async def read(self) -> AsyncGenerator[LogEntry, None]:
-        """Yield what was there when the log was opened."""
+        """Yield the entries that were stored when the log was opened."""
         async with aclosing(self.read_digests()) as batches:
             async for batch in batches:
                 for entry in batch:
                     yield LogEntry(entry.address, entry.data)
 
     async def read_digests(self) -> AsyncGenerator[list[DigestedEntry], None]:
-        """Yield the entries: bookies tell no digest without them."""
+        """Yield the entries with their bytes: bookies make no digests."""
         before = refined = 0
         for sequence in sorted(self._earlier):
             ledger = self._earlier[sequence]
@@ -166,7 +225,7 @@ class BookKeeperDataLog:
                         for entry in entries:
                             position = sequence << ENTRY_BITS | entry.entry_id
                             batch.append(DigestedEntry(LogAddress(position), None, entry.payload))
-                            if before - refined >= SAMPLE_BYTES:
+                            if before - refined >= self._sizes.sample_bytes:
                                 self._sizes.refine(position, before)
                                 refined = before
                             before += len(entry.payload)
@@ -176,7 +235,7 @@ class BookKeeperDataLog:
                     raise DataLogError(message) from error
 
     async def read_entry(self, address: LogAddress) -> bytes:
-        """Read one entry that was there when the log was opened."""
+        """Read one entry that was stored when the log was opened."""
         sequence, entry_id = address.position >> ENTRY_BITS, address.position % ENTRIES_MAX
         ledger = self._earlier.get(sequence)
         if (
@@ -192,7 +251,8 @@ class BookKeeperDataLog:
             raise DataLogError(f"entry {address.position} cannot be read: {error}") from error
 
     async def read_parts(self, parts: Sequence[LogPart]) -> list[bytes]:
-        """Read parts of such entries; each entry is read once."""
+        """Read parts of entries that were stored when the log was opened. Each entry is read
+        once."""
         found: list[bytes] = []
         position, data = -1, b""
         for part in parts:
@@ -209,7 +269,7 @@ class BookKeeperDataLog:
     # ---- Appending -------------------------------------------------------------------------------
 
     def append_nowait(self, parts: Sequence[Buffer], on_durable: OnDurable) -> LogAddress:
-        """Send one entry to the ledger, or keep it until the ledger before is done with."""
+        """Send one entry to the ledger, or keep it until the previous ledger is complete."""
         size = sum(map(len, parts))
         assert size <= LOG_ENTRY_BYTES_MAX, "the entry is too long"
         entry_id = self._next_entry_id
@@ -251,8 +311,8 @@ class BookKeeperDataLog:
             assert entry_id == held.entry_id, "the ledger has an entry of another writer"
 
     def _complete_proved(self) -> None:
-        """Complete the entries that are known to be durable, or fail those of a failed log, in
-        order; prove the rest."""
+        """Acknowledge the confirmed entries that are certainly durable; in a failed log, complete
+        all with the error. If some remain, start a check of the owner."""
         unproved, doubt_seconds = self._unproved, self._client.settings.doubt_seconds
         now = trio.current_time()
         while unproved and (self._error is not None or now - self._owned_at <= doubt_seconds):
@@ -264,21 +324,16 @@ class BookKeeperDataLog:
             self._client.nursery.start_soon(self._prove)
 
     async def _prove(self) -> None:
-        """Look who owns the log, and tell what was confirmed before, as soon as that is known."""
+        """Check in ZooKeeper who owns the log, and acknowledge the entries that were confirmed
+        before the check. The log fails if ZooKeeper does not answer for ``confirm_seconds_max``."""
         settings = self._client.settings
         with trio.move_on_after(settings.confirm_seconds_max) as patience:
             while self._unproved:
-                began, count = trio.current_time(), len(self._unproved)
-                try:
-                    await self._node.check_owner()
-                except FencedError as error:
-                    self._fail(error)
-                except (BookKeeperError, ZooKeeperError) as error:
-                    logger.info("it cannot be seen who owns the log: %s", error)
-                    await trio.sleep(settings.look_seconds)
-                    continue
-                else:
-                    self._owned_at = max(self._owned_at, began)
+                count = len(self._unproved)
+                with suppress(DataLogError):
+                    if not await self.prove_owner():
+                        await trio.sleep(settings.look_seconds)
+                        continue
                     for _ in range(count):
                         if self._error is None and self._unproved:
                             self._complete(self._unproved.popleft().on_durable)
@@ -313,7 +368,8 @@ class BookKeeperDataLog:
     # ---- Rolling over ----------------------------------------------------------------------------
 
     def _roll_over_if_due(self) -> None:
-        """Begin another ledger when this one is full, or has too few bookies and more are there."""
+        """Start to make another ledger if this one is full, or if it has too few bookies and more
+        may be available."""
         if self._ledger.length >= self._ledger_bytes_max:
             self._is_rolling = True
             self._client.nursery.start_soon(self._roll_over)
@@ -325,7 +381,7 @@ class BookKeeperDataLog:
                 self._client.nursery.start_soon(self._widen)
 
     async def _widen(self) -> None:
-        """Continue in a ledger on as many bookies as it should have, if they are there again."""
+        """Change to a ledger on ``_bookie_count`` bookies if so many are available."""
         try:
             count = len(await self._client.draw_bookies())
         except (BookKeeperError, ZooKeeperError) as error:
@@ -337,7 +393,7 @@ class BookKeeperDataLog:
             self._is_rolling = False
 
     async def _roll_over(self) -> None:
-        """Make the next ledger, and let entries go there from now on."""
+        """Make the next ledger; further entries go to it."""
         while self._error is None and not self._is_closed:
             try:
                 ledger = await self._node.add_ledger(self._client)
@@ -362,7 +418,8 @@ class BookKeeperDataLog:
         self._is_rolling = False
 
     def _go_on_in_next_ledger(self) -> None:
-        """End the ledger whose entries are all durable, and send what waited for that."""
+        """Close the previous ledger, whose entries are all durable, and send the entries that
+        waited for that."""
         before, self._before = self._before, None
         assert before is not None
         self._client.nursery.start_soon(_close_ledger, before)
@@ -372,7 +429,7 @@ class BookKeeperDataLog:
     # ---- Truncating and closing ------------------------------------------------------------------
 
     async def truncate(self, address: LogAddress) -> None:
-        """Write from where on the log is needed, then delete the ledgers before that."""
+        """Store the truncation point in the node, then delete the ledgers before it."""
         if address.position <= self._first_position:
             await trio.lowlevel.checkpoint()
             return
@@ -392,7 +449,7 @@ class BookKeeperDataLog:
         await delete_ledgers(self._client, dropped)
 
     async def aclose(self) -> None:
-        """Wait for what was queued, and end the ledger."""
+        """Wait until the queued entries are durable, and close the ledger."""
         was_closed, self._is_closed = self._is_closed, True
         await self._idle.wait()
         if not was_closed and self._error is None:
@@ -400,12 +457,13 @@ class BookKeeperDataLog:
 
 
 def forgetting_seconds(client: BookKeeper) -> float:
-    """Return how long ledgers of earlier owners are kept, so that bookies know they are fenced."""
+    """Return for how many seconds the ledgers of earlier owners are kept after an opening, so that
+    bookies remember that they are fenced."""
     return 2 * client.settings.doubt_seconds
 
 
 async def _close_ledger(ledger: WritableLedger) -> None:
-    """Close a ledger at its end; if that fails, the next owner's recovery does it."""
+    """Close a ledger. If that fails, the recovery of the next owner closes it."""
     try:
         await ledger.close()
     except (BookKeeperError, ZooKeeperError) as error:
@@ -413,7 +471,8 @@ async def _close_ledger(ledger: WritableLedger) -> None:
 
 
 async def delete_ledgers(client: BookKeeper, ledgers: Sequence[LogLedger]) -> None:
-    """Delete ledgers that no metadata name any more. What fails stays behind."""
+    """Delete ledgers that the node does not name any more. Errors are ignored: such a ledger
+    stays."""
     for each in ledgers:
         with suppress(BookKeeperError, ZooKeeperError):
             await client.delete_ledger(each.ledger_id)

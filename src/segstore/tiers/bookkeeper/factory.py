@@ -1,16 +1,18 @@
-"""Opens containers' logs on BookKeeper: fences the owner before, and takes its place.
+"""Opens containers' logs in BookKeeper: fences the previous owner, and takes its place.
 
-The order is what makes an opening safe:
+The order of the steps makes an opening safe:
 
     1. read the node of the log
-    2. look whose ledgers it names: those of another kind of segment store are not touched
-    3. recover its ledgers: an earlier owner can add no entry any more
+    2. check that its ledgers were made by segstore for this log; others must not be fenced
+    3. recover its ledgers: after that an earlier owner cannot add entries
     4. make a ledger
-    5. add it to the node, on condition of the version read: an earlier owner can change nothing
-    6. delete ledgers that the node does not name any more: such as were found empty long before
-    7. only now read entries
+    5. add it to the node, on condition of the version of step 1: after that an earlier owner
+       cannot change the node
+    6. delete ledgers that the node no longer names; they were found empty long before
+    7. read entries
 
-Of two that open at once both fence, and the node decides.
+When two owners open the log at the same time, both fence its ledgers, and the one that changes the
+node first owns the log.
 """
 
 from __future__ import annotations
@@ -20,7 +22,6 @@ from dataclasses import dataclass, field, replace
 import trio
 
 from bookkeeper_client.client import BookKeeper, WritableLedger
-from bookkeeper_client.entry_format import DigestType
 from bookkeeper_client.errors import (
     BookKeeperError,
     ClosedError,
@@ -30,6 +31,7 @@ from bookkeeper_client.errors import (
 from bookkeeper_client.metadata import LedgerMetadata
 from bookkeeper_client.quorums import Quorums
 from bookkeeper_client.readable_ledger import ReadableLedger
+from bookkeeper_client.wire.entry_format import DigestType
 from segstore.errors import DataLogCorruptError, DataLogError
 from segstore.tiers.bookkeeper.data_log import (
     BookKeeperDataLog,
@@ -51,21 +53,21 @@ from zookeeper_client.api import NoNodeError, ZooKeeper, ZooKeeperError
 
 APPLICATION = b"segstore"
 OPENINGS_MAX = 5
-"""Maximum number of times an opening begins again because the previous owner still changes the
-log's node."""
+"""Maximum number of attempts of an opening. An attempt fails if the previous owner changes the node
+meanwhile."""
 EMPTY_KEPT = 2
 """Number of the last ledgers that stay in the metadata even if they are empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class BookKeeperLogSettings:
-    """Settings for logs on bookies, with the original's defaults."""
+    """Settings for logs in BookKeeper, with Pravega's defaults."""
 
     quorums: Quorums = field(default_factory=lambda: Quorums(3, 3, 2))
     password: bytes = b""
     digest_type: DigestType = DigestType.CRC32C
     ledger_bytes_max: int = 1024 * 1024 * 1024
-    """Number of bytes of a ledger after which a log continues in another one."""
+    """Number of bytes of a ledger after which the log changes to another one."""
 
 
 class BookKeeperLogFactory:
@@ -83,10 +85,10 @@ class BookKeeperLogFactory:
         self._client = client
         self._settings = settings
         self._empty_since: dict[int, dict[int, float]] = {}
-        """Time of the first opening that found a ledger empty, by container and ledger."""
+        """Time of the first opening that found a ledger empty, by container id and ledger id."""
 
     async def last_epoch(self, container_id: int) -> int:
-        """See ``DurableDataLogFactory``; that of a further ledger counts as well."""
+        """See ``DurableDataLogFactory``. A change to the next ledger also increases the epoch."""
         try:
             data, _ = await self._zookeeper.get(log_path(self._root, container_id))
         except NoNodeError:
@@ -102,8 +104,8 @@ class BookKeeperLogFactory:
             try:
                 return await self._open(container_id, node)
             except (FencedError, NoSuchLedgerError) as error:
-                # The owner before may have truncated its log at the same time. Another one that
-                # opens it has made the epoch greater.
+                # The previous owner may have truncated the log meanwhile: then try again. If
+                # another owner has opened the log, the epoch is higher: then give up.
                 is_overtaken = await self.last_epoch(container_id) > node.metadata.epoch
                 if is_overtaken or attempt == OPENINGS_MAX:
                     raise DataLogError(f"log {container_id} cannot be opened: {error}") from error
@@ -155,7 +157,7 @@ class BookKeeperLogFactory:
     async def _recover_all(
         self, container_id: int, metadata: LogMetadata
     ) -> dict[int, ReadableLedger]:
-        """Recover all ledgers of the log; return them by sequence, each with its end."""
+        """Recover all ledgers of the log at the same time; return them, closed, by sequence."""
         await self._check_owners(container_id, metadata)
         found: dict[int, ReadableLedger] = {}
         errors: list[Exception] = []
@@ -181,9 +183,9 @@ class BookKeeperLogFactory:
     def _drop_empty(
         self, container_id: int, metadata: LogMetadata, found: dict[int, ReadableLedger]
     ) -> LogMetadata:
-        """Return the metadata with what is known of their ledgers now. Ledgers that this process
-        found empty long ago, so that no client waits for an answer from them, are left out, except
-        the last."""
+        """Return the metadata with the statuses that the recovery found. Ledgers that this process
+        found empty ``forgetting_seconds`` ago are left out, except the last ``EMPTY_KEPT``: no
+        client still waits for an answer to an entry in them."""
         now = trio.current_time()
         known = self._empty_since.get(container_id, {})
         ledgers = []
@@ -198,8 +200,7 @@ class BookKeeperLogFactory:
         return replace(metadata, ledgers=tuple(ledgers))
 
     def _record_empty(self, container_id: int, metadata: LogMetadata) -> None:
-        """Record since when the ledgers of an opened log are known to be empty: earlier owners see
-        at the node that the log was opened."""
+        """Record the time since which each empty ledger of an opened log is known to be empty."""
         now, known = trio.current_time(), self._empty_since.get(container_id, {})
         self._empty_since[container_id] = {
             each.ledger_id: known.get(each.ledger_id, now)
@@ -208,8 +209,8 @@ class BookKeeperLogFactory:
         }
 
     async def _check_owners(self, container_id: int, metadata: LogMetadata) -> None:
-        """Refuse ledgers of another log or of another kind of segment store, all of which stay as
-        they are: a recovery would fence them."""
+        """Raise ``DataLogCorruptError`` if a ledger belongs to another log or another kind of
+        segment store. A recovery would fence it."""
         for each in metadata.ledgers:
             found = await self._client.store.fetch(each.ledger_id)
             if found is not None:
@@ -227,7 +228,7 @@ def _check_owner(container_id: int, ledger_id: int, metadata: LedgerMetadata) ->
 
 
 async def _measure(metadata: LogMetadata, found: dict[int, ReadableLedger]) -> LogSizes:
-    """Return how many bytes the log has behind its truncation."""
+    """Return the number of the log's bytes after its truncation point."""
     sizes = LogSizes()
     first = metadata.truncated_position + 1
     for sequence in sorted(found):

@@ -1,13 +1,14 @@
-"""The ledgers of a container's log, and where the log begins: its node in ZooKeeper.
+"""Encodes and changes a log's node in ZooKeeper, which has the log's ledgers and truncation point.
 
-Owns: ``LogMetadata``, its bytes, which are the original's, its changes, and where the nodes are.
+Owns: ``LogMetadata``, its bytes, which are Pravega's, its changes, and the paths of the nodes.
 
     node = versioned record (version 0, revision 0)
       byte enabled | long epoch | long truncated sequence | long truncated ledger | int count, then
       long ledger | int sequence | byte status        for each ledger, ascending in both numbers
 
-Numbers are compact. An address is ``sequence << 32 | entry``, so that addresses ascend over
-ledgers. What is truncated is named by the last address that was dropped.
+Numbers have the compact encoding of ``pravega_wire.versioned``. An address is
+``sequence << 32 | entry``, so that addresses ascend over ledgers. The truncated address is the last
+one that was dropped.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _DEPTH = 2
 
 
 class Status(IntEnum):
-    """The knowledge in the log's metadata of whether a ledger has entries."""
+    """Tells whether a ledger has entries, as far as the metadata know."""
 
     UNKNOWN = 0
     EMPTY = 1
@@ -49,7 +50,7 @@ class LogLedger:
 
 @dataclass(frozen=True, slots=True)
 class LogMetadata:
-    """See the module."""
+    """The content of a log's node."""
 
     is_enabled: bool = True
     epoch: int = 0
@@ -58,14 +59,14 @@ class LogMetadata:
     ledgers: tuple[LogLedger, ...] = ()
 
     def add(self, ledger_id: int) -> LogMetadata:
-        """Return these metadata with one more ledger, of a new epoch."""
+        """Return these metadata with one more ledger and the next epoch."""
         sequence = self.ledgers[-1].sequence + 1 if self.ledgers else 1
         added = LogLedger(ledger_id, sequence)
         return replace(self, epoch=self.epoch + 1, ledgers=(*self.ledgers, added))
 
     def truncate(self, position: int, keeps: Collection[int] = ()) -> LogMetadata:
-        """Return these metadata without what is before a position, which stays. Ledgers whose ids
-        are in ``keeps`` stay in the list, although nothing of them is needed."""
+        """Return these metadata truncated to a position; its entry stays. Unneeded ledgers with ids
+        in ``keeps`` stay in the list."""
         if position <= self.truncated_position:
             return self
         sequence = position >> ENTRY_BITS
@@ -114,8 +115,7 @@ def decode_log_metadata(data: bytes) -> LogMetadata:
 
 
 def log_path(root: str, container_id: int) -> str:
-    """Return the path of a container's log: one folder for each of its last digits, the last one
-    first.
-    """
+    """Return the path of a container's node, below a folder for its last digit and one for the
+    digit before: ``<root>/3/2/123`` for container 123."""
     digits = [str(container_id // 10**level % 10) for level in range(_DEPTH)]
     return "/".join([root, *digits, str(container_id)])

@@ -1,4 +1,4 @@
-"""A log's node in ZooKeeper in its owner's hands: each change on condition of the last version."""
+"""Reads and changes a log's node in ZooKeeper; each change is on condition of the last version."""
 
 from __future__ import annotations
 
@@ -27,18 +27,17 @@ from zookeeper_client.api import (
 )
 
 MISSING = -1
-"""Version of a node that does not exist."""
+"""Version that stands for a node that does not exist yet."""
 _TRIES_MAX = 5
 
 MakeLedger = Callable[[BookKeeper], Awaitable[WritableLedger]]
 
 
 class MetadataNode:
-    """The knowledge that one owner has of a log's node. Raises ``FencedError`` when another has
-    changed it.
+    """A log's node, as one owner knows it. Raises ``FencedError`` if another owner has changed it.
 
-    A change whose answer was lost may have taken effect, or may do so later: the next change finds
-    out, since each is on condition of the version before it.
+    A change whose answer was lost may have taken effect, or may do so later. The next change
+    detects that, because each is on condition of the version before it.
     """
 
     def __init__(self, zookeeper: ZooKeeper, path: str, make_ledger: MakeLedger) -> None:
@@ -49,11 +48,11 @@ class MetadataNode:
         self._make_ledger = make_ledger
         self._turn = trio.Lock()
         self._doubtful: dict[bytes, LogMetadata] = {}
-        """Versions and metadata that the node may have by changes without an answer, from this
-        version on."""
+        """The metadata, by their bytes, that the node may have because of changes without an
+        answer."""
 
     async def fetch(self) -> None:
-        """Read the node; a log without one is new."""
+        """Read the node. If there is none, the log is new."""
         try:
             data, self.version = await self._zookeeper.get(self._path)
         except NoNodeError:
@@ -65,7 +64,8 @@ class MetadataNode:
     async def add_ledger(
         self, client: BookKeeper, prepared: LogMetadata | None = None
     ) -> WritableLedger:
-        """Make a ledger and add it to these metadata, else to those of the node."""
+        """Make a ledger and add it to the node: to ``prepared`` if given, else to the present
+        metadata."""
         async with self._turn:
             ledger = await self._make_ledger(client)
             if prepared is not None:
@@ -73,7 +73,7 @@ class MetadataNode:
             try:
                 await self._store(lambda metadata: metadata.add(ledger.ledger_id))
             except BaseException as error:
-                # No owner writes to it, even if one has it in a list by now.
+                # The ledger will not be used, even if the node names it by now.
                 ledger.abandon(error if isinstance(error, Exception) else ClosedError("cancelled"))
                 if isinstance(error, FencedError):
                     await self._delete_unnamed(client, ledger.ledger_id)
@@ -81,8 +81,8 @@ class MetadataNode:
             return ledger
 
     async def truncate(self, position: int, keeps: Collection[int]) -> list[LogLedger]:
-        """Record the position as the first one that is needed; return the ledgers that are not
-        named any more: those before it, except those with ids in ``keeps``."""
+        """Store the position as the first needed one. Return the ledgers that the node does not
+        name any more: those before it, except those with ids in ``keeps``."""
         async with self._turn:
             before = self.metadata.ledgers
             await self._store(lambda metadata: metadata.truncate(position, keeps))
@@ -98,9 +98,10 @@ class MetadataNode:
                 raise FencedError("the log's node is gone") from error
 
     async def _delete_unnamed(self, client: BookKeeper, ledger_id: int) -> None:
-        """Delete a ledger that came too late, unless the next owner has it in its list.
+        """Delete a ledger that could not be added, unless the node names it.
 
-        So it is when the node was changed before the next owner read it, and the answer got lost.
+        The node names it if the change took effect, its answer was lost, and the next owner read
+        the node after it.
         """
         try:
             data, _ = await self._zookeeper.get(self._path)
@@ -135,7 +136,7 @@ class MetadataNode:
         return 0
 
     async def _find(self, error: Exception) -> bool:
-        """Return whether one of the changes without an answer has taken effect."""
+        """Return whether a change without an answer has taken effect."""
         try:
             return await self._look()
         except NoNodeError:
@@ -146,7 +147,8 @@ class MetadataNode:
             return False
 
     async def _look(self) -> bool:
-        """Read the node; return whether it has changed and is still this owner's."""
+        """Read the node; return whether a change of this owner has taken effect. Raises
+        ``FencedError`` if another owner has changed the node."""
         found, version = await self._zookeeper.get(self._path)
         if version == self.version:
             return False
@@ -156,8 +158,7 @@ class MetadataNode:
         return True
 
     def _adopt(self, metadata: LogMetadata, version: int) -> None:
-        """Adopt these metadata as the node's: nothing that was sent before can change it any
-        more.
-        """
+        """Record that the node has these metadata and this version. Earlier changes without an
+        answer cannot take effect any more."""
         self.metadata, self.version = metadata, version
         self._doubtful.clear()

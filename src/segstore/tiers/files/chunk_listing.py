@@ -1,6 +1,6 @@
-"""Finding the files of chunks.
+"""Finds the files of chunks.
 
-Owns: the walk through the directories that can hold chunks whose names begin alike.
+Owns: the walk through the directories that can hold chunks with a given prefix.
 """
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ from collections.abc import Iterator
 from segstore.tiers.chunk_paths import SearchedDirectory, name_of
 
 Found = tuple[str, str, "os.DirEntry[str]"]
-"""A chunk's name, its file's path below the root, and the file."""
+"""A chunk's name, the path of its file relative to the root, and the directory entry of the
+file."""
 
 
 def files_of_chunks(root: str, prefix: str) -> Iterator[Found]:
-    """Yield the files of chunks, from the directories that can hold chunks of the prefix."""
+    """Yield the files of the chunks whose names begin with ``prefix``."""
     yield from _walk(root, SearchedDirectory.of_prefix(prefix), prefix)
 
 
 def _walk(root: str, directory: SearchedDirectory, prefix: str) -> Iterator[Found]:
-    """Yield the chunks in and below ``directory``."""
+    """Yield the matching chunks in ``directory`` and below it."""
     try:
         with os.scandir(f"{root}/{directory.path}") as scan:
             entries = list(scan)

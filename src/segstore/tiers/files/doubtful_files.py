@@ -1,13 +1,20 @@
-"""Remembers, beyond the process, files of tier 2 that have bytes which the disk may not have.
+"""Stores, for later processes, which files of tier 2 may end in bytes that are not on the disk.
 
-Owns: ``DoubtNotes``; docs/formats/data-directory.md describes the file. It is in the data directory
-and not in tier 2, whose disk has just failed.
+Owns: ``DoubtNotes``, a file with one line for each such file: its path, and how many of its first
+bytes are valid. docs/formats/data-directory.md describes it. The file is in the data directory and
+not in tier 2, because the disk of tier 2 has just failed.
 
 Invariants:
-1. A note that was added is durable. It stays until the file is as long as the note says, or until
-   all of it counts again: a note that stayed longer would cost what was written since.
-2. A line without its end was never added: its writer was told so, or lost its power before.
-3. A note is added once, however often the same write fails.
+1. When ``add`` has returned, the note and the name of the file of notes are durable. Held by
+   ``test_a_second_note_makes_the_first_name_durable_that_failed_to``.
+2. When a write of the file succeeds again from the noted length on, the note is removed, so that no
+   later process cuts the new bytes off. Held by
+   ``test_what_is_written_after_a_doubt_was_noted_is_not_cut_off_by_the_next_process``.
+3. When a crash leaves half a line, that line is ignored and all others are read. Held by
+   ``test_a_note_that_was_not_written_whole_spoils_no_other`` and
+   ``test_a_note_that_a_power_cut_has_left_half_spoils_no_other``.
+4. When the same write fails again and again, its note is added once. Held by
+   ``test_a_note_that_is_repeated_takes_no_more_room``.
 """
 
 from __future__ import annotations
@@ -26,8 +33,9 @@ _LINE: Final = re.compile(r"([0-9]{1,18}) (\S+) \.", re.ASCII)
 
 
 class DoubtNotes:
-    """Lines of a length and a path relative to tier 2's root. Calls block, and may raise
-    ``OSError``; they may come from several threads, after the first ``read``."""
+    """The notes, in memory and in their file: lines with a length in bytes and a path relative to
+    tier 2's root. Calls block, and may raise ``OSError``. After the first ``read`` they may come
+    from several threads."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -36,7 +44,7 @@ class DoubtNotes:
         self._unsure: set[str] = set()
 
     def read(self) -> dict[str, int]:
-        """Return the notes: by path, how many bytes of a file count."""
+        """Read the notes; return the number of valid bytes of each file, by path."""
         try:
             text = self._path.read_text("ascii", errors="replace")
         except FileNotFoundError:
@@ -49,12 +57,13 @@ class DoubtNotes:
         return noted
 
     def add(self, path: str, length: int) -> None:
-        """Record how many bytes of a file count; the last record of a file is valid."""
+        """Record how many of a file's first bytes are valid; the last record of a file replaces
+        earlier ones."""
         with self._lock:
             if self._noted.get(path) == length and path not in self._unsure:
                 return
             self._noted[path] = length
-            self._unsure.add(path)  # if this fails the file may have it
+            self._unsure.add(path)  # the line may be in the file although the call fails
             self._write(_line(path, length), os.O_APPEND)
             self._sync_directory()
             self._unsure.discard(path)
@@ -98,5 +107,5 @@ class DoubtNotes:
 
 
 def _line(path: str, length: int) -> str:
-    # The line before may not be whole.
+    # It begins with a line end because the line before it may be incomplete.
     return f"\n{length} {quote(path, errors='surrogatepass')} .\n"

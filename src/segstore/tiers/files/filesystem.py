@@ -1,23 +1,36 @@
 """Tier 2 in a directory: one file per chunk. Also for NFS.
 
-Owns: ``FilesystemChunkStorage``; ``chunk_paths`` has the names of its files, ``open_files`` those
-that stay open, ``write_groups`` what is written together.
+Owns: ``FilesystemChunkStorage``. ``chunk_paths`` has the names of the files, ``open_files`` the
+cache of open ones, ``write_groups`` the grouping of short writes.
+
+Blocking calls run in threads, at most ``THREADS_MAX`` at a time for reads and as many for the rest,
+so that slow reads do not delay writes. Long reads go past the page cache into lent memory, at most
+``DIRECT_READS_MAX`` at a time: more would not make the disk faster, but would delay syncs, which
+wait for the reads submitted before them.
+
+Long writes go past the page cache from the beginning of their first block, and through it for an
+incomplete last block: so the file's length covers no block that a power cut could leave unwritten.
+A short write has this guarantee only when it was acknowledged; docs/adr/0198 tells how a recovery
+treats the rest.
 
 Invariants:
-1. No chunk's name leads out of the root, whatever bytes it has.
-2. A chunk's file appears under its name only with its first bytes durable in it.
-3. A call that returned is durable: the file's bytes, its name and the directories above it.
-4. What is listed is durable: what a process that was killed wrote is synced before it is counted.
-5. What a write that failed left at a file's end is never counted: the kernel takes it for
-   stored, however often it is synced, when the disk has not taken it. It is cut off at once; where
-   that fails too, it is noted outside of tier 2, for later processes, until it is written again.
-6. A long write never leaves a length that counts bytes which a power cut could leave unwritten: it
-   goes past the page cache from the block on in which it begins, what is left of it after. A short
-   one that was not acknowledged may: whoever recovers knows from where on (docs/adr/0198).
-7. Blocking calls run in threads, at most ``THREADS_MAX`` at a time for reads and as many for the
-   rest, so that readers of history do not hold up writes.
-8. Long reads go past the page cache into lent memory, at most ``DIRECT_READS_MAX`` at a time: that
-   keeps a disk busy, and what is read ahead of a sync is what the sync waits for.
+1. When a chunk name has ``..`` or begins with a slash, its file lies below the root all the same.
+   Held by ``test_a_name_never_leaves_the_root``.
+2. When a crash interrupts the first write of a chunk, the chunk does not exist afterwards: its file
+   gets its name after the first bytes are durable. Held by
+   ``test_an_unfinished_chunk_is_not_listed_and_is_overwritten``.
+3. When a write has returned, the file's bytes, its name and the directories above it are durable.
+   Held by ``test_a_directory_whose_sync_failed_is_synced_before_anything_counts_in_it``.
+4. When a killed process left bytes that it had not synced, they are synced before ``info`` or
+   ``list_chunks`` counts them. Held by
+   ``test_what_another_process_left_is_synced_before_it_is_counted``.
+5. When a sync fails, the written bytes are never counted as part of the chunk and are cut off at
+   once: the kernel has them in memory and reports a later sync as successful, although they are not
+   on the disk. Held by ``test_what_a_failed_write_left_is_not_counted`` and
+   ``test_what_a_failed_sync_left_is_not_counted_by_the_next_process``.
+6. When bytes of a failed write cannot be cut off, a note outside of tier 2 makes later processes
+   ignore them, until the write is repeated. Held by
+   ``test_what_cannot_be_cut_off_after_a_failed_sync_is_noted_for_the_next_process``.
 """
 
 from __future__ import annotations
@@ -41,9 +54,15 @@ from _fast.native_io.chunk_files import (
     sync_directories,
     write_files,
 )
-from segstore.errors import ChunkNotFoundError, InvalidChunkOffsetError, StorageError
+from segstore.errors import (
+    ChunkNotFoundError,
+    InvalidChunkOffsetError,
+    StorageError,
+    StorageFullError,
+)
 from segstore.runtime.descriptors import KEPT_FILES_MAX
 from segstore.runtime.durable_files import sync_directory
+from segstore.runtime.refused_files import describe_full, is_full
 from segstore.tiers.api import Buffer, Check, ChunkInfo, StoredRange
 from segstore.tiers.chunk_paths import CHUNK_SUFFIX, UNFINISHED_SUFFIX, path_of
 from segstore.tiers.direct_io import (
@@ -64,12 +83,13 @@ T = TypeVar("T")
 THREADS_MAX = 8
 DIRECT_READS_MAX = 4
 GROUPED_BUFFERS_MAX = 64
-"""Maximum number of pieces of a write that is grouped with others; longer ones are written alone.
-"""
+"""Maximum number of buffers of a write that is grouped with others; one with more is written
+alone."""
 CREATE_ATTEMPTS_MAX = 10
 LENGTHS_TOGETHER_MAX = 256
 UNBOUNDED_LENGTH = 2**63 - 1
-"""Length of a file that is not compared: readers know how many of its bytes count."""
+"""A length greater than any file's, for readers that know by themselves how many bytes are
+valid."""
 
 logger = structlog.get_logger(__name__)
 
@@ -77,8 +97,9 @@ logger = structlog.get_logger(__name__)
 class FilesystemChunkStorage:
     """Chunks as files below ``root``, which exists.
 
-    Later processes know by ``doubts`` what this one could not undo. May raise ``OSError`` for them.
-    At most ``kept_files_max`` files stay open between calls. Errors call the root ``title``.
+    ``doubts`` tells later processes which failed writes could not be undone; the constructor reads
+    it and may raise its ``OSError``. At most ``kept_files_max`` files stay open between calls.
+    Error messages call the root ``title``.
     """
 
     def __init__(
@@ -101,7 +122,8 @@ class FilesystemChunkStorage:
         self._reads_directly = root.exists() and block_bytes_of(root) == BLOCK_BYTES
         self._known_durable = KnownPaths()
         self._known_directories = KnownPaths()
-        # Stored lengths before a write that failed, by path. Each operation is one step.
+        # By path, the valid length of files with a failed write. Threads use it without a lock:
+        # each access is one atomic operation.
         self._stored_lengths: dict[str, int] = {}
         self._doubts = doubts
         if doubts is not None and (noted := doubts.read()):
@@ -129,7 +151,8 @@ class FilesystemChunkStorage:
     async def read(
         self, name: str, *, offset: int, length: int, check: Check | None = None
     ) -> Buffer:
-        """Read exactly ``length`` bytes; many of them are in memory that is used again later."""
+        """Read exactly ``length`` bytes. The memory of a long result is reused when the result is
+        released."""
         if self._reads_directly and DIRECT_BYTES_MIN <= length <= READ_BYTES_MAX:
             read = partial(self._read_directly, name, offset, length, check)
             try:
@@ -150,13 +173,16 @@ class FilesystemChunkStorage:
         return await self._run(name, "look up", lambda: self._info(name))
 
     async def locate(self, name: str) -> list[StoredRange]:
-        """Return which file has a chunk's bytes: one has all of them."""
+        """Return the file with a chunk's bytes, as one range of unbounded length."""
         await trio.lowlevel.checkpoint()
         return [StoredRange(0, UNBOUNDED_LENGTH, path_of(name))]
 
     async def lengths(self, names: Sequence[str]) -> list[int | None]:
-        """Return the lengths of chunks' files; look at a few at a time, because other threads need
-        the interpreter, too."""
+        """Return the lengths of chunks' files.
+
+        Each call of a thread is for ``LENGTHS_TOGETHER_MAX`` files, so that other threads get the
+        interpreter's lock in between.
+        """
         lengths: list[int | None] = []
         for start in range(0, len(names), LENGTHS_TOGETHER_MAX):
             part = names[start : start + LENGTHS_TOGETHER_MAX]
@@ -172,7 +198,7 @@ class FilesystemChunkStorage:
         return await self._run(prefix, "list", lambda: sorted(self._list(prefix), key=_by_name))
 
     def close(self) -> None:
-        """Close the files that stayed open. Blocks shortly."""
+        """Close the files that are kept open. Blocks for a moment."""
         self._descriptors.drop_all()
 
     async def _run(
@@ -193,8 +219,11 @@ class FilesystemChunkStorage:
             return ChunkNotFoundError(f"there is no chunk {name} in {self._title}")
         if isinstance(error, MemoryError):
             error = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
-        reason = error.strerror or str(error)
-        return StorageError(f"tier 2 in {self._title} cannot {verb} {name}: {reason}")
+        sentence = f"tier 2 in {self._title} cannot {verb} {name}:"
+        if is_full(error):
+            reason = describe_full(error, Path(self._title))
+            return StorageFullError(f"{sentence} {reason}", reason)
+        return StorageError(f"{sentence} {error.strerror or error}")
 
     # ---- Writes ----------------------------------------------------------------------------------
 
@@ -227,7 +256,7 @@ class FilesystemChunkStorage:
             self._create(path, data)
 
     def _write_group(self, group: Sequence[ShortWrite]) -> None:
-        """Do several short writes, and store in each how it ended."""
+        """Do several short writes, and store in each its error."""
         if len(group) == 1:
             store_error(group[0], lambda each: self._write(each.name, each.offset, each.data))
             return
@@ -244,7 +273,7 @@ class FilesystemChunkStorage:
             self._create_group(new)
 
     def _settle_append(self, write: ShortWrite, outcome: tuple[int, int, int]) -> None:
-        """Finish an append to an existing file; raises what the append failed with."""
+        """Finish an append of a group to an existing file; raises the append's error."""
         result, number, length = outcome
         if result == STORED:
             if write.offset <= self._stored(write.path, length):
@@ -269,7 +298,7 @@ class FilesystemChunkStorage:
         try:
             self._make_directories(os.path.dirname(each.path) for each in group)
         except OSError:
-            # It may be the directory of one alone that cannot be made.
+            # Perhaps only one write's directory cannot be made: each write makes its own.
             for each in group:
                 store_error(each, lambda each: self._create(each.path, each.data))
             return
@@ -332,7 +361,7 @@ class FilesystemChunkStorage:
         self._clear_doubt(path)
 
     def _undo_name(self, path: str) -> None:
-        """Remove a new file that is durable, but whose name may not be."""
+        """Remove a new file whose directory could not be synced."""
         self._stored_lengths[path] = 0
         try:
             os.unlink(f"{self._root}/{path}")
@@ -340,14 +369,15 @@ class FilesystemChunkStorage:
             self._record_doubt(path, 0, error)
 
     def _undo_write(self, path: str, descriptor: int, offset: int, length: int) -> None:
-        """Undo a write that failed at ``offset``, to a file that had ``length`` bytes before."""
+        """Undo a write that failed at ``offset`` of a file that had ``length`` bytes before."""
         stored = self._stored(path, length)
         self._stored_lengths[path] = min(offset, stored)
         self._descriptors.drop(path)
         self._undo(path, descriptor, offset, cut=offset == stored)
 
     def _undo(self, path: str, descriptor: int, length: int, *, cut: bool) -> None:
-        """Undo a failed write at ``length``, or note that it is not undone."""
+        """Cut the file off at ``length``; if that fails, or ``cut`` is False, record a note
+        instead."""
         try:
             if not cut:
                 raise OSError(errno.ENOTSUP, "what was overwritten cannot be brought back")
@@ -357,13 +387,13 @@ class FilesystemChunkStorage:
             self._record_doubt(path, length, error)
 
     def _record_doubt(self, path: str, length: int, reason: OSError) -> None:
-        """Record for later processes that only the file's first ``length`` bytes count."""
+        """Record for later processes that only the file's first ``length`` bytes are valid."""
         try:
             if self._doubts is None:
                 raise reason
             self._doubts.add(path, length)
         except OSError as error:
-            # This process knows better than the file system: the data stays in the log.
+            # This process ignores those bytes all the same, and their data stays in the log.
             logger.error(
                 "a failed write of tier 2 can be neither undone nor noted: a process that starts"
                 " before the write is repeated may count bytes that the disk does not have",
@@ -373,14 +403,15 @@ class FilesystemChunkStorage:
             )
 
     def _clear_doubt(self, path: str) -> None:
-        """Remove the note about a file, since all its bytes count again or it is gone: no later
-        process may cut anything off."""
+        """Remove the note about a file whose bytes are all valid again, or which was deleted.
+        Otherwise a later process would cut valid bytes off."""
         if self._doubts is not None:
             self._doubts.clear(path)
         self._stored_lengths.pop(path, None)
 
     def _settle(self, doubts: DoubtNotes, noted: dict[str, int]) -> None:
-        """Cut off now what an earlier process could not."""
+        """Cut off the bytes that an earlier process could not cut off; keep the notes where this
+        fails again."""
         for path, length in noted.items():
             try:
                 with closing(self._descriptors.open(path, 0)) as file:
@@ -396,8 +427,8 @@ class FilesystemChunkStorage:
             doubts.replace(left)
 
     def _make_directories(self, directories: Iterable[str]) -> None:
-        """Make directories and their parents, durably, even existing ones: their maker may have
-        failed to sync."""
+        """Make directories and their parents, durably. Existing directories are synced, too: the
+        process that made them may have failed to do so."""
         unknown: dict[str, None] = {}
         for directory in directories:
             while directory and directory not in self._known_directories:
@@ -411,7 +442,7 @@ class FilesystemChunkStorage:
                 self._sync_directory(parent)
         except OSError:
             for directory in sorted(unknown, key=len, reverse=True):
-                with suppress(OSError):  # not empty: it stays, and is not known
+                with suppress(OSError):  # a directory that is not empty stays
                     os.rmdir(f"{self._root}/{directory}")
             raise
         for directory in unknown:
@@ -422,14 +453,14 @@ class FilesystemChunkStorage:
             self._known_directories.discard(path)
 
     def _sync_directory(self, directory: str) -> None:
-        with suppress(FileNotFoundError):  # removed by another process: it need not last
+        with suppress(FileNotFoundError):  # removed by another process: nothing to sync
             sync_directory(f"{self._root}/{directory}")
 
     def _read_directly(
         self, name: str, offset: int, length: int, check: Check | None
     ) -> memoryview | None:
-        """Read past the page cache; None where that is impossible or returns fewer bytes: a read
-        through the cache tells why."""
+        """Read past the page cache. Return None if that is not possible, or if there are fewer
+        bytes: the caller then reads through the cache and raises the right error."""
         with self._descriptors.use(path_of(name)) as file:
             direct = file.direct_file(self._staging) if offset >= 0 else None
             if direct is None:
@@ -491,7 +522,8 @@ class FilesystemChunkStorage:
         return min(length, self._stored_lengths.get(path, length))
 
     def _make_durable(self, path: str) -> None:
-        """Sync a file, and the directories above it, that this process has not written itself."""
+        """Sync a file and the directories above it, if this process does not know that they are
+        durable."""
         if path in self._known_durable:
             return
         descriptor = os.open(f"{self._root}/{path}", os.O_RDONLY | os.O_CLOEXEC)
@@ -546,7 +578,7 @@ def _by_name(chunk: ChunkInfo) -> str:
 
 
 def _unfinished(path: str) -> str:
-    """Return the name of a chunk's file before its first bytes are durable."""
+    """Return the path of a chunk's file while its first bytes are not durable."""
     return path.removesuffix(CHUNK_SUFFIX) + UNFINISHED_SUFFIX
 
 
@@ -555,5 +587,5 @@ def _wrong_offset(name: str, length: int, offset: int) -> InvalidChunkOffsetErro
 
 
 def _os_error(number: int) -> OSError:
-    """Return an ``OSError`` of the class that the number has."""
+    """Return the ``OSError`` for an error number."""
     return OSError(number, os.strerror(number))

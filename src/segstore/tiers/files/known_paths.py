@@ -1,6 +1,7 @@
-"""Paths that need no sync any more.
+"""Remembers paths that are durable and need no further sync.
 
-Owns: ``KnownPaths``, which forgets the oldest: then one sync too many is made, and no harm done.
+Owns: ``KnownPaths``, a bounded set. When it is full it forgets the oldest path, which is then
+synced once more than needed.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ KNOWN_PATHS_MAX: Final = 65536
 
 
 class KnownPaths:
-    """The paths that are known to exist. Used from several threads."""
+    """A set of at most ``KNOWN_PATHS_MAX`` paths. Used from several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

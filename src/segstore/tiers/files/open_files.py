@@ -1,10 +1,13 @@
 """Files of tier 2 that stay open between calls.
 
-Owns: ``OpenFiles``, and how a file is written past the page cache where that pays.
+Owns: ``OpenFiles``, a cache of open files, and the choice between writes past the page cache and
+through it. A file has up to two descriptors, the second for transfers past the page cache.
 
 Invariants:
-1. At most ``files_max`` files stay open between calls, with two descriptors each.
-2. A file is closed when it was dropped and is not in use.
+1. When more than ``files_max`` files were used, the least recently used ones are closed. Held by
+   ``test_open_files_are_bounded``.
+2. When a file is dropped while a call uses it, it is closed as soon as that call ends. Held by
+   ``test_a_dropped_file_is_closed_when_its_last_user_ends``.
 """
 
 from __future__ import annotations
@@ -39,19 +42,20 @@ class OpenFile:
             self.direct.close()
 
     def direct_file(self, staging: StagingBuffers) -> DirectFile | None:
-        """Return the second descriptor, opened when it is first needed; None where that is not
-        offered."""
-        with self.lock:  # readers and a writer may want it at once
+        """Return the descriptor for transfers past the page cache, opened at the first use; None if
+        the file system has none."""
+        with self.lock:  # several threads may need it at the same time
             if self.direct is None:
                 self.direct = DirectFile.open(self.path, staging)
             return self.direct
 
     def write(self, data: Sequence[Buffer], offset: int, staging: StagingBuffers) -> None:
-        """Write at ``offset``, not after the file's end. Not durable yet."""
+        """Write at ``offset``, which is at most the file's length. The bytes are not durable
+        yet."""
         if sum(map(len, data)) >= DIRECT_BYTES_MIN:
             direct = self.direct_file(staging)
             if direct is not None:
-                # The block's beginning is written again with the rest, in one piece.
+                # Direct writes are of whole blocks: the start of the first one is written again.
                 before = offset % BLOCK_BYTES
                 blocks = [os.pread(self.descriptor, before, offset - before), *data]
                 written = max(0, direct.write(blocks, offset - before) - before)
@@ -60,7 +64,7 @@ class OpenFile:
 
 
 class OpenFiles:
-    """Open files, the least recently used closed first. Used from several threads."""
+    """A cache of open files that closes the least recently used ones. Used from several threads."""
 
     def __init__(self, root: str, *, files_max: int) -> None:
         self._root = root
@@ -70,7 +74,7 @@ class OpenFiles:
 
     @contextmanager
     def use(self, path: str) -> Iterator[OpenFile]:
-        """Yield the open file, which must exist."""
+        """Yield a file, opened if necessary. Raises ``FileNotFoundError``."""
         entry = self._acquire(path)
         try:
             yield entry
@@ -80,7 +84,7 @@ class OpenFiles:
                 self._close_if_unused(entry)
 
     def open(self, path: str, flags: int) -> OpenFile:
-        """Open a file for the caller alone, who closes it."""
+        """Open a file outside of the cache; the caller closes it."""
         whole = f"{self._root}/{path}"
         return OpenFile(whole, os.open(whole, os.O_RDWR | os.O_CLOEXEC | flags, 0o644))
 
@@ -108,7 +112,7 @@ class OpenFiles:
         opened.user_count = 1
         with self._lock:
             other = self._open.get(path)
-            if other is not None:  # two threads opened it
+            if other is not None:  # another thread opened it meanwhile
                 opened.dropped = True
                 return opened
             self._open[path] = opened

@@ -1,11 +1,16 @@
-"""Short writes that come at the same time are handed to a thread together.
+"""Groups short writes that come at the same time, so that one call of a thread does several.
 
-Owns: what waits for a thread, and who takes it there.
+Owns: ``WriteGroups``, the queue of writes that wait for a thread, and the choice of each group.
 
 Invariants:
-1. ``write`` returns, or raises what it was told, when its write has ended: a cancellation is heeded
-   only before a thread has it.
-2. Writes to the same path are never in the same group, and begin in the order in which they came.
+1. When the caller of ``write`` is cancelled after a thread has taken the write, the call returns
+   only when the thread is done. Held by ``test_a_group_ends_before_whoever_gave_it_up_goes_on``.
+2. When several writes to the same path wait, each is in another group. Held by
+   ``test_writes_to_the_same_file_are_never_in_one_group``.
+3. When several writes to the same path wait, they begin in the order of the calls. Held by
+   ``test_writes_to_the_same_file_begin_in_the_order_of_their_calls``.
+4. When a group ends without a result, each of its writes fails. Held by
+   ``test_no_write_succeeds_whose_group_was_broken_off``.
 """
 
 from __future__ import annotations
@@ -19,12 +24,13 @@ from segstore.errors import StorageError
 from segstore.tiers.api import Buffer
 
 WRITES_MAX = 8
-"""Maximum count of files in one group. They are synced one after the other, beside other groups."""
+"""Maximum number of writes in one group. A group's files are synced one after the other, at the
+same time as those of other groups."""
 
 
 @dataclass(slots=True, eq=False)
 class ShortWrite:
-    """One write, and in the end its result."""
+    """One write, and its error when it has ended with one."""
 
     name: str
     path: str
@@ -36,7 +42,8 @@ class ShortWrite:
 
 
 class WriteGroups:
-    """``write_group`` runs in threads, and notes errors in the writes."""
+    """Calls ``write_group`` in threads with groups of writes; it sets ``error`` of those that
+    failed."""
 
     def __init__(
         self,
@@ -51,12 +58,12 @@ class WriteGroups:
         self._waiting: dict[ShortWrite, None] = {}
 
     async def write(self, write: ShortWrite) -> None:
-        """Write it, with others that wait when a thread is free. Raises its error."""
+        """Do a write, in a group with other waiting ones, when a thread is free. Raises its
+        error."""
         self._waiting[write] = None
         try:
             async with self._places:
-                # A later one of the tasks that have a place may run first, and take the writes
-                # before it, too.
+                # Another task may already have taken this write in its group.
                 while not write.is_taken:
                     await self._run(self._pop_group())
         finally:
@@ -69,7 +76,7 @@ class WriteGroups:
             raise write.error
 
     def _pop_group(self) -> list[ShortWrite]:
-        """Remove and return the first waiting writes, each of another path: at least one."""
+        """Remove and return the first waiting writes, at least one, each to another path."""
         group: dict[str, ShortWrite] = {}
         for write in self._waiting:
             group.setdefault(write.path, write)
@@ -95,7 +102,7 @@ class WriteGroups:
 
 
 def store_error(write: ShortWrite, function: Callable[[ShortWrite], None]) -> None:
-    """Run a part of a write, and keep its error as the result of the write."""
+    """Call ``function`` with a write, and store its error in the write."""
     try:
         function(write)
     except Exception as error:

@@ -1,6 +1,6 @@
 """Classifies failed requests to HDFS: whether to try again, and what to tell users.
 
-Owns: ``HdfsFailure`` and the table of the exceptions that NameNodes and DataNodes name.
+Owns: ``HdfsFailure`` and the table of the Java exceptions in answers of NameNodes and DataNodes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, SSLError
 from urllib3.util.ssl_match_hostname import CertificateError
 
-from segstore.errors import StorageError
+from segstore.errors import StorageError, StorageFullError
 
 REASON_CHARACTERS_MAX: Final = 500
 REQUEST_ERRORS: Final[tuple[type[Exception], ...]] = (HTTPError, OSError, MemoryError)
@@ -28,25 +28,27 @@ class HdfsFailureKind(Enum):
     """The treatment of a failed request."""
 
     UNREACHABLE = auto()
-    """The server was not reached, so nothing was done: try again."""
+    """The server was not reached, so the request was not executed; another attempt may help."""
     STANDBY = auto()
-    """This NameNode does not serve, or not yet: ask another one."""
+    """This NameNode is not active, or not yet: ask another one."""
     TRY_AGAIN = auto()
-    """The request may or may not have been done; trying again may help."""
+    """The request may have been executed or not; another attempt may help."""
     BUSY = auto()
-    """Another request has the file open for writing, or HDFS still closes it for one that ended."""
+    """Another request has the file open for writing, or HDFS has not closed it yet after such a
+    request."""
     UNREADABLE_END = auto()
-    """The DataNode that was writing the file's end has died: HDFS has to close the file first."""
+    """The DataNode that wrote the file's end has died. HDFS has to close the file before it can be
+    read."""
     MISSING = auto()
     """The file or directory does not exist."""
     EXISTS = auto()
-    """There is such a file, or the directory is not empty."""
+    """The file exists already, or the directory is not empty."""
     CREDENTIALS = auto()
     FORBIDDEN = auto()
     FULL = auto()
-    """A quota does not allow more."""
+    """A quota is used up."""
     REFUSED = auto()
-    """Anything else that trying again cannot help."""
+    """Any other error that another attempt cannot help."""
 
 
 _KINDS: Final = {
@@ -88,8 +90,8 @@ _PASSING_PACKAGES: Final = (
     "org.apache.hadoop.ipc.",
     "org.apache.hadoop.net.",
 )
-"""Packages whose exceptions, unless listed above, are about disks, networks and servers that may
-work again: WebHDFS answers 403 for them as for what is forbidden."""
+"""Java packages: their exceptions, unless listed above, report problems of disks, networks and
+servers that may pass. WebHDFS answers 403 for them, as for missing permissions."""
 _AGAIN: Final = frozenset(
     {
         HdfsFailureKind.UNREACHABLE,
@@ -107,13 +109,13 @@ _STATUSES: Final = {
     429: HdfsFailureKind.TRY_AGAIN,
 }
 _NESTED: Final = ("StandbyException", "AlreadyBeingCreatedException", "RecoveryInProgressException")
-"""Exceptions that some versions wrap in another one, and name in its message."""
+"""Exceptions that some versions wrap in another one, whose message has their name."""
 _UNREADABLE: Final = "Cannot obtain block length"
 
 
 @dataclass(frozen=True, slots=True)
 class HdfsFailure:
-    """A failed request: what to do, and why in one line."""
+    """The kind of a failure, and the reason in one line."""
 
     kind: HdfsFailureKind
     reason: str
@@ -125,11 +127,19 @@ class HdfsFailure:
 
 
 class HdfsRequestError(StorageError):
-    """A request to HDFS failed."""
+    """Raised when a request to HDFS has failed."""
 
     def __init__(self, message: str, failure: HdfsFailure) -> None:
         super().__init__(message)
         self.failure = failure
+
+
+class HdfsFullError(HdfsRequestError, StorageFullError):
+    """Raised when a quota of HDFS is used up."""
+
+    def __init__(self, message: str, failure: HdfsFailure, reason: str) -> None:
+        HdfsRequestError.__init__(self, message, failure)
+        self.reason = reason
 
 
 class _RemoteException(msgspec.Struct):
@@ -143,7 +153,7 @@ class _ErrorBody(msgspec.Struct):
 
 
 def failure_of_error(error: Exception) -> HdfsFailure:
-    """Return what to do about a request that got no answer."""
+    """Return the kind and reason of an error of a request that got no answer."""
     reason = _one_line(str(error) or type(error).__name__)
     if isinstance(error, (NewConnectionError, ConnectTimeoutError)):
         return HdfsFailure(HdfsFailureKind.UNREACHABLE, reason)
@@ -156,7 +166,7 @@ def failure_of_error(error: Exception) -> HdfsFailure:
 
 
 def failure_of_answer(status: int, body: bytes) -> HdfsFailure:
-    """Return what to do about an answer that is no success."""
+    """Return the kind and reason of an answer that is not a success."""
     try:
         remote = msgspec.json.decode(body, type=_ErrorBody).remote
     except INVALID_JSON:

@@ -1,11 +1,11 @@
-"""HTTP for WebHDFS: one request, one answer, no retries and no redirects of its own.
+"""Sends HTTP requests for WebHDFS: one request, one answer, without retries and redirects.
 
 Owns: ``HttpRequests``, which sends requests, and ``PooledRequests``, which does so with urllib3.
 Requests block: ``WebHdfs`` runs them in threads.
 
-How it works: Python counts a time limit over all of what one call sends, and urllib3 sends under
-the limit of connecting. So a connection that was made gets the other limit at once, and a body is
-sent in slices: whatever its size, the limit is one of silence.
+Python applies a time limit to all bytes that one call sends, and urllib3 sends under the limit for
+connecting. So a new connection gets ``read_seconds_max`` as its limit at once, and a body is sent
+in slices. The limit is then the time without progress, whatever the body's length.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from segstore.tiers.api import Buffer
 
 CONNECT_SECONDS_MAX: Final = 3.0
 READ_SECONDS_MAX: Final = 30.0
-"""Maximum time, in seconds, for which a server may be silent: a DataNode that replaces another one
-in a pipeline is silent for some seconds."""
+"""Maximum time, in seconds, without progress of a request. A DataNode that replaces another one in
+a pipeline needs some seconds."""
 SLICE_BYTES: Final = 64 * 1024
 """Number of bytes of a body that must be sent within ``READ_SECONDS_MAX``."""
 SERVERS_MAX: Final = 256
-"""Maximum number of servers to which connections are kept."""
+"""Maximum number of servers whose connections are kept."""
 
 
 class HttpAnswer(NamedTuple):
@@ -41,7 +41,7 @@ class HttpRequests(Protocol):
     """Sends requests."""
 
     def send(self, method: str, url: str, body: Sequence[Buffer] | None = None) -> HttpAnswer:
-        """Send a request and return its whole answer; raises one of ``REQUEST_ERRORS``."""
+        """Send a request and return its whole answer. Blocks. Raises one of ``REQUEST_ERRORS``."""
         ...
 
     def close(self) -> None:
@@ -50,7 +50,7 @@ class HttpRequests(Protocol):
 
 
 class PooledRequests:
-    """Sends requests over connections that are kept, as long as servers keep them."""
+    """Sends requests over connections that stay open between requests."""
 
     def __init__(
         self,
@@ -98,7 +98,8 @@ def _slices(body: Sequence[Buffer]) -> Iterator[memoryview]:
 
 
 def _pool_classes(silent_seconds_max: float) -> dict[str, type[HTTPConnectionPool]]:
-    """Return pools whose connections, once made, have this time limit for everything."""
+    """Return connection pools whose connections have this time limit, in seconds, as soon as they
+    are connected."""
 
     class PlainConnection(HTTPConnection):
         def connect(self) -> None:

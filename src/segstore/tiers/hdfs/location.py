@@ -1,6 +1,6 @@
 """The location of a store's chunks in HDFS, as users write it.
 
-Owns: ``HdfsLocation``. Imports no HTTP library, so that a wrong URL is told at once.
+Owns: ``HdfsLocation``. Imports no HTTP library, so that a wrong URL is reported at once.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from segstore.errors import SegmentStoreError
+from segstore.tiers.vendor import LocationError
 
 DEFAULT_PORTS: Final = {"webhdfs": 9870, "swebhdfs": 9871}
 """The HTTP and the HTTPS port of a NameNode by the schemes that Hadoop has for WebHDFS."""
@@ -18,7 +18,7 @@ _HOST = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1
 _PATH = re.compile(r"(/[A-Za-z0-9_=+@-][A-Za-z0-9._=+@-]*)+")
 
 
-class HdfsLocationError(SegmentStoreError):
+class HdfsLocationError(LocationError):
     """The text is not a location in HDFS; the message says why."""
 
 

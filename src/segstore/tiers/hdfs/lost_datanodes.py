@@ -1,16 +1,17 @@
-"""The DataNodes that did not answer lately.
+"""Remembers the DataNodes that did not answer lately.
 
-Owns: ``LostDataNodes``, which remembers them.
-
-How it works: a NameNode does not know for minutes that a DataNode has died, and names it for each
-request whose bytes it has, or whose client is on the same machine. So a request that needs a
-DataNode says which ones it does not want.
+Owns: ``LostDataNodes``. A NameNode learns only after minutes that a DataNode has died. Until then
+it names it for requests whose bytes the DataNode has, or whose client is on the same machine. So a
+request that needs a DataNode lists those to exclude. They are excluded by IPv4 address: a host name
+excludes no DataNode, and makes some versions fail; an IPv6 address is parsed as a port.
 
 Invariants:
-1. A DataNode is excluded by its IPv4 address. A NameNode looks what is excluded up by address: a
-   host name excludes no DataNode, and some versions fail on it; an IPv6 address is taken for a
-   port.
-2. No exclusion outlasts ``LOST_SECONDS``, and none a NameNode that cannot do without.
+1. When a DataNode does not answer, the next request excludes it. Held by
+   ``test_a_datanode_that_is_dead_is_not_named_again``.
+2. When ``LOST_SECONDS`` have passed, the DataNode is not excluded any more. Held by
+   ``test_a_lost_datanode_is_named_again_after_a_while``.
+3. When the NameNode cannot serve a request without an excluded DataNode, no DataNode is excluded
+   any more. Held by ``test_no_datanode_is_excluded_where_the_namenode_cannot_do_without``.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ import trio
 
 LOST_SECONDS: Final = 60.0
 EXCLUDED_MAX: Final = 16
-"""Maximum number of DataNodes that are excluded at once: a query has a length that servers accept.
-"""
+"""Maximum number of DataNodes that are excluded at the same time, because servers limit the length
+of a query."""
 
 
 class LostDataNodes:
@@ -32,30 +33,31 @@ class LostDataNodes:
 
     def __init__(self) -> None:
         self._lost: dict[str, tuple[str, float]] = {}
-        """By host name: the address, and until when it is excluded."""
+        """By host name: the address, and the time at which its exclusion ends."""
 
     def excluded(self) -> str:
-        """Return the addresses not to be named now, as WebHDFS takes them; empty if none are."""
+        """Return the excluded addresses, separated by commas as WebHDFS expects them; empty if
+        there are none."""
         now = trio.current_time()
         self._lost = {host: each for host, each in self._lost.items() if each[1] > now}
         return ",".join(sorted({address for address, _ in self._lost.values()}))
 
     async def add(self, url: str) -> None:
-        """Exclude the server of a URL for a while."""
+        """Exclude the server of a URL for ``LOST_SECONDS``."""
         host = urlsplit(url).hostname or ""
         try:
             found = await trio.socket.getaddrinfo(host, None, AF_INET, SOCK_STREAM)
         except (OSError, UnicodeError):
-            return  # A NameNode could not tell either whom this means.
+            return  # Without an address it cannot be excluded.
         self._lost.pop(host, None)
         self._lost[host] = str(found[0][4][0]), trio.current_time() + LOST_SECONDS
         if len(self._lost) > EXCLUDED_MAX:
             del self._lost[next(iter(self._lost))]
 
     def remove(self, url: str) -> None:
-        """Exclude the server of a URL no longer: it has answered."""
+        """Stop excluding the server of a URL, which has answered."""
         self._lost.pop(urlsplit(url).hostname or "", None)
 
     def clear(self) -> None:
-        """Exclude no DataNode."""
+        """Stop excluding all servers."""
         self._lost.clear()

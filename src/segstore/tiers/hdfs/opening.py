@@ -1,15 +1,18 @@
-"""Opens tier 2 in HDFS: finds out within seconds whether it can be used.
+"""Opens tier 2 in HDFS, and checks within seconds whether it can be used.
 
-Owns: the configuration of HTTP, who asks, the checks at the start, and what each failure means to
-a user.
+Owns: the HTTP client's configuration, the user's identity, the checks at the start, and the
+sentence for users about each failure. The first start of a store tries each operation that is
+needed later, on files that are not chunks. Later starts only check that HDFS answers.
 
 Invariants:
-1. Every operation that is needed later is tried at a store's first start, on files of its own
-   that are no chunks: what a start that was killed leaves of them is in nobody's way. Later starts
-   are quick, and try only what tells whether it is there.
-2. A start is refused when a DataNode says that it does not sync what it closes, or cannot be
-   asked, unless the settings allow that. Only a DataNode that answers without the setting is
-   trusted.
+1. When a first start is killed halfway, later starts succeed. Held by
+   ``test_a_first_start_that_is_stopped_halfway_keeps_no_store_out``.
+2. When a DataNode says that it does not sync closed files, the start is refused, unless the
+   settings allow it. Held by ``test_datanodes_that_do_not_sync_are_refused``.
+3. When the DataNode cannot be asked for this setting, the start is refused. Held by
+   ``test_a_look_at_the_sync_setting_that_fails_lets_no_store_start``.
+4. When a DataNode answers without the setting, the start logs a warning and continues. Held by
+   ``test_a_datanode_that_does_not_tell_whether_it_syncs_is_a_warning``.
 """
 
 from __future__ import annotations
@@ -57,7 +60,8 @@ logger = structlog.get_logger(__name__)
 
 
 class Identity:
-    """The identity of the client: a user's name, or a delegation token. Safe from any thread."""
+    """The identity of the client: a user's name or a delegation token. May be used from any
+    thread."""
 
     def __init__(
         self, settings: HdfsSettings, *, environment: Mapping[str, str] = os.environ
@@ -67,8 +71,8 @@ class Identity:
         self._known: tuple[tuple[int, int], str] | None = None
 
     def __call__(self) -> dict[str, str]:
-        """Return the parameters of a request. Raises ``HdfsRequestError`` when nothing says who
-        asks."""
+        """Return the request parameters that identify the user. Raises ``HdfsRequestError`` if
+        there is neither a user's name nor a token."""
         if self._token_file is not None:
             return {"delegation": self._token(self._token_file)}
         try:
@@ -109,7 +113,7 @@ class _PropertyBody(msgspec.Struct):
 
 
 class OpenedHdfs:
-    """A directory in an HDFS that answers; it is not yet known to be the store's."""
+    """A directory in HDFS. Whether it belongs to this store is not known yet."""
 
     def __init__(self, hdfs: WebHdfs, location: HdfsLocation, settings: HdfsSettings) -> None:
         self.storage = HdfsChunkStorage(hdfs, random_bytes=os.urandom)
@@ -129,8 +133,9 @@ class OpenedHdfs:
             raise self._explained(error.failure) from error
 
     async def open(self) -> Callable[[Callable[[], int]], HdfsChunkStorage]:
-        """Return the function that gives chunks to their owners, once the directory is known to be
-        the store's. Raises ``StorageError`` with a sentence for users."""
+        """Return the function that returns the chunk storage of an owner. Call this when the
+        directory is known to belong to this store. Raises ``StorageError`` with a sentence for
+        users."""
         await self._check_sync()
         try:
             removed = await remove_old_unfinished(
@@ -143,7 +148,8 @@ class OpenedHdfs:
         return lambda _: self.storage
 
     async def try_everything(self) -> None:
-        """Check that a new store can use it. Raises ``StorageError`` with a sentence for users."""
+        """Check that a new store can use the directory. Raises ``StorageError`` with a sentence for
+        users."""
         try:
             await self._trial.repeat("make its directory", lambda: self._trial.make_directory(""))
             await self._try_everything(f"{PROBE}-{os.urandom(8).hex()}")
@@ -151,7 +157,8 @@ class OpenedHdfs:
             raise self._explained(error.failure) from error
 
     async def _try_everything(self, name: str) -> None:
-        """Create, extend, find, read and delete a chunk, where no store looks for chunks."""
+        """Create, append to, list, read and delete a chunk, in a directory in which no store looks
+        for chunks."""
         hdfs = self._trial.below(UNFINISHED_DIRECTORY)
         storage = HdfsChunkStorage(hdfs, random_bytes=os.urandom, unfinished="")
         first, second = b"created", b", appended"
@@ -170,7 +177,8 @@ class OpenedHdfs:
             )
 
     async def _check_sync(self) -> None:
-        """Refuse a DataNode that acknowledges what only its memory has."""
+        """Raise ``StorageConfigurationError`` if a DataNode acknowledges bytes that are only in its
+        memory."""
         try:
             address, value = await self._trial.repeat(
                 "find out whether DataNodes sync what they close", self._sync_setting
@@ -202,8 +210,8 @@ class OpenedHdfs:
         logger.warning(sentence)
 
     async def _sync_setting(self) -> tuple[str, str | None]:
-        """Ask the DataNode that would write next; returns its address, and None when it answers
-        without the setting."""
+        """Ask the DataNode that would write the next file. Return its address and the setting, None
+        if the answer does not have it."""
         url = urlsplit(await self._trial.locate_writer(PROBE))
         address = f"{url.scheme}://{url.netloc}"
         answer = await self._trial.look(f"{address}/conf?name={SYNC_SETTING}")
@@ -257,8 +265,8 @@ def connect(
     limits: RepeatLimits = LIMITS,
     random: Callable[[], float] = random.random,
 ) -> WebHdfs:
-    """Return the files of a location; nothing is asked yet. Raises ``StorageConfigurationError``
-    when a file of certificates cannot be read."""
+    """Return the client of a location, without any request. Raises ``StorageConfigurationError`` if
+    the file of certificates cannot be read."""
     if settings.ca_file is not None:
         try:
             ssl.create_default_context(cafile=settings.ca_file)

@@ -5,7 +5,10 @@ Owns: ``HdfsSettings``, the table ``segment_store.hdfs`` of a settings file.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
 
 
 class HdfsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -20,10 +23,15 @@ class HdfsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     ca_file: str | None = None
     """Path of the certificates, in PEM, with which NameNodes and DataNodes are checked in
     ``swebhdfs``; the system's when None."""
-    replication: int | None = None
+    replication: Annotated[
+        int | None,
+        Meta(extra={"original": "hdfs.replication.factor hdfs.replication HDFS_REPLICATION"}),
+    ] = None
     """Number of copies of each chunk; what HDFS is configured with (``dfs.replication``) when None.
     """
-    block_bytes: int | None = None
+    block_bytes: Annotated[
+        int | None, Meta(extra={"original": "hdfs.block.size hdfs.blockSize"})
+    ] = None
     """Length, in bytes, of a chunk's blocks; what HDFS is configured with (``dfs.blocksize``) when
     None."""
     requires_sync: bool = True

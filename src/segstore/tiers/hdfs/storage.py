@@ -1,22 +1,28 @@
-"""Chunks as files in HDFS, which appends to them and never overwrites.
+"""Stores chunks as files in HDFS, which can append to a file but not overwrite it.
 
-Owns: ``HdfsChunkStorage``, the chunks of a process. docs/formats/chunks.md says what lies in HDFS,
-docs/adr/0347 why.
+Owns: ``HdfsChunkStorage``, the chunks of a process. docs/formats/chunks.md describes the files,
+docs/adr/0347 says why.
 
-How it works: the first bytes of a chunk are written to a file with a name that is used once, which
-is renamed when it is closed. Later ones are appended. HDFS appends where the file ends, and does
-not say where that was. So the length is asked after each append: when it is not what it has to be,
-something else was appended, and the bytes are read back and compared. An append whose answer was
-lost is never repeated as it was: what the file has by then is compared, and the rest is appended.
+The first bytes of a chunk are written to a file with a random name, which is closed and then
+renamed. Later bytes are appended. HDFS appends at the file's end, and the answer does not say where
+that was. So the length is read after each append. If it is not the expected one, another request
+has appended too, and the bytes are read back and compared. If the answer to an append is lost, the
+append is not simply repeated: the bytes that the file has are compared, and only the missing ones
+are appended.
 
 Invariants:
-1. A chunk's file appears under its name only with its first bytes in it, closed.
-2. A call that returned found its bytes where they belong, in a file that was closed: its DataNodes
-   have synced them (``dfs.datanode.synconclose``), and the NameNode counts them.
-3. A write changes no byte that a chunk has. Where a file has other bytes it fails, and the chunk
-   keeps what was acknowledged.
-4. What a request of an earlier process appends late lies behind that. No length is trusted that
-   neither the log nor the metadata know: each owner is in doubt about the one before it.
+1. When the first write of a chunk is interrupted, the chunk does not exist. Held by
+   ``test_a_chunk_is_never_seen_with_a_part_of_its_first_bytes``.
+2. When the answer to an append is lost, its bytes are in the file once. Held by
+   ``test_an_append_whose_answer_is_lost_is_never_made_twice``.
+3. When an append got no answer, the file is opened and closed again before the write returns, so
+   that the DataNodes have synced the bytes (``dfs.datanode.synconclose``). Held by
+   ``test_what_was_appended_without_an_answer_is_synced_before_it_counts``.
+4. When the file has other bytes where a write belongs, the write fails, and the acknowledged bytes
+   stay. Held by ``test_an_append_that_another_request_overtook_fails_and_loses_nothing``.
+5. When a request of a killed process appends late, its bytes are after the acknowledged ones and
+   are not counted by the next owner. Held by
+   ``test_what_a_killed_store_appended_late_counts_for_nobody``.
 """
 
 from __future__ import annotations
@@ -47,16 +53,16 @@ KNOWN_CHUNKS_MAX: Final = 16_384
 KNOWN_DIRECTORIES_MAX: Final = 16_384
 PARALLEL_LOOKS_MAX: Final = 8
 LOOKED_UP_ALONE_MAX: Final = 3
-"""Maximum number of chunks of one directory whose lengths are requested one by one; those of more
-come from a listing."""
+"""Maximum number of chunks of one directory whose lengths are requested one by one. For more of
+them, the directory is listed."""
 
 logger = structlog.get_logger(__name__)
 
 
 class HdfsChunkStorage:
-    """Chunks as files. Calls that change one chunk come one at a time.
+    """Chunks as files. For each chunk, callers make one changing call at a time.
 
-    ``unfinished`` is the directory for files that have no chunk's name yet.
+    ``unfinished`` is the directory for files whose first bytes are being written.
     """
 
     def __init__(
@@ -69,7 +75,7 @@ class HdfsChunkStorage:
         self._hdfs = hdfs
         self._unfinished = unfinished
         self._random_bytes = random_bytes
-        # Lengths that the last write of this process has found; a write that fails forgets them.
+        # Chunks' lengths after the last successful write of this process.
         self._lengths: Remembered[str, int] = Remembered(KNOWN_CHUNKS_MAX)
         self._directories: Remembered[str, bool] = Remembered(KNOWN_DIRECTORIES_MAX)
 
@@ -121,7 +127,8 @@ class HdfsChunkStorage:
         )
 
     async def lengths(self, names: Sequence[str]) -> list[int | None]:
-        """Return chunks' lengths: those of many in one directory by a listing."""
+        """Return chunks' lengths. The lengths of many chunks in one directory come from a
+        listing."""
         by_directory: defaultdict[str, list[str]] = defaultdict(list)
         for path in map(file_path, names):
             by_directory[path.rpartition("/")[0]].append(path)
@@ -153,7 +160,7 @@ class HdfsChunkStorage:
             self._directories.drop(path)
             try:
                 await self._hdfs.delete(path)
-            except HdfsRequestError:  # it is not empty, or stays for a later deletion
+            except HdfsRequestError:  # not empty; after any other error a later deletion removes it
                 return
 
     async def list_chunks(self, prefix: str) -> list[ChunkInfo]:
@@ -199,7 +206,8 @@ class HdfsChunkStorage:
         body: Sequence[Buffer],
         known: int | None,
     ) -> int:
-        """Write what the chunk does not have yet; returns its length then."""
+        """Append the bytes that the chunk does not have yet; return its length then. ``known`` is
+        its length before, if that is known."""
         end = known
         if end is None:
             status = await self._hdfs.status(path)
@@ -215,8 +223,8 @@ class HdfsChunkStorage:
         rest = remainder(body, present)
         if not rest and known is not None:
             return end
-        # With nothing left to append it is known only that a NameNode counts the bytes. Opening and
-        # closing the file once more has the DataNodes sync it.
+        # Append even if nothing is left: the NameNode counts the bytes, but only closing the file
+        # makes the DataNodes sync them.
         await self._hdfs.append(path, rest)
         length = await self._length(name, path)
         if length != end + sum(map(len, rest)):
@@ -225,7 +233,7 @@ class HdfsChunkStorage:
         return length
 
     async def _create(self, path: str, body: Sequence[Buffer]) -> int:
-        """Write the chunk's first bytes."""
+        """Make the chunk's file with its first bytes; return its length."""
         unfinished = _join(self._unfinished, self._random_bytes(8).hex())
         directory = path.rpartition("/")[0]
         is_named = False
@@ -240,12 +248,12 @@ class HdfsChunkStorage:
                 self._directories.drop(directory)
                 await remove_unfinished(self._hdfs, unfinished)
         if not is_named:
-            # An earlier attempt has made it, or its directory was removed while it was empty.
+            # An earlier attempt has made the file, or another call removed the empty directory.
             raise _try_again(f"{path} got no name")
         return sum(map(len, body))
 
     async def _compare(self, name: str, path: str, offset: int, expected: Sequence[Buffer]) -> None:
-        """Raise ``StorageError`` unless a chunk has exactly these bytes there."""
+        """Raise ``StorageError`` unless the chunk has exactly these bytes at ``offset``."""
         length = sum(map(len, expected))
         if length and await self._read(name, path, offset, length) != b"".join(expected):
             raise StorageError(
@@ -267,7 +275,7 @@ class HdfsChunkStorage:
         return data
 
     async def _refuse_range(self, name: str, path: str, offset: int, length: int) -> None:
-        """Raise unless a chunk has these bytes."""
+        """Raise ``InvalidChunkOffsetError`` unless the chunk has this range."""
         has = await self._length(name, path)
         if offset < 0 or length < 0 or offset + length > has:
             raise InvalidChunkOffsetError(
@@ -275,8 +283,8 @@ class HdfsChunkStorage:
             )
 
     async def _have_it_closed(self, path: str) -> None:
-        """Ask HDFS to close a file whose writer has died: it does so for the next client that opens
-        it for appending, from a minute after the writer's last sign of life."""
+        """Open the file for appending, so that HDFS closes it for its dead writer. HDFS does so
+        from a minute after the writer's last request."""
         try:
             await self._hdfs.append(path, [])
         except HdfsRequestError as error:
@@ -290,8 +298,8 @@ class HdfsChunkStorage:
 
 
 async def remove_unfinished(hdfs: WebHdfs, path: str) -> None:
-    """Delete a file that may be there, even while all is being cancelled. One that stays is deleted
-    at a later start."""
+    """Delete a file if it exists, even while the caller is being cancelled. If that fails, a later
+    start deletes it."""
     with trio.CancelScope(shield=True, deadline=trio.current_time() + REMOVAL_SECONDS_MAX):
         try:
             await hdfs.delete(path, waits_when_cancelled=False)
@@ -300,9 +308,9 @@ async def remove_unfinished(hdfs: WebHdfs, path: str) -> None:
 
 
 async def remove_old_unfinished(hdfs: WebHdfs, *, older_than_seconds: float) -> int:
-    """Delete what killed processes have left of chunks that they began; return the count.
+    """Delete unfinished files of killed processes; return their number.
 
-    Ages are by the NameNode's clock alone: they count back from the newest file that is there.
+    Ages are relative to the newest unfinished file, so that only the NameNode's clock matters.
     """
     files = await hdfs.entries(UNFINISHED_DIRECTORY)
     newest = max((each.modification_time for each in files), default=0)
@@ -318,8 +326,8 @@ def file_path(name: str) -> str:
 
 
 def spelled(path: str) -> str:
-    """Return a path of ``chunk_paths`` as it is in HDFS: several versions of WebHDFS decode a ``%``
-    in a path twice."""
+    """Return the path in HDFS for one of ``chunk_paths``. Each ``%`` becomes ``!``, because several
+    versions of WebHDFS decode a ``%`` twice."""
     return path.replace("%", "!")
 
 

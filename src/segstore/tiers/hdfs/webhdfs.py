@@ -1,22 +1,26 @@
 """The operations of WebHDFS on the files below one directory.
 
-Owns: ``WebHdfs``, which turns blocking requests into awaits, knows which NameNode serves, follows
-its redirects to DataNodes, and bounds how long what failed is repeated.
+Owns: ``WebHdfs``, which runs blocking requests in threads, finds the active NameNode, follows its
+redirects to DataNodes, and limits how long failed requests are repeated. There are ``THREADS_MAX``
+threads for reads and as many for the rest; a pause between two attempts needs no thread.
 
-How it works: a NameNode answers everything but the bytes of files. For these it names a DataNode,
-to which the request is sent again. Of two NameNodes one serves; the other one answers with
-``StandbyException``, or not at all.
+A NameNode answers all requests except those that transfer the bytes of files. For these it names a
+DataNode, to which the request is sent again. Of two NameNodes one is active; the other one answers
+with ``StandbyException``, or not at all. A method makes one attempt; ``repeat`` makes several. A
+failed request may have been executed, so the function that is given to ``repeat`` must check for
+that.
 
 Invariants:
-1. Each method makes one attempt. ``repeat`` makes further ones, and its caller sees that what is
-   repeated has its effect once: a NameNode that was not heard may have done what it was asked.
-2. Blocking calls run in threads, ``THREADS_MAX`` for reads and as many for the rest; a pause
-   between two attempts holds no thread.
-3. What is repeated ends ``retry_seconds_max`` and one attempt after it began at the latest, but
-   not before each NameNode was asked. An attempt ends when a server was silent for too long: one
-   that goes on sending bytes is waited for.
-4. A call that is cancelled waits for the end of a request that changes files, so that none is done
-   behind its caller's back, and for no other.
+1. When a request cannot succeed, it is not repeated. Held by
+   ``test_what_cannot_succeed_is_not_repeated``.
+2. When the time for attempts is over, each NameNode is asked before the call fails. Held by
+   ``test_each_namenode_is_asked_however_long_one_takes``.
+3. When a server sends nothing for too long, the attempt fails. Held by
+   ``test_a_datanode_that_stands_still_too_long_within_a_body_is_given_up``.
+4. When a call that changes nothing is cancelled, it returns at once. Held by
+   ``test_a_call_that_changes_nothing_is_cancelled_at_once``.
+5. When a call that changes files is cancelled, it returns after the end of the request that is
+   under way. Held by ``test_a_silent_namenode_delays_the_end_of_a_cancelled_write_by_one_request``.
 """
 
 from __future__ import annotations
@@ -38,6 +42,7 @@ from segstore.tiers.hdfs.failures import (
     REQUEST_ERRORS,
     HdfsFailure,
     HdfsFailureKind,
+    HdfsFullError,
     HdfsRequestError,
     failure_of_answer,
     failure_of_error,
@@ -57,7 +62,7 @@ NONE: Final[Mapping[str, str | int]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class RepeatLimits:
-    """Time limits of what is repeated."""
+    """Time limits of repeated attempts, in seconds."""
 
     retry_seconds_max: float = 30.0
     pause_seconds_min: float = 0.1
@@ -67,8 +72,8 @@ class RepeatLimits:
 class FileStatus(msgspec.Struct, rename="camel"):
     """The status of a file or directory at a NameNode.
 
-    Of a file that is open for writing the length is what was closed before: bytes that a NameNode
-    counts have been acknowledged by all DataNodes that wrote them.
+    If the file is open for writing, ``length`` is its length when it was closed last. All DataNodes
+    that wrote these bytes have acknowledged them.
     """
 
     type: str
@@ -100,10 +105,10 @@ class _YesBody(msgspec.Struct):
 
 
 class WebHdfs:
-    """The files below ``root``. Paths are given relative to it; the empty one is the root's own.
+    """The files below ``root``. Paths are relative to it; the empty path is the root itself.
 
-    ``identity`` returns the parameters that say who asks; it is called for each request, in a
-    thread, and may raise ``HdfsRequestError``.
+    ``identity`` returns the request parameters that identify the user. It is called for each
+    request, in a thread, and may raise ``HdfsRequestError``.
     """
 
     def __init__(
@@ -137,13 +142,13 @@ class WebHdfs:
         self._read_limiter = trio.CapacityLimiter(THREADS_MAX)
 
     def with_limits(self, limits: RepeatLimits) -> WebHdfs:
-        """Return the same files with other time limits."""
+        """Return an object for the same files with other time limits."""
         other = copy(self)
         other._limits = limits
         return other
 
     def below(self, path: str) -> WebHdfs:
-        """Return the files of a directory, over the same connections."""
+        """Return an object for the files of a directory, with the same connections."""
         other = copy(self)
         other._root = self._full(path)
         return other
@@ -153,9 +158,10 @@ class WebHdfs:
         self._http.close()
 
     async def repeat(self, what: str, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Make an attempt until it succeeds, cannot succeed, or was made for long enough.
+        """Repeat an attempt until it succeeds, until an error that another one cannot help, or
+        until ``retry_seconds_max`` have passed.
 
-        Raises ``HdfsRequestError``, which says ``what`` could not be done.
+        Raises ``HdfsRequestError``; its message says that ``what`` failed.
         """
         deadline = trio.current_time() + self._limits.retry_seconds_max
         pause = self._limits.pause_seconds_min
@@ -165,13 +171,15 @@ class WebHdfs:
                 return await attempt()
             except HdfsRequestError as error:
                 failure = error.failure
-                # One NameNode that is slow to refuse must not use up the time of the others.
+                # A NameNode that refuses slowly must not use up the time for the others.
                 is_late = trio.current_time() > deadline and count >= len(self._addresses)
                 if is_late or not failure.is_worth_another_try:
                     times = "" if count == 1 else f" ({count} tries)"
-                    raise HdfsRequestError(
-                        f"tier 2 in {self.title} cannot {what}{times}: {failure.reason}", failure
-                    ) from error
+                    sentence = f"tier 2 in {self.title} cannot {what}{times}: {failure.reason}"
+                    if failure.kind is HdfsFailureKind.FULL:
+                        reason = f"tier 2 in {self.title} is full: {failure.reason}"
+                        raise HdfsFullError(sentence, failure, reason) from error
+                    raise HdfsRequestError(sentence, failure) from error
             await trio.sleep(pause * (0.5 + self._random() / 2))
             pause = min(2 * pause, self._limits.pause_seconds_max)
             count += 1
@@ -179,7 +187,7 @@ class WebHdfs:
     # ---- What the NameNode does ------------------------------------------------------------------
 
     async def status(self, path: str) -> FileStatus | None:
-        """Return what there is under a path; None if there is nothing."""
+        """Return the status of a file or directory; None if there is none."""
         try:
             answer = await self._ask("GET", "GETFILESTATUS", path)
         except HdfsRequestError as error:
@@ -189,7 +197,8 @@ class WebHdfs:
         return _decode(answer, _StatusBody).status
 
     async def entries(self, path: str) -> list[FileStatus]:
-        """Return what is in a directory; nothing when there is no such directory."""
+        """Return the statuses of a directory's entries; an empty list if there is no such
+        directory."""
         try:
             answer = await self._ask("GET", "LISTSTATUS", path)
         except HdfsRequestError as error:
@@ -199,7 +208,7 @@ class WebHdfs:
         return _decode(answer, _ListingBody).statuses.each
 
     async def make_directory(self, path: str) -> None:
-        """Make a directory, and those above it, unless they are there."""
+        """Make a directory and those above it, if they do not exist."""
         answer = await self._ask(
             "PUT",
             "MKDIRS",
@@ -211,7 +220,7 @@ class WebHdfs:
             raise _failed(HdfsFailureKind.REFUSED, f"the directory {path} cannot be made")
 
     async def rename(self, path: str, new: str) -> bool:
-        """Rename a file; return False when there is no such file, the other name is taken, or its
+        """Rename a file. Return False if it does not exist, if the new name exists, or if the new
         directory is missing."""
         answer = await self._ask(
             "PUT", "RENAME", path, {"destination": self._full(new)}, waits_when_cancelled=True
@@ -237,16 +246,17 @@ class WebHdfs:
     async def create(self, path: str, body: Sequence[Buffer]) -> None:
         """Make a file with these bytes, and the directories above it.
 
-        A failure may leave the file with some of them.
+        After a failure the file may exist with a part of the bytes.
         """
         await self._transfer("PUT", "CREATE", path, self._created, body=body, expected=201)
 
     async def append(self, path: str, body: Sequence[Buffer]) -> None:
-        """Append bytes at the file's end, wherever that is. A failure may leave some of them."""
+        """Append bytes at the file's end. After a failure a part of them may have been appended."""
         await self._transfer("POST", "APPEND", path, body=body, expected=200)
 
     async def read(self, path: str, *, offset: int, length: int) -> bytes:
-        """Read from an offset below the file's length; fewer bytes when it ends before."""
+        """Read from an offset below the file's length. The result has fewer bytes if the file ends
+        before."""
         return (
             await self._transfer(
                 "GET",
@@ -259,12 +269,12 @@ class WebHdfs:
         ).body
 
     async def locate_writer(self, path: str) -> str:
-        """Return the URL of the server that would make a file; no file is made."""
+        """Return the URL of the DataNode that would make a file. No file is made."""
         answer = await self._ask("PUT", "CREATE", path, self._created)
         return _redirect_of(answer)
 
     async def look(self, url: str) -> HttpAnswer:
-        """Send a GET request for another page to one of the servers."""
+        """Send a GET request to a URL, such as a page of a DataNode."""
         return await self._send("GET", lambda: url)
 
     async def _transfer(
@@ -286,7 +296,8 @@ class WebHdfs:
             url = _redirect_of(await self._ask(method, op, path, parameters, limiter=limiter))
         except HdfsRequestError as error:
             if error.failure.kind is HdfsFailureKind.TRY_AGAIN:
-                # No other DataNode has the bytes, or this NameNode has other addresses of them.
+                # No other DataNode has the bytes, or the NameNode knows the DataNodes by other
+                # addresses.
                 self._lost_datanodes.clear()
             raise
         try:
@@ -315,7 +326,8 @@ class WebHdfs:
         limiter: trio.CapacityLimiter | None = None,
         waits_when_cancelled: bool = False,
     ) -> HttpAnswer:
-        """Ask the NameNode that served last; after a failure the next one is asked."""
+        """Send a request to the NameNode that answered last. After a failure the next request goes
+        to another one."""
         asked = self._active
 
         def url() -> str:
@@ -331,7 +343,7 @@ class WebHdfs:
             if answer.status not in (HTTPStatus.OK, HTTPStatus.TEMPORARY_REDIRECT):
                 raise _refused(answer)
         except HdfsRequestError as error:
-            # A refusal by an active NameNode is no reason to leave it, whatever it is.
+            # A NameNode that refuses a request, but not because it is on standby, stays in use.
             serves &= error.failure.kind is not HdfsFailureKind.STANDBY
             if not serves and self._active == asked:
                 self._active = (asked + 1) % len(self._addresses)
@@ -347,8 +359,8 @@ class WebHdfs:
         limiter: trio.CapacityLimiter | None = None,
         waits_when_cancelled: bool = False,
     ) -> HttpAnswer:
-        """Send a request. One that is not waited for when its caller is cancelled goes on in its
-        thread."""
+        """Send a request in a thread. Without ``waits_when_cancelled`` a cancellation returns at
+        once, and the request continues in its thread."""
         try:
             return await trio.to_thread.run_sync(
                 lambda: self._http.send(method, url(), body),

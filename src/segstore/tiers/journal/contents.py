@@ -1,17 +1,23 @@
-"""Notes about the contents of the journal's complete files, so that a start need not read these.
+"""Writes and reads notes about complete journal files, by which a start need not read these files.
 
-Owns: the notes of one journal: their bytes (``docs/formats/journal-contents.md``), reading and
-writing them, and ``ContentsNoter``, which writes them while the journal is used.
+Owns: ``NotedContents`` (the bytes of the notes are in ``docs/formats/journal-contents.md``), and
+``ContentsNoter``, which writes them while the journal is used. A note has the places and digests of
+a file's entries, and the file's salt and generation, under which its content never changes. Notes
+are never synced: a note that is missing or damaged costs only the time to read its file.
 
 Invariants:
-1. A note is made of a complete file that was read back from the disk and passed from its first
-   batch to its END record. Such a file never changes under its generation and salt.
-2. Nothing depends on a note: one that is missing, torn, damaged, of another version or cannot be
-   true is not used, and the file is read instead. Notes are therefore never synced.
-3. What a note leaves out, the bodies, has sums in it. Damage there is found by the next read of
-   them.
-4. Notes cost nothing while tier 2 keeps up, or the disk has enough to do: files are read for them
-   when many stay needed, and not in a hurry.
+1. When a complete file has damage, no note about it is written: the file is read back from the disk
+   for it. Held by ``test_a_file_that_does_not_pass_gets_no_note``.
+2. When a note is damaged, belongs to another file or contradicts the journal, the file is read
+   instead. Held by ``test_a_damaged_note_is_not_used``,
+   ``test_a_note_about_another_file_is_not_used`` and
+   ``test_a_note_with_a_right_sum_that_cannot_be_true_is_like_none``.
+3. When an entry's data are damaged in a file with a note, the next read of the data finds it: the
+   digest has their checksum. Held by ``test_damage_behind_a_note_is_found_by_whoever_reads_it``.
+4. When at most ``FILES_WITHOUT_NOTES`` complete files are needed, no notes are written. Held by
+   ``test_few_files_are_not_noted``.
+5. When files are completed quickly, no notes are written until that ends. Held by
+   ``test_nothing_is_noted_while_files_are_completed_in_a_hurry``.
 """
 
 from __future__ import annotations
@@ -39,18 +45,17 @@ MAGIC: Final = b"SEGJCNT\n"
 VERSION: Final = 1
 NO_DIGEST: Final = 0xFFFF_FFFF
 DIGEST_BYTES_SHARE: Final = 16
-"""Part of the file that the digests in a note may have: one in so many bytes; entries beyond have
+"""Maximum share of digests in a note: one byte for so many bytes of the file. Further entries have
 none."""
 FILES_WITHOUT_NOTES: Final = 6
-"""Maximum number of complete files that are needed now and then while tier 2 keeps up: a start
-reads them without notes."""
+"""Maximum number of needed complete files for which no notes are written. So many are needed from
+time to time even while tier 2 is fast, and a start reads them quickly."""
 NEWEST_FILES: Final = 2
-"""Number of the newest files that get no note, when there are more files than
-``FILES_WITHOUT_NOTES``."""
+"""Number of the newest complete files that get no note."""
 HURRY_FILES: Final = 4
 HURRY_SECONDS: Final = 1.0
-"""Time, in seconds, in which so many completed files mean haste: reading them back would slow
-writers down."""
+"""Time, in seconds: when ``HURRY_FILES`` files were completed in less, no notes are written,
+because reading the files back would slow writers down."""
 
 _HEADER = struct.Struct("<8sIIIQQQI")
 _CONTAINER = struct.Struct("<IQII")
@@ -68,7 +73,8 @@ def note_name(generation: int) -> str:
 class NotedContents:
     """The notes of a journal, in a directory of their own. Its methods block.
 
-    ``digest`` makes the digest of an entry, and ``digest_format`` is the version of its format.
+    ``digest`` returns the digest of an entry; ``digest_format`` is the version of the digest's
+    format.
     """
 
     def __init__(
@@ -79,9 +85,9 @@ class NotedContents:
         self._digest_format = digest_format
 
     def read(self, file: JournalFile, kept: KeptDigests) -> FileScan | None:
-        """Return what a scan of the file would find, or None when the file has to be scanned.
+        """Return the result that a scan of the file would have; None if there is no valid note.
 
-        ``kept`` bounds what is remembered of digests.
+        ``kept`` limits the total length of digests in memory.
         """
         try:
             data = self._read_whole(note_name(file.generation))
@@ -106,7 +112,7 @@ class NotedContents:
     def write_note(self, file: JournalFile) -> None:
         """Read a complete file and write the note about it.
 
-        Raises ``DataLogCorruptError`` when the file does not pass.
+        Raises ``DataLogCorruptError`` when the file is damaged.
         """
         kept = KeptDigests(self._digest, bytes_max=file.header.file_bytes // DIGEST_BYTES_SHARE)
         scan = scan_file(file, kept)
@@ -192,9 +198,10 @@ class NotedContents:
 
 
 def _decode_container(body: memoryview, position: int, scan: FileScan) -> int:
-    """Read one container's part of a note; return where it ends.
+    """Decode one container's part of a note into ``scan``; return the position after it.
 
-    Raises ``ValueError`` or ``struct.error`` for what cannot be, although the note's sum is right.
+    Raises ``ValueError`` or ``struct.error`` for impossible values, which a note with a right
+    checksum may have.
     """
     container_id, first_position, count, group_count = _CONTAINER.unpack_from(body, position)
     position += _CONTAINER.size
@@ -225,7 +232,7 @@ def _decode_container(body: memoryview, position: int, scan: FileScan) -> int:
 
 
 def _little(kind: str, data: bytes) -> bytes:
-    """Return numbers in the byte order of the note, from the machine's, or back."""
+    """Convert an array of numbers between little endian and the machine's byte order."""
     if not _SWAPPED:
         return data
     numbers = array(kind, data)
@@ -234,9 +241,9 @@ def _little(kind: str, data: bytes) -> bytes:
 
 
 class ContentsNoter:
-    """Notes the contents of files that stay needed, and removes notes about other files.
+    """Writes notes about files that stay needed, and removes notes about other files.
 
-    ``complete_files`` returns the generations of the complete files that are needed, in order.
+    ``complete_files`` returns the generations of the needed complete files, in ascending order.
     """
 
     def __init__(
@@ -257,7 +264,7 @@ class ContentsNoter:
         self._completed_at: deque[float] = deque(maxlen=HURRY_FILES)
 
     def look(self) -> None:
-        """Wake the task that writes notes: a file was completed, or is not needed any more."""
+        """Wake the task that writes notes. Call it when a file was completed or freed."""
         newest = max(self._complete_files(), default=self._newest)
         if newest > self._newest:
             self._newest = newest
@@ -270,7 +277,7 @@ class ContentsNoter:
         return len(times) == HURRY_FILES and trio.current_time() - times[0] < HURRY_SECONDS
 
     async def run(self, *, task_status: trio.TaskStatus[trio.CancelScope]) -> None:
-        """Work until the scope is cancelled."""
+        """Write and remove notes until the scope is cancelled."""
         with trio.CancelScope() as scope:
             task_status.started(scope)
             while True:

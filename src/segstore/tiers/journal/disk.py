@@ -1,13 +1,15 @@
-"""The interface of the journal's disk, and the machine's own disk.
+"""The interface of the journal's disk, and its implementation on a local file system.
 
-Owns: the ``Disk`` and ``DiskFile`` protocols and ``LocalDisk``.
+Owns: the ``Disk`` and ``DiskFile`` protocols and ``LocalDisk``. Each call may block; callers run
+them in threads (a simulation has no threads). Names are plain file names in one directory.
 
 Invariants:
-1. Every call may block; callers are threads (or a simulation that has no threads).
-2. ``write_durably`` and ``sync`` return only when the bytes survive a power cut. After either
-   raised, nothing is known of the bytes written since the last success: the write is not tried
-   again, except that the same bytes may be written again in full when the disk was full.
-3. Names are plain file names within one directory.
+1. When ``write_durably`` or ``sync`` has returned, the bytes survive a power cut. Held by
+   ``test_a_crash_at_any_point_loses_nothing_acknowledged``.
+2. When either of them has raised another error than a full disk, nothing is written any more.
+   Held by ``test_the_journal_fails_for_ever_after_an_error``.
+3. When the disk was full, the same bytes are written again in full. Held by
+   ``test_a_batch_that_met_a_full_disk_is_written_again_in_full``.
 """
 
 from __future__ import annotations
@@ -34,8 +36,8 @@ class DiskFile(Protocol):
 
     @property
     def block_bytes(self) -> int:
-        """Return the number of bytes at whose multiples writes should end to cost least; a divisor
-        of 4,096."""
+        """Return the block size in bytes: writes that end at a multiple of it are fastest. It
+        divides 4,096."""
         ...
 
     def length(self) -> int:
@@ -51,7 +53,7 @@ class DiskFile(Protocol):
         ...
 
     def write_durably(self, buffers: Sequence[Buffer], offset: int) -> None:
-        """Write all the buffers at ``offset`` and sync them: one sync however many there are."""
+        """Write all the buffers at ``offset`` and sync them, with one sync."""
         ...
 
     def allocate(self, length: int) -> None:
@@ -59,8 +61,8 @@ class DiskFile(Protocol):
         ...
 
     def writing_descriptor(self) -> int | None:
-        """Return a descriptor for durable writes of whole blocks from aligned memory
-        (``RWF_DSYNC``); None when only ``write_durably`` can do them."""
+        """Return a descriptor for durable writes (``RWF_DSYNC``) of whole blocks from aligned
+        memory; None if only ``write_durably`` can make them."""
         ...
 
     def sync(self) -> None:
@@ -68,11 +70,11 @@ class DiskFile(Protocol):
         ...
 
     def settle(self) -> None:
-        """Sync, and drop what the kernel caches of the file, so that reads return what the disk
-        has.
+        """Sync, and drop the file's pages from the kernel's cache, so that reads return the disk's
+        content.
 
-        After a failed sync the kernel keeps the bytes that are not on the disk and takes them for
-        stored: another sync would succeed without writing them.
+        After a failed sync, the kernel has bytes in memory that are not on the disk, and takes them
+        for stored: another sync would succeed and write nothing.
         """
         ...
 
@@ -83,6 +85,10 @@ class DiskFile(Protocol):
 
 class Disk(Protocol):
     """One directory of files."""
+
+    def free_bytes(self) -> int:
+        """Return how many bytes of the file system are free for users other than root."""
+        ...
 
     def list_files(self) -> list[str]:
         """Return the names of the files in the directory."""
@@ -110,11 +116,17 @@ class Disk(Protocol):
 
 
 class LocalDisk:
-    """A directory of the machine's file system, past the page cache where that is offered."""
+    """A directory of a local file system. Reads and writes go past the page cache if the file
+    system supports it."""
 
     def __init__(self, directory: Path, *, direct: bool = True) -> None:
         self._directory = directory
         self._staging = StagingBuffers() if direct else None
+
+    def free_bytes(self) -> int:
+        """Return how many bytes the file system has left."""
+        found = os.statvfs(self._directory)
+        return found.f_bavail * found.f_frsize
 
     def list_files(self) -> list[str]:
         """Return the names of the regular files in the directory."""
@@ -156,25 +168,23 @@ class LocalDisk:
 
 
 class UntouchedDisk(LocalDisk):
-    """A disk for looking at a journal: a recovery removes nothing from it."""
+    """A disk to look at a journal without a change: ``remove`` does nothing."""
 
     def remove(self, name: str) -> None:
         """Do nothing: the file stays where it is."""
 
 
 class LocalFile:
-    """A file of the machine's file system: whole blocks go past the page cache if they can."""
+    """A file of a local file system. Whole blocks go past the page cache if the file system
+    supports it."""
 
     def __init__(self, descriptor: int, direct: DirectFile | None) -> None:
         self._descriptor = descriptor
         self._direct = direct
         self._sync_flag = os.RWF_DSYNC
-
-    @property
-    def block_bytes(self) -> int:
-        """Return the device's block past the page cache, else a page: the kernel would read the
-        rest of a page."""
-        return PAGE_BYTES if self._direct is None else BLOCK_BYTES
+        self.block_bytes = PAGE_BYTES if direct is None else BLOCK_BYTES
+        """The device's block size if writes go past the page cache. Otherwise the size of a page,
+        because the kernel would read the rest of a page before it writes a part."""
 
     def length(self) -> int:
         """Return the file's length in bytes."""
@@ -225,14 +235,14 @@ class LocalFile:
         os.fdatasync(self._descriptor)
 
     def allocate(self, length: int) -> None:
-        """Reserve the blocks; the C library writes them where the file system cannot."""
+        """Allocate the blocks. The C library writes them where the file system cannot allocate."""
         os.posix_fallocate(self._descriptor, 0, length)
 
     def writing_descriptor(self) -> int | None:
         """Return the descriptor that bypasses the page cache, or the usual one if that writes
         durably, or None."""
         if self._direct is not None:
-            return self._direct.fileno()
+            return self._direct.descriptor
         return self._descriptor if self._sync_flag else None
 
     def sync(self) -> None:
@@ -240,7 +250,7 @@ class LocalFile:
         os.fdatasync(self._descriptor)
 
     def settle(self) -> None:
-        """Sync, and drop the file's pages, which are all clean then."""
+        """Sync, and drop the file's pages: all are clean after the sync."""
         os.fdatasync(self._descriptor)
         os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
@@ -254,7 +264,7 @@ class LocalFile:
 
 
 def joined_if_small(buffers: Sequence[Buffer]) -> Sequence[Buffer]:
-    """Return many small buffers as one: copying them costs less than describing them to the
+    """Return many small buffers as one: a copy costs less than a long list of buffers for the
     kernel."""
     if len(buffers) > 1 and sum(map(len, buffers)) <= JOIN_BYTES_MAX:
         return [b"".join(buffers)]
@@ -262,16 +272,16 @@ def joined_if_small(buffers: Sequence[Buffer]) -> Sequence[Buffer]:
 
 
 class DamagedDisk(UntouchedDisk):
-    """A disk for a damaged journal: its files may be shorter than their headers say."""
+    """A disk for a damaged journal, whose files may be shorter than their headers say."""
 
     def _file(self, descriptor: int, direct: DirectFile | None) -> LocalFile:
         return _CutFile(descriptor, direct)
 
 
 class _CutFile(LocalFile):
-    """A file that pretends to be long enough: reads behind its end return fewer bytes, as at
-    damage."""
+    """A file whose ``length`` is always large enough. Reads past its end return fewer bytes, like
+    reads of a damaged file."""
 
     def length(self) -> int:
-        """Return the length that any header may have."""
+        """Return a length that no header exceeds."""
         return sys.maxsize

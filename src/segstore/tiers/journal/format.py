@@ -1,13 +1,16 @@
-"""The journal's byte format; docs/formats/journal.md has the grammar and an example.
+"""Encodes and decodes the journal's bytes; docs/formats/journal.md has the grammar and an example.
 
 Owns: the layout of file headers, batches and records, and their checksums.
 
 Invariants:
-1. Every checksum starts from the file's salt, a random number that is new each time a file is
-   written anew: bytes of an earlier use of the file, or bytes that a client chose, do not pass.
-2. A batch lies in one file and starts at a multiple of ``BATCH_ALIGNMENT``, so that it shares no
-   disk sector with the batch before it.
-3. Decoding never raises on any bytes: what does not pass is ``None``.
+1. When a client stores bytes that look like a batch, or a reused file has batches of its earlier
+   use, they are not valid: each checksum starts from the file's random salt. Held by
+   ``test_what_clients_store_cannot_pose_as_a_batch``.
+2. When the last batch is torn, the one before is whole: batches share no disk sector, because each
+   begins at a multiple of ``BATCH_ALIGNMENT``. Held by
+   ``test_a_tail_torn_at_any_byte_recovers_to_the_last_full_batch``.
+3. When a header is cut off or has any wrong bit, decoding returns None. Held by
+   ``test_headers_pass_only_whole_and_unchanged``.
 """
 
 from __future__ import annotations
@@ -52,11 +55,11 @@ class Kind(IntEnum):
     TRUNCATE = 3
     """Entries of the container before ``position`` are not needed."""
     LIVE = 4
-    """The file of generation ``position`` is needed, besides this one."""
+    """The file of generation ``position`` is needed, and is older than this one."""
     FREE = 5
     """The file of generation ``position`` is not needed any more."""
     END = 6
-    """The end of this file; the file of generation ``position`` follows."""
+    """Ends this file; the file of generation ``position`` follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +73,8 @@ class FileHeader:
 
 @dataclass(frozen=True, slots=True)
 class BatchHeader:
-    """The header of a batch. A batch without records marks the journal's end, and is overwritten by
-    the next one."""
+    """The header of a batch. An empty batch marks the journal's end; the next batch overwrites
+    it."""
 
     batch_number: int
     durable_batch_number: int
@@ -81,7 +84,7 @@ class BatchHeader:
 
 @dataclass(slots=True)
 class Record:
-    """One record on its way into the journal."""
+    """A record that is to be written."""
 
     kind: Kind
     container_id: int
@@ -94,13 +97,12 @@ class Record:
     @property
     def stored_bytes(self) -> int:
         """Return how many bytes of a batch the record takes."""
-        # Like ``aligned``: this is asked for three times for every entry.
-        return RECORD_HEADER_BYTES + (self.length + RECORD_ALIGNMENT - 1 & -RECORD_ALIGNMENT)
+        return RECORD_HEADER_BYTES + aligned(self.length, RECORD_ALIGNMENT)
 
 
 @dataclass(frozen=True, slots=True)
 class StoredRecord:
-    """A record that is no entry, as read back."""
+    """A record that was read, of any kind but ENTRY."""
 
     kind: int
     container_id: int
@@ -127,7 +129,8 @@ def encode_file_header(header: FileHeader) -> bytes:
 
 
 def decode_file_header(data: Buffer) -> FileHeader | None:
-    """Read a file header, or None when its checksum or version does not pass."""
+    """Return the file header at the start of ``data``; None if its checksum, magic or version is
+    wrong."""
     if len(data) < _FILE_HEADER.size + _CHECKSUM.size:
         return None
     fields = bytes(data[: _FILE_HEADER.size])
@@ -141,7 +144,7 @@ def decode_file_header(data: Buffer) -> FileHeader | None:
 def encode_batch(
     records: Sequence[Record], *, generation: int, salt: int, batch_number: int, durable: int
 ) -> tuple[list[Buffer], int]:
-    """Return the buffers of one batch, unpadded, and their length in all."""
+    """Return the buffers of one batch, without zeros after it, and its length in bytes."""
     buffers: list[Buffer] = [b""]
     length = 0
     padding = b""
@@ -167,12 +170,13 @@ def encode_batch(
 
 
 def batch_prefix(generation: int) -> bytes:
-    """Return the bytes with which every batch of a file begins."""
+    """Return the first 12 bytes of each batch in the file of this generation."""
     return _BATCH_HEADER.pack(BATCH_MAGIC, generation, 0, 0, 0, 0)[:12]
 
 
 def decode_batch_header(data: Buffer, *, generation: int, salt: int) -> BatchHeader | None:
-    """Read a batch header, or None when it is damaged or of another file or generation."""
+    """Return the batch header at the start of ``data``; None if it is damaged or belongs to another
+    file."""
     if len(data) < BATCH_HEADER_BYTES:
         return None
     fields = bytes(data[: _BATCH_HEADER.size])

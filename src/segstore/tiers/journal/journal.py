@@ -2,14 +2,33 @@
 
 Owns: ``open_journal``, ``Journal`` (a ``DurableDataLogFactory``) and ``ContainerLog``.
 
+All of this runs in the event loop's thread, except the writes themselves, see ``runner``. The
+journal is a sequence of files; each holds batches, and a batch holds records of several containers.
+
+Example, with files of 512 KiB. Containers 0 and 1 (c0, c1) were opened by batches 1 and 2. Then
+they queue entries of 1,000, 300 and 5 bytes, c0 appends three entries of 200 KiB, and both
+truncate::
+
+    file  batch  offset   bytes    records
+    1     3        5,120    1,448  ENTRY c0 position 1, ENTRY c1 position 1, ENTRY c0 position 2
+    1     4        6,656  204,872  ENTRY c0 position 3
+    1     5      211,968  204,872  ENTRY c0 position 4
+    1     6      417,280       72  END, file 2 follows: the next entry does not fit
+    2     7        4,096  205,032  the state (4 records for c0 and c1, LIVE 1), ENTRY c0 position 5
+    2     8      209,408      136  TRUNCATE c0 to 5, TRUNCATE c1 to 2, FREE file 1
+
 Invariants:
-1. One journal serves all containers of a process: what they append while a batch is being written
-   goes into the next one, with one sync.
-2. Everything here runs in the event loop's thread, the batch writer too; other threads only bring
-   its batches to the disk.
-3. A file is freed by a FREE record in the same batch as the truncation that made it free, and used
-   again only after that batch is durable.
-4. After the first failed write or sync everything queued fails, now and later, for ever.
+1. When several containers append at the same time, their entries are written in one batch, with one
+   sync. Held by ``test_what_is_queued_together_is_synced_once``.
+2. When records arrive while a batch is being written, they go into the next batch together. Held by
+   ``test_what_arrives_during_a_batch_goes_into_the_next_one``.
+3. When a truncation frees a file, its FREE record is written with or after the TRUNCATE record, and
+   the file is used again only when this is durable. Held by
+   ``test_a_file_is_not_used_again_before_it_is_durably_free``.
+4. When a crash comes at any point, all acknowledged entries that were not truncated are read again.
+   Held by ``test_a_crash_at_any_point_loses_nothing_acknowledged``.
+5. When a write or a sync has failed, all queued and later appends fail. Held by
+   ``test_the_journal_fails_for_ever_after_an_error``.
 """
 
 from __future__ import annotations
@@ -25,8 +44,9 @@ import trio
 
 from _fast.log.journal import EntryIndex
 from segstore.errors import DataLogError
-from segstore.runtime.refused_files import reason_of
+from segstore.runtime.refused_files import describe_full, reason_of
 from segstore.tiers.api import (
+    IN_FLIGHT_BYTES_MAX,
     Buffer,
     DigestedEntry,
     LogAddress,
@@ -54,8 +74,8 @@ from segstore.tiers.journal.writer import BatchWriter, RecordQueue, WrittenBatch
 T = TypeVar("T")
 
 SCAN_THREADS = 2
-"""Number of threads that scan files: a disk reads faster when it is asked for two things at once.
-"""
+"""Number of threads that scan files at a start. With two, the disk reads one file while the other
+is checked."""
 
 
 class Journal:
@@ -63,8 +83,10 @@ class Journal:
 
     def __init__(
         self,
+        directory: Path,
         disk: Disk,
         runner: WriterRunner,
+        writer: BatchWriter,
         queue: RecordQueue,
         preparer: FilePreparer,
         recovered: Recovered,
@@ -73,7 +95,11 @@ class Journal:
     ) -> None:
         self.entry_bytes_max = settings.entry_bytes_max
         self._file_bytes = settings.file_bytes
+        quarter = max(settings.entry_bytes_max, settings.file_bytes // 4)
+        self.in_flight_bytes_max = min(IN_FLIGHT_BYTES_MAX, quarter)
+        self._directory = directory
         self._disk = disk
+        self._writer = writer
         self._runner = runner
         self._queue = queue
         self._preparer = preparer
@@ -115,19 +141,30 @@ class Journal:
         return ContainerLog(self, container_id, epoch, state)
 
     def drop_other_logs(self, container_ids: Collection[int]) -> None:
-        """Forget what the journal has of logs of other containers than these.
+        """Truncate the logs of all containers except these.
 
-        After a crash that may be forgotten: call it at each opening.
+        A crash may undo it: call it at each start.
         """
         for container_id, state in self._logs.items():
             if container_id not in container_ids:
                 self._truncate(container_id, state, state.next_position)
 
     def log_bytes(self) -> int:
-        """Return the bytes that count for the throttle of writers: whole files, and all that is on
-        its way into them, of any container. Together these could fill the space that is left for
-        making room."""
+        """Return the number of bytes by which writers are throttled: the length of all needed
+        files, and the queued entries of all containers."""
         return len(self._last_positions) * self._file_bytes + self._queued_bytes
+
+    def reserve_percent(self) -> int:
+        """Return how many percent of the last file are used, when no further file can be made; else
+        0. Truncations are written there, too, so this file is a reserve."""
+        return self._writer.used_percent(self._queued_bytes) if self._preparer.is_stuck else 0
+
+    @property
+    def delay_reason(self) -> str | None:
+        """Return a sentence that says why the journal has no space now, or None. Blocks for a
+        moment: it asks the file system."""
+        error = self._writer.no_space or self._preparer.no_space
+        return None if error is None else describe_full(error, self._directory)
 
     def _adopt(self, recovered: Recovered) -> None:
         for container_id, container in recovered.state.containers.items():
@@ -161,40 +198,36 @@ class Journal:
         self._runner.wake()
 
     def _refuse(self, record: Record, error: DataLogError) -> None:
-        """Complete a record with an error, like every completion not within its append."""
+        """Complete a record with an error, in a later step of the event loop."""
         if record.on_durable is not None:
             trio.lowlevel.current_trio_token().run_sync_soon(record.on_durable, error)
 
     def _batch_over(self, batch: WrittenBatch) -> None:
-        """Process a finished batch of the writer: record where its entries are, and complete
-        them."""
+        """Process a finished batch of the writer: record in which file its entries are, and call
+        its completions."""
         if batch.error is not None and self.failure is None:
             self.failure = batch.error
             self.failed.set()
         elif batch.error is None:
-            self._record_batch(batch)
+            rolled_over = batch.generation != self._current_generation
+            self._current_generation = batch.generation
+            positions = self._last_positions.setdefault(batch.generation, {})
+            for record in batch.records:
+                if record.kind == Kind.ENTRY:
+                    positions[record.container_id] = record.position
+                    self._logs[record.container_id].durable_position = record.position
+                elif record.kind == Kind.FREE:
+                    self._preparer.add_freed(journal_name(record.position))
+            if rolled_over:
+                self._preparer.check()
+                self._free_files()
+                self._files_changed()
         for record in batch.records:
             if record.on_durable is not None:
                 self._queued_bytes -= record.length
                 record.on_durable(batch.error)
         if self._waiters:
             self._wake_waiters()
-
-    def _record_batch(self, batch: WrittenBatch) -> None:
-        rolled_over = batch.generation != self._current_generation
-        if rolled_over:
-            self._current_generation = batch.generation
-        positions = self._last_positions.setdefault(batch.generation, {})
-        for record in batch.records:
-            if record.kind == Kind.ENTRY:
-                positions[record.container_id] = record.position
-                self._logs[record.container_id].durable_position = record.position
-            elif record.kind == Kind.FREE:
-                self._preparer.add_freed(journal_name(record.position))
-        if rolled_over:
-            self._preparer.check()
-            self._free_files()
-            self._files_changed()
 
     def _free_files(self) -> None:
         """Queue FREE records for the complete files in which no container needs any entry."""
@@ -212,11 +245,12 @@ class Journal:
                 self._files_changed()
 
     def _complete_files(self) -> list[int]:
-        """Return the generations of the complete files in which something is needed, in order."""
+        """Return the generations of the complete files with needed entries, in ascending order."""
         return sorted(each for each in self._last_positions if each != self._current_generation)
 
     def _held_bytes(self, container_id: int, state: LogState) -> int:
-        """Return the bytes of the files from the container's first needed entry on."""
+        """Return the length of all files from the first one with a needed entry of the container
+        on."""
         needed = [
             generation
             for generation, positions in self._last_positions.items()
@@ -228,7 +262,8 @@ class Journal:
         return self._file_bytes * sum(generation >= first for generation in self._last_positions)
 
     def _truncate(self, container_id: int, state: LogState, position: int) -> None:
-        """Record that a container needs its durable entries only from ``position`` on."""
+        """Record that the container's entries before ``position`` are not needed. Entries that are
+        not durable yet stay needed."""
         position = min(position, state.durable_position + 1)
         if position <= state.first_position:
             return
@@ -237,7 +272,8 @@ class Journal:
         self._free_files()
 
     async def _wait_durable(self, state: LogState, position: int) -> None:
-        """Wait until the entry at ``position`` is durable, or never will be."""
+        """Wait until the entry at ``position`` is durable, or the journal has failed or is
+        closed."""
         if state.durable_position >= position or self.failure is not None or self._closed:
             await trio.lowlevel.checkpoint()
             return
@@ -255,8 +291,8 @@ class Journal:
         self._waiters = waiting
 
     async def _indexes(self, container_id: int, state: LogState) -> dict[int, EntryIndex]:
-        """Return where the container's needed entries are; read it from the files unless it is
-        known."""
+        """Return the places of the container's needed entries, by file generation. They are read
+        from the files if they are not in memory."""
         if state.indexes is not None:
             return state.indexes
         start, end = state.first_position, state.next_position
@@ -275,12 +311,12 @@ class Journal:
         return indexes
 
     def _close(self) -> None:
-        """Refuse further records; after the writer ended, fail what it could not write."""
+        """Refuse further records, and make the writer end when it has written what it can."""
         self._closed = True
         self._runner.stop()
 
     def _fail_rest(self, records: list[Record]) -> None:
-        """Fail what the writer could not write before it ended."""
+        """Fail the records that the writer could not write before it ended."""
         if records:
             error = self.failure or DataLogError("the journal was closed while it had no space")
             self._batch_over(WrittenBatch(records, -1, error))
@@ -305,7 +341,7 @@ class ContainerLog:
 
     @property
     def bytes_since_truncation(self) -> int:
-        """Return the number of bytes of the entries that count, within
+        """Return the number of bytes of the entries after the truncation point, too many by at most
         ``byte_count.GROUP_BYTES``."""
         return self._state.byte_count.total
 
@@ -315,19 +351,36 @@ class ContainerLog:
         return 1
 
     @property
+    def in_flight_bytes_max(self) -> int:
+        """Return a quarter of a file at most: when the last file begins to be used, all entries
+        that logs have appended by then must fit into it."""
+        return self._journal.in_flight_bytes_max
+
+    @property
     def held_bytes(self) -> int:
-        """Return the journal from the first file on in which an entry of this log is needed."""
+        """Return the length of all files from the first one with a needed entry of this log on."""
         return self._journal._held_bytes(self._container_id, self._state)
 
+    @property
+    def delay_reason(self) -> str | None:
+        """Return the journal's reason: all logs wait for the same disk."""
+        return self._journal.delay_reason
+
+    @property
+    def owner_proof(self) -> None:
+        """Return None: the process holds the lock of the journal."""
+        return None
+
     async def read(self) -> AsyncGenerator[LogEntry, None]:
-        """Yield the container's entries, a few MiB of them in memory at a time."""
+        """Yield the container's entries. A few MiB of them are in memory at a time."""
         reader = await self._recovered()
         async with aclosing(reader.read()) as entries:
             async for entry in entries:
                 yield entry
 
     async def read_digests(self) -> AsyncGenerator[list[DigestedEntry], None]:
-        """Yield what the journal's recovery remembers of the entries, or the entries."""
+        """Yield the digests that the journal's recovery made of the entries, and the entries
+        themselves where it made none."""
         reader = await self._recovered()
         async with aclosing(reader.read_digests()) as batches:
             async for batch in batches:
@@ -342,8 +395,8 @@ class ContainerLog:
         return await (await self._recovered()).read_parts(parts)
 
     async def _recovered(self) -> LogReader:
-        """Return the reader of the entries that were there when the log was opened; make it first
-        if needed."""
+        """Return the reader of the entries that were stored when the log was opened. It is made at
+        the first call."""
         if self._reader is None:
             state, journal = self._state, self._journal
             indexes = await journal._indexes(self._container_id, state)
@@ -400,10 +453,12 @@ async def _prepare_files(
     preparer: FilePreparer,
     runner: WriterRunner,
     writer: BatchWriter,
+    journal: Journal,
     *,
     task_status: trio.TaskStatus[trio.CancelScope],
 ) -> None:
-    """Make files in advance until the scope is cancelled; a failure to do so fails the writer."""
+    """Make files in advance until the scope is cancelled. An error other than a full disk makes the
+    writer fail."""
 
     def on_error(error: OSError) -> None:
         writer.refuse(error)
@@ -411,7 +466,7 @@ async def _prepare_files(
 
     with trio.CancelScope() as scope:
         task_status.started(scope)
-        await preparer.run(runner.wake, on_error)
+        await preparer.run(runner.wake, on_error, journal.reserve_percent)
 
 
 async def _run_in_thread(function: Callable[[], T]) -> T:
@@ -420,6 +475,15 @@ async def _run_in_thread(function: Callable[[], T]) -> T:
 
 def _random_salt() -> int:
     return secrets.randbits(32)
+
+
+async def _prepare_first(preparer: FilePreparer, directory: Path) -> None:
+    try:
+        await preparer.prepare_first()
+    except OSError as error:
+        raise DataLogError(
+            f"the first file in {directory} cannot be made: {reason_of(error, directory)}"
+        ) from error
 
 
 @asynccontextmanager
@@ -433,14 +497,17 @@ async def open_journal(
     runner: WriterRunner | None = None,
     run_blocking: RunBlocking = _run_in_thread,
     new_salt: Callable[[], int] = _random_salt,
+    on_no_space: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[Journal]:
-    """Open the journal in ``directory`` (which exists), recovering what is there.
+    """Open the journal in ``directory``, which exists, and recover its content.
 
     Raises ``DataLogCorruptError`` for damage that no crash explains, ``DataLogError`` when the
-    directory cannot be read or written. Whoever calls this holds the directory's lock. ``digest``
-    makes what ``read_digests`` gives of an entry, in several threads; ``contents`` are notes with
-    the same digests, by which complete files need not be read. ``disk``, ``runner``,
-    ``run_blocking``, ``clock`` and ``new_salt`` are for simulations.
+    directory cannot be read or written. The caller holds the directory's lock.
+
+    ``digest`` makes an entry's digest for ``read_digests``; several threads call it. ``contents``
+    are notes with such digests; a complete file with a note is not read at the start.
+    ``on_no_space`` is called at each attempt to make a file while the disk is full. ``disk``,
+    ``runner``, ``run_blocking`` and ``new_salt`` are replaced in simulations.
     """
     settings = settings or JournalSettings()
     disk = disk or LocalDisk(directory)
@@ -458,25 +525,24 @@ async def open_journal(
     for file in recovered.ready:
         pool.add(file)
     preparer = FilePreparer(
+        directory,
         disk,
         settings,
         pool,
         next_generation=recovered.next_generation,
-        file_count=recovered.file_count,
+        lengths=recovered.lengths,
         freed=recovered.freed,
         new_salt=new_salt,
         run_blocking=run_blocking,
+        on_no_space=on_no_space,
     )
     if recovered.tail.file is None and not recovered.ready:
-        try:
-            await preparer.prepare_first()
-        except OSError as error:
-            raise DataLogError(
-                f"the first file in {directory} cannot be made: {reason_of(error, directory)}"
-            ) from error
+        await _prepare_first(preparer, directory)
     writer = BatchWriter(queue, pool, recovered.tail, recovered.state, settings)
-    journal = Journal(disk, runner, queue, preparer, recovered, run_blocking, settings)
-    helpers: list[Helper] = [partial(_prepare_files, preparer, runner, writer)]
+    journal = Journal(
+        directory, disk, runner, writer, queue, preparer, recovered, run_blocking, settings
+    )
+    helpers: list[Helper] = [partial(_prepare_files, preparer, runner, writer, journal)]
     if contents is not None:
         noter = ContentsNoter(disk, contents, journal._complete_files, run_blocking)
         journal._files_changed = noter.look

@@ -1,13 +1,14 @@
-"""Reads of one container's log in the journal: all of it at a recovery, and parts of it later.
+"""Reads one container's log in the journal: all of it during a recovery, parts of it later.
 
-Owns: ``LogReader``, which knows where the entries lie that were there at the recovery, and
-``KeptDigests``, which bounds what a recovery remembers of them.
+Owns: ``LogReader``, which knows the places of the entries that a recovery found, and
+``KeptDigests``, which limits the memory for their digests. Entries without a digest are read a
+second time from their files, a few MiB at a time.
 
 Invariants:
-1. The files are read once at a recovery where the digests of their entries are known and small;
-   the others are read a second time, a few MiB in memory at a time.
-2. Parts of entries are found until the log is truncated behind them. A file that was made again
-   since is not taken for the old one: its generation is another.
+1. When all entries of a file have digests, a recovery reads the file once. Held by
+   ``test_the_files_of_many_entries_are_read_once``.
+2. When an entry was truncated and its file may have been reused, reading it raises
+   ``DataLogError``. Held by ``test_parts_in_files_that_are_gone_are_an_error``.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ from segstore.tiers.journal.scan import EntryDigest, FileScan, read_file_entries
 from segstore.tiers.journal.state import JournalState
 
 DIGEST_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Maximum of digests that are kept between the scan of a journal and the replay of its
-containers."""
+"""Maximum total length, in bytes, of the digests that are kept from the scan of a journal until its
+containers are replayed."""
 DIGEST_SHARE: Final = 4
-"""Part of an entry, one in so many bytes, up to which its digest is kept."""
+"""Maximum share of a digest: one byte for so many bytes of its entry. A longer one is not kept."""
 DIGESTS_AT_ONCE: Final = 64
 SPAN_BYTES_MAX: Final = 1024 * 1024
-"""Maximum length, in bytes, of a read of parts that are close to each other."""
+"""Maximum length, in bytes, of one read of several parts that lie close together."""
 GAP_BYTES_MAX: Final = 64 * 1024
 
 
 class KeptDigests:
-    """Digests entries while there is room for what comes of it."""
+    """Makes digests of entries until their total length exceeds ``bytes_max``."""
 
     def __init__(
         self, digest: Callable[[memoryview], bytes], *, bytes_max: int = DIGEST_BYTES_MAX
@@ -60,8 +61,8 @@ class KeptDigests:
         return digest
 
     def reserve(self, length: int) -> bool:
-        """Reserve room for digests of that length, which are known already; return whether there
-        was room."""
+        """Count ``length`` bytes of digests that were made elsewhere; return False if they exceed
+        the limit."""
         if length > self._room:
             return False
         self._room -= length
@@ -69,9 +70,9 @@ class KeptDigests:
 
 
 class LogReader:
-    """The entries of a container at positions from ``start`` to before ``end``.
+    """Reads the entries of a container at positions from ``start`` to before ``end``.
 
-    ``indexes`` tells where they are, by the generation of the file in ascending order.
+    ``indexes`` has their places, by the generation of the file in ascending order.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class LogReader:
         self._indexes = {
             generation: index
             for generation, index in indexes.items()
-            if index.end_position > start  # else truncated since: the file may be gone
+            if index.end_position > start  # the file of truncated entries may be gone
         }
 
     @classmethod
@@ -106,7 +107,8 @@ class LogReader:
         state: JournalState,
         scans: Mapping[int, FileScan],
     ) -> LogReader:
-        """Return a reader of what scans of the journal's files found of a container."""
+        """Return a reader of the container's entries that the scans of the journal's files
+        found."""
         container = state.containers[container_id]
         indexes = {
             generation: scan.indexes[container_id]
@@ -117,7 +119,7 @@ class LogReader:
         return cls(disk, run_blocking, container_id, indexes, {}, start=start, end=end)
 
     def truncate(self, position: int) -> None:
-        """Forget the entries before ``position``, which are not read any more."""
+        """Forget the places of entries before ``position``."""
         gone = [key for key, index in self._indexes.items() if index.end_position <= position]
         for generation in gone:
             del self._indexes[generation]
@@ -175,11 +177,11 @@ class LogReader:
         reading = self._read_range(generation, index, position, position + 1)
         async with aclosing(reading) as batches:
             async for batch in batches:
-                found += batch  # an empty one comes before the error of a damaged entry
+                found += batch  # for a damaged entry, an empty batch comes before the error
         return found[0].data
 
     async def read_parts(self, parts: Sequence[LogPart]) -> list[bytes]:
-        """Return parts of entries, in log order. The caller checks their checksums."""
+        """Read parts of entries. ``parts`` are in log order. The caller verifies checksums."""
         by_file: dict[int, list[tuple[int, int]]] = {}
         for part in parts:
             generation, index = self._find(part.position)
@@ -200,7 +202,7 @@ class LogReader:
 
 
 def _stretch(digests: Sequence[bytes | None], begin: int, count_max: int) -> int:
-    """Return how many entries from ``begin`` on are alike: all with a digest, or all without."""
+    """Return how many entries from ``begin`` on all have a digest, or all have none."""
     if begin >= len(digests):
         return count_max
     known = digests[begin] is not None
@@ -212,7 +214,7 @@ def _stretch(digests: Sequence[bytes | None], begin: int, count_max: int) -> int
 
 
 def _read_places(disk: Disk, by_file: Mapping[int, list[tuple[int, int]]]) -> list[bytes]:
-    """Read (offset, length) of files, what lies close together at once."""
+    """Read bytes at (offset, length) of files, several close ones in one read."""
     found = []
     for generation, places in by_file.items():
         file = open_named(disk, generation)
@@ -252,7 +254,7 @@ def _read_span(file: JournalFile, places: Sequence[tuple[int, int]]) -> list[byt
 
 
 def open_named(disk: Disk, generation: int) -> JournalFile:
-    """Open a file that must be there. Blocks."""
+    """Open a journal file. Blocks. Raises ``DataLogCorruptError`` or ``OSError``."""
     name = journal_name(generation)
     file = open_existing(disk, name)
     if file is None:
@@ -261,7 +263,7 @@ def open_named(disk: Disk, generation: int) -> JournalFile:
 
 
 def scan_named(disk: Disk, generation: int, digest: EntryDigest | None = None) -> FileScan:
-    """Scan a file that must be there. Blocks."""
+    """Scan a journal file. Blocks. Raises like ``open_named``."""
     file = open_named(disk, generation)
     try:
         return scan_file(file, digest)

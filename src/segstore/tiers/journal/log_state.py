@@ -13,7 +13,7 @@ from segstore.tiers.journal.byte_count import ByteCount
 
 @dataclass(slots=True)
 class LogState:
-    """The state of one container's log, as the event loop has it."""
+    """The state of one container's log in memory."""
 
     epoch: int = 0
     first_position: int = 1
@@ -22,9 +22,10 @@ class LogState:
     """Position of the last durable entry."""
     byte_count: ByteCount = field(default_factory=ByteCount)
     indexes: dict[int, EntryIndex] | None = None
-    """The entries that the recovery found, by file generation; None once these are outdated."""
+    """The places of the entries that the recovery found, by file generation; None after the first
+    append, when they are incomplete."""
     digests: dict[int, list[bytes | None]] = field(default_factory=dict)
-    """The digests of those entries, until they are read."""
+    """The digests of those entries, by file generation, until a reader takes them."""
 
     def truncate(self, position: int) -> None:
         """Forget the entries before ``position``."""

@@ -1,17 +1,33 @@
-"""Opens the journal of a directory: what is there, what of it counts, where it goes on.
+"""Opens the journal in a directory: finds the needed files, checks them, and finds the place of the
+next batch.
 
-Owns: ``recover``, and the decision between a torn tail and damage.
+Owns: ``recover``, and the decision whether an invalid batch is an interrupted last write or damage.
+The newest file with a valid first batch has the state, which names the needed files.
+
+Example: a file has batch 1 at 4,096, batch 2 at 4,608, batch 3 at 5,120 with 1,448 bytes; a bit of
+batch 3 is flipped, so its checksum is wrong::
+
+    nothing after batch 3                            it was torn: batch 2 is the last one, and the
+                                                      next batch gets number 3, again at 5,120
+    a mark at 6,656: batch 4, "batch 3 was durable"   damage: ``DataLogCorruptError`` names the file
+                                                      and offset 5,120
 
 Invariants:
-1. The newest file whose first batch passes tells the state. Every file that the state needs must
-   be there, pass from its first batch to its END record, and be followed without a hole. What
-   passed once, when its contents were noted, need not pass again. Notes that do not agree with
-   the other files are not used: nothing fails for them.
-2. Only the last batch of the journal may be torn. It is dropped when nothing proves that it was
-   durable: no later batch, no END record, no mark, no batch in a newer file. Else
-   ``DataLogCorruptError`` names the file and the offset.
-3. Files are settled before they are read: a crash of the process alone leaves a batch in the
-   kernel that never reached the disk, and after a sync that failed it never will.
+1. When a needed file is missing, cut off or has a damaged batch, the recovery raises
+   ``DataLogCorruptError`` with the file's name. Held by ``test_a_missing_file_is_reported`` and
+   ``test_a_file_that_was_cut_is_reported``.
+2. When the last batch is incomplete and nothing proves that it was durable, the recovery drops it
+   and keeps all batches before. Held by
+   ``test_a_tail_torn_at_any_byte_recovers_to_the_last_full_batch``.
+3. When a later batch, an END record, a mark or a newer file proves that a damaged batch was
+   durable, the recovery raises ``DataLogCorruptError`` with file and offset. Held by
+   ``test_a_flipped_bit_in_any_durable_batch_is_reported_with_file_and_offset`` and
+   ``test_the_last_batch_is_protected_as_soon_as_the_journal_is_idle``.
+4. When notes about files contradict the files, the recovery reads the files instead and succeeds.
+   Held by ``test_a_note_with_a_right_sum_that_cannot_be_true_is_like_none``.
+5. When a killed process left a batch in the page cache that a failed sync never brought to the
+   disk, the batch is not recovered. Held by
+   ``test_a_batch_that_a_failed_sync_left_in_the_kernel_is_not_recovered``.
 """
 
 from __future__ import annotations
@@ -27,9 +43,11 @@ from segstore.tiers.journal.disk import Disk
 from segstore.tiers.journal.files import (
     IDENTITY_NAMES,
     JournalFile,
+    file_length,
     journal_name,
     open_existing,
     parse_name,
+    whole_batches,
 )
 from segstore.tiers.journal.format import (
     BATCH_HEADER_BYTES,
@@ -52,18 +70,19 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class Recovered:
-    """The journal of a directory, ready to go on."""
+    """The result of a recovery."""
 
     state: JournalState
     tail: Tail
     scans: dict[int, FileScan] = field(default_factory=dict)
     """The needed files, by generation in ascending order."""
     ready: list[JournalFile] = field(default_factory=list)
-    """Files into which the tail continues."""
+    """Files that follow the tail, ready to be written."""
     freed: list[str] = field(default_factory=list)
     """Names of files that are not needed."""
     next_generation: int = 1
-    file_count: int = 0
+    lengths: dict[str, int] = field(default_factory=dict)
+    """The length of each file, by name; in bytes."""
 
 
 def recover(
@@ -73,10 +92,11 @@ def recover(
     contents: NotedContents | None = None,
     thread_count: int = 1,
 ) -> Recovered:
-    """Read the journal in a directory, once. Blocks. Raises ``DataLogCorruptError``.
+    """Read the journal in a directory. Blocks. Raises ``DataLogCorruptError`` for damage,
+    ``DataLogError`` when a file cannot be read.
 
-    The scans have the digests of the entries, if ``digest`` is given. Complete files that have a
-    note in ``contents`` are not read.
+    With ``digest`` the scans have the digests of the entries. Complete files with a note in
+    ``contents`` are not read.
     """
     try:
         return _Recovery(disk, digest, contents, thread_count).run()
@@ -143,7 +163,7 @@ class _Recovery:
                 self.files[generation] = file
 
     def scan_newest(self, state: JournalState) -> FileScan | None:
-        """Scan the newest file whose first batch passes, and fold it into ``state``."""
+        """Scan the newest file with a valid first batch, and apply its records to ``state``."""
         for generation in sorted(self.files, reverse=True):
             scan = scan_file(self.files[generation], self.digest)
             if scan.next_batch_number > 0:
@@ -152,7 +172,8 @@ class _Recovery:
         return None
 
     def empty_journal(self, state: JournalState) -> Recovered:
-        """Return a journal without a batch that passes. Raises if a file may have had one."""
+        """Return the result for a journal without a valid batch. Raises ``DataLogCorruptError`` if
+        a file may have had one."""
         for generation in sorted(self.files):
             self.check_torn(FileScan(self.files[generation], next_batch_number=1))
         for name in self.unreadable.values():
@@ -167,7 +188,8 @@ class _Recovery:
         return Tail(newest.file, newest.end_offset, newest.next_batch_number)
 
     def check_torn(self, scan: FileScan) -> None:
-        """Raise if the scan of the journal's last file ended at damage that no crash explains."""
+        """Raise ``DataLogCorruptError`` if the scan of the journal's last file ended at damage that
+        no crash explains."""
         if scan.marked:
             return
         file, offset = scan.file, scan.end_offset
@@ -192,8 +214,8 @@ class _Recovery:
         return batch is not None
 
     def following_file(self, newest: FileScan) -> JournalFile:
-        """Return the file that the newest one's END record names; its first batch was never
-        durable."""
+        """Return the file that the END record of the newest file names. None of the file's batches
+        was ever durable."""
         generation = newest.following_generation
         assert generation is not None
         file = self.existing(generation)
@@ -201,7 +223,7 @@ class _Recovery:
         return file
 
     def scan_all_needed(self, generations: list[int], recovered: Recovered) -> None:
-        """Scan files, several at a time: while one is checked another is read."""
+        """Scan files, several at the same time: while one is checked another one is read."""
         if self.thread_count == 1 or len(generations) < 2:
             scans = [self.scan_needed(generation) for generation in generations]
         else:
@@ -210,7 +232,8 @@ class _Recovery:
         recovered.scans.update(zip(generations, scans, strict=True))
 
     def scan_needed(self, generation: int) -> FileScan:
-        """Scan a file that must pass up to its END record, unless it is known that it does."""
+        """Return the scan of a file, which must be valid up to its END record. If it has a note,
+        the note is used instead."""
         file = self.existing(generation)
         if self.contents is not None and self.digest is not None:
             noted = self.contents.read(file, self.digest)
@@ -235,7 +258,8 @@ class _Recovery:
         return self.files[generation]
 
     def check_notes(self, recovered: Recovered) -> None:
-        """Read the files that have notes after all, when what these say cannot be so."""
+        """Check the notes that were used against the state. If they contradict it, read their files
+        after all."""
         containers = recovered.state.containers
         try:
             for generation in self.noted:
@@ -254,7 +278,7 @@ class _Recovery:
             self.scan_all_needed(noted, recovered)
 
     def check_positions(self, recovered: Recovered) -> None:
-        """Check that every needed entry of every container exists, once. Raises
+        """Check that each needed entry of each container exists exactly once. Raises
         ``DataLogCorruptError``."""
         for container_id, container in recovered.state.containers.items():
             indexes = {
@@ -267,16 +291,20 @@ class _Recovery:
             )
 
     def release_others(self, recovered: Recovered) -> None:
-        """Close the files that are not written on, and free those that are not needed."""
+        """Close the files that will not be written, and record those that are not needed as
+        free."""
         written_on = [recovered.tail.file, *recovered.ready]
+        lengths = recovered.lengths
         for generation, file in self.files.items():
+            lengths[file.name] = whole_batches(file.disk_file.length())
             if file in written_on:
                 continue
             file.disk_file.close()
             if generation not in recovered.scans:
                 recovered.freed.append(file.name)
-        recovered.freed.extend(self.unreadable.values())
-        recovered.file_count = len(self.files) + len(self.unreadable)
+        for name in self.unreadable.values():
+            recovered.freed.append(name)
+            lengths[name] = file_length(self.disk, name)
         recovered.next_generation = max(self.generations, default=0) + 1
         _log.info(
             "journal recovered",

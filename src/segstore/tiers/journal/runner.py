@@ -1,14 +1,19 @@
-"""Brings the writer's batches to the disk: by a thread, or in place where a simulation has none.
+"""Writes the writer's batches to the disk: in a thread, or in place in a simulation, which has no
+threads.
 
-Owns: the ``WriterRunner`` protocol, ``ThreadRunner`` and ``InlineRunner``; when they run.
+Owns: the ``WriterRunner`` protocol, ``ThreadRunner`` and ``InlineRunner``. A call of ``wake`` makes
+the next step of the event loop look at the queue. One step calls the completions of all finished
+batches; the entries that these calls append are submitted together when it ends.
 
 Invariants:
-1. Finished batches are handed to ``on_batch`` in order, in the event loop's thread.
-2. One step of the reactor completes all batches that are finished by then, and submits what is
-   queued when it ends.
-3. A wake-up is never lost: what was queued before ``wake`` is seen by the step after it.
-4. A batch is written only when all before it were written whole and durably; what was not is
-   written again, first and in full, or fails with everything after it.
+1. When several batches are under way, ``on_batch`` is called for them in their order, in the event
+   loop's thread. Held by ``test_what_the_thread_cannot_write_is_written_in_order_all_the_same``.
+2. When the journal closes, all queued records are written first. Held by
+   ``test_what_is_queued_when_the_journal_closes_is_durable``.
+3. When a batch fails, the batches after it fail, too, and are not written. Held by
+   ``test_a_batch_behind_one_that_failed_fails_too_and_is_not_written``.
+4. When the disk is full, batches wait and are written whole and in order as soon as there is space.
+   Held by ``test_what_meets_a_full_disk_waits_and_is_durable_in_order``.
 """
 
 from __future__ import annotations
@@ -18,27 +23,33 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 import trio
 
+from _fast.metrics.recorders import now_ns
 from _fast.native_io.journal_thread import OUTSTANDING_MAX, JournalThread
+from pravega_metrics.store_metrics import JOURNAL_BATCH_BYTES, JOURNAL_SECONDS
 from segstore.runtime.reactor import DeferredWork, current_reactor
 from segstore.tiers.direct_io import NOT_SUPPORTED_ERRNOS
 from segstore.tiers.journal.settings import JournalSettings
 from segstore.tiers.journal.writer import BatchWriter, PreparedBatch, WrittenBatch
 
+_SYNC: Final = JOURNAL_SECONDS.of()
+_BATCH: Final = JOURNAL_BATCH_BYTES.of()
+
 OnBatch = Callable[[WrittenBatch], None]
 Helper = Callable[..., Awaitable[None]]
-"""Reports as started with a scope, and runs until that is cancelled."""
+"""A task that reports its cancel scope when it has started, and runs until the scope is
+cancelled."""
 
 
 class WriterRunner(Protocol):
-    """Calls the writer's steps."""
+    """Runs the writer."""
 
     def wake(self) -> None:
-        """Wake the writer: there is something to write, or a file to write into. Call it in the
-        event loop."""
+        """Wake the writer, because a record was queued or a file is ready. Call it in the event
+        loop's thread."""
         ...
 
     async def run(
@@ -49,8 +60,8 @@ class WriterRunner(Protocol):
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Run the writer. After ``stop``: write what can be written, mark the journal's end durably
-        and return."""
+        """Run the writer until ``stop``. Then write what can be written, mark the journal's end
+        durably and return."""
         ...
 
     def stop(self) -> None:
@@ -62,14 +73,15 @@ class WriterRunner(Protocol):
 async def running(
     write: Callable[..., Awaitable[None]], helpers: Sequence[Helper], stop: Callable[[], None]
 ) -> AsyncIterator[None]:
-    """Run in the block ``write``, until ``stop`` lets it return, and ``helpers``, up to that.
+    """Run ``write`` and ``helpers`` during the block. At its end cancel the helpers, call ``stop``
+    and wait for ``write``.
 
-    A block that is cancelled keeps that to itself.
+    If the block is cancelled, ``write`` still runs to its end.
     """
     async with trio.open_nursery() as nursery:
         scopes: list[trio.CancelScope] = []
         is_open = False
-        # It ends only when told to, which is possible only after it has started.
+        # ``write`` ends by ``stop`` only, which has no effect before it has started.
         with trio.CancelScope(shield=True):
             await nursery.start(write)
         try:
@@ -85,11 +97,11 @@ async def running(
 
 
 class ThreadRunner:
-    """The writes in a thread that never takes the interpreter's lock; an eventfd brings the
-    results back. It runs the event loop's reactor, as long as it runs itself.
+    """Writes in a thread that never takes the interpreter's lock; an eventfd wakes the event loop
+    for the results. It also runs the event loop's reactor.
 
-    What that thread cannot write (to a disk that is no ``LocalDisk``, or a write that was cut
-    short) is written again, as a whole, by one of trio's threads before anything goes on.
+    If that thread cannot write a batch (the disk is not a ``LocalDisk``, or a write was cut short),
+    one of trio's threads writes the whole batch again before any other.
     """
 
     def __init__(self) -> None:
@@ -98,7 +110,7 @@ class ThreadRunner:
         self._outstanding_max = OUTSTANDING_MAX
         self._stopping = False
         self._marking = False
-        self._begun = trio.Event()
+        self._begun: trio.Event | None = trio.Event()
         self._submission_count = 0
         self._reactor = current_reactor()
         self._work = DeferredWork(self._reactor, self._submit)
@@ -121,12 +133,13 @@ class ThreadRunner:
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Start the thread and hand over its batches until stopped, and only then."""
+        """Start the thread and submit batches to it until ``stop``. A cancellation does not end
+        it."""
         event_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._writer, self._on_batch = writer, on_batch
         self._thread = thread = JournalThread(event_fd, settings.interval_seconds_min)
         if settings.interval_seconds_min:
-            # A second one would be closed an interval earlier, and written no sooner.
+            # A second batch would take fewer records, and would not be written sooner.
             self._outstanding_max = 1
         try:
             with trio.CancelScope(shield=True):
@@ -144,12 +157,16 @@ class ThreadRunner:
             os.close(event_fd)
 
     def _batches_written(self, _: int) -> None:
-        """Complete the batches that the thread has finished, and submit what is queued."""
-        # The eventfd is not read: each write to it is an event of its own.
+        """Call the completions of the batches that the thread has written, and submit queued
+        records."""
+        # The eventfd need not be read: each write to it is a new event.
+        queue = self._writer.queue
         try:
             for written in self._thread.fetch_results():
                 batch = self._submitted.popleft()
                 if written == batch.write_length:
+                    _SYNC.record_since(batch.submitted_ns)
+                    _BATCH.record(written)
                     self._on_batch(self._writer.written(batch))
                 else:
                     self._unwritten.append((batch, written))
@@ -159,11 +176,11 @@ class ThreadRunner:
             elif self._stopping:
                 self._work.wake()
             elif self._submitted:
-                # The disk is busy: what containers add in this step goes along.
+                # The disk is busy: wait for the entries that containers append in this step.
                 self._work.request()
-            else:
+            elif queue.ordered or queue.control or self._writer.failure is not None:
                 self._submit()
-        # It is the journal's, not the task's in which the step is made.
+        # The defect must end the journal, not the task in whose step this function runs.
         except Exception as defect:
             self._work.fail(defect)
 
@@ -184,19 +201,22 @@ class ThreadRunner:
                 await self._work.wait()
 
     def _submit(self) -> bool:
-        """Submit queued batches to the thread as long as it accepts some; return whether ``run`` is
-        needed."""
+        """Submit batches to the thread as long as it accepts some; return whether the task that
+        runs ``_write_until_stopped`` has to act."""
         writer = self._writer
         if writer.failure is not None and not self._submitted:
             self._fail_all()
         if self._unwritten or self._marking:
             return bool(self._unwritten) or self._stopping
-        while len(self._submitted) < self._outstanding_max:
+        queue = writer.queue
+        while (queue.ordered or queue.control) and len(self._submitted) < self._outstanding_max:
             batch = writer.prepare_next()
             if batch is None:
                 break
             self._submission_count += 1
-            self._begun.set()
+            if self._begun is not None:
+                self._begun.set()
+                self._begun = None
             descriptor = batch.file.disk_file.writing_descriptor()
             if descriptor is None:
                 self._unwritten.append((batch, 0))
@@ -207,11 +227,12 @@ class ThreadRunner:
                 descriptor=descriptor,
                 offset=batch.offset,
                 length=batch.write_length,
-                generation=batch.file.generation,
+                generation=batch.file.header.generation,
                 salt=batch.file.header.salt,
                 number=batch.number,
                 durable_number=batch.number - 1,
             )
+            batch.submitted_ns = now_ns()
             self._submitted.append(batch)
         return self._stopping
 
@@ -222,7 +243,8 @@ class ThreadRunner:
             self._on_batch(failed)
 
     async def _write_again(self) -> None:
-        """Write the batches that the thread could not write, in order, until the disk is full."""
+        """Write, in order, the batches that the thread could not write; stop if the disk is
+        full."""
         writer = self._writer
         while self._unwritten:
             batch, result = self._unwritten[0]
@@ -242,9 +264,10 @@ class ThreadRunner:
         self._thread.resume()
 
     async def _mark_when_idle(self, delay_seconds: float) -> None:
-        """Mark the journal's end when nothing was begun for a while."""
+        """Mark the journal's end whenever no batch was begun for ``delay_seconds``."""
         while True:
-            await self._begun.wait()
+            if self._begun is not None:
+                await self._begun.wait()
             self._begun = trio.Event()
             count = -1
             while count != self._submission_count or self._submitted or self._unwritten:
@@ -254,8 +277,8 @@ class ThreadRunner:
                 await self._mark()
 
     async def _mark(self) -> None:
-        """Write the mark of the journal's end. Nothing is submitted meanwhile: the next batch
-        overwrites it."""
+        """Write the mark of the journal's end. Nothing is submitted meanwhile, because the next
+        batch overwrites the mark."""
         self._marking = True
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(self._writer.mark_end)
@@ -268,7 +291,7 @@ def _number(unwritten: tuple[PreparedBatch, int]) -> int:
 
 
 def _error_of(result: int) -> OSError | None:
-    """Return why a batch may not be written again; None when it may."""
+    """Return the error for which a batch may not be written again; None if it may be."""
     error = -result
     if error <= 0 or error in NOT_SUPPORTED_ERRNOS:
         return None
@@ -278,7 +301,7 @@ def _error_of(result: int) -> OSError | None:
 class InlineRunner:
     """Runs the writer in a task of the event loop, for simulations: no threads, no real time.
 
-    ``latency_seconds`` returns how long a batch of that many bytes takes.
+    ``latency_seconds`` returns the time that a batch of so many bytes takes.
     """
 
     def __init__(self, latency_seconds: Callable[[int], float] = lambda _: 0.0) -> None:
@@ -325,7 +348,7 @@ class InlineRunner:
         writer.mark_end(durably=True)
 
     async def _step(self, writer: BatchWriter) -> WrittenBatch | None:
-        """Do the writer's step, with a pause between the write and its effect."""
+        """Write one batch, with a pause between the write and its completion."""
         batch = writer.prepare()
         if batch is None:
             return writer.failed_batch() if writer.failure is not None else None

@@ -1,12 +1,22 @@
 """Reads journal files: batch by batch, or one container's entries.
 
-Owns: ``scan_file``, which checks every byte that counts in a file, and ``read_file_entries``.
+Owns: ``scan_file``, which checks the batches of a file, and ``read_file_entries``. A batch is
+*valid* if its checksums are right and its number is the next one.
+
+Reads go through a window of ``WINDOW_BYTES``; besides it only the kept digests and the places of
+entries are in memory. A scan ends at the first batch that is not valid. ``find_later_batch`` tells
+whether that is an interrupted last write or damage. ``recovery`` has an example.
 
 Invariants:
-1. Memory stays bounded by one window and the digests that are kept, whatever the files hold.
-2. A file's batches are numbered without gaps; the first that does not pass ends the scan. Whether
-   that is a torn tail or damage is for the caller to decide, with ``find_later_batch``.
-3. Entries of one container have consecutive positions within a file.
+1. When a batch is incomplete or damaged, the scan ends before it, and all batches before are found.
+   Held by ``test_a_tail_torn_at_any_byte_recovers_to_the_last_full_batch``.
+2. When a whole batch has another number than the one after its predecessor's, the scan ends before
+   it. Held by ``test_a_batch_out_of_number_does_not_pass``.
+3. When an entry of a container does not follow the one before in its file, the scan reports its
+   offset and position. Held by ``test_an_entry_out_of_turn_is_told``.
+4. When a batch after the end of a scan says that the damaged one was durable, the damage is
+   reported with file and offset. Held by
+   ``test_a_flipped_bit_in_any_durable_batch_is_reported_with_file_and_offset``.
 """
 
 from __future__ import annotations
@@ -31,8 +41,8 @@ from segstore.tiers.journal.format import (
 WINDOW_BYTES = 4 * 1024 * 1024
 
 EntryDigest = Callable[[memoryview], bytes | None]
-"""Returns the digest of an entry: what a recovery needs of it, or None where it has to read the
-entry itself. The memory it gets is valid during the call only. Called from several threads."""
+"""Returns the digest of an entry, or None if the recovery has to read the entry itself. The memory
+that it gets is valid during the call only. Several threads call it."""
 
 
 @dataclass(slots=True)
@@ -42,21 +52,22 @@ class FileScan:
     file: JournalFile
     end_offset: int = FILE_HEADER_BYTES
     next_batch_number: int = 0
-    """Number of the next batch; 0 when no batch passed."""
+    """Number of the next batch; 0 if no batch is valid."""
     following_generation: int | None = None
     """The generation that the END record names."""
     marked: bool = False
-    """True if the scan ended at a mark of the journal's end."""
+    """True if the scan ended at an empty batch, which marks the journal's end."""
     controls: list[StoredRecord] = field(default_factory=list)
-    """The records besides entries, in order."""
+    """The records of all kinds but ENTRY, in order."""
     indexes: dict[int, EntryIndex] = field(default_factory=dict)
     """The places of the entries, by container."""
     digests: dict[int, list[bytes | None]] = field(default_factory=dict)
-    """The digests of the entries, where they are known; empty unless they were asked for."""
+    """The digests of the entries by container, None for entries without one; empty unless digests
+    were requested."""
 
 
 class Window:
-    """A part of a file in memory, moved along as it is read."""
+    """A part of a file in memory, which moves on as the file is read."""
 
     def __init__(self, disk_file: DiskFile, *, end: int) -> None:
         self._disk_file = disk_file
@@ -66,8 +77,8 @@ class Window:
         self._filled = 0
 
     def view(self, offset: int, length: int) -> memoryview:
-        """Return the bytes at ``offset``, fewer at the end of the file; valid until the next
-        call."""
+        """Return ``length`` bytes at ``offset``, or fewer at the end of the file. They are valid
+        until the next call."""
         length = min(length, self._end - offset)
         if length <= 0:
             return memoryview(b"")
@@ -85,8 +96,7 @@ class Window:
         return self._buffer[start : min(start + length, self._filled)]
 
     def _keep_from(self, offset: int) -> int:
-        """Move the bytes in memory from ``offset`` on to the beginning; return how many they
-        are."""
+        """Move the bytes from ``offset`` on to the beginning of the buffer; return their number."""
         skipped = offset - self._start
         if not 0 <= skipped < self._filled:
             return 0
@@ -96,7 +106,7 @@ class Window:
 
 
 def scan_file(file: JournalFile, digest: EntryDigest | None = None) -> FileScan:
-    """Check a file from its first batch to the first that does not pass. Blocks."""
+    """Check a file's batches from the first one to the first that is not valid. Blocks."""
     header = file.header
     window = Window(file.disk_file, end=header.file_bytes)
     batches = BatchScan(
@@ -113,7 +123,7 @@ def scan_file(file: JournalFile, digest: EntryDigest | None = None) -> FileScan:
         if outcome != INCOMPLETE:
             break
         if batches.end_offset == offset and len(view) < wanted:
-            break  # the batch claims to be longer than the file
+            break  # the batch's header gives it more bytes than the file has
         wanted = max(WINDOW_BYTES, batches.bytes_wanted)
     if batches.misplaced is not None:
         offset, container_id, position, expected = batches.misplaced
@@ -135,10 +145,12 @@ def scan_file(file: JournalFile, digest: EntryDigest | None = None) -> FileScan:
 
 
 def find_later_batch(scan: FileScan) -> int | None:
-    """Return the offset of a batch behind the end of the scan that proves this end to be damage.
+    """Return the offset of a batch after the end of the scan which proves that the end is damage;
+    None if there is none.
 
-    Each batch tells which batch was durable when it was written. If that is the one that does not
-    pass, or a later one, then no crash can have torn it. Blocks.
+    Each batch has the number of a batch that was durable when it was written. If that is the number
+    of the invalid batch, or a higher one, no crash can have interrupted the write of the invalid
+    batch. Blocks.
     """
     header = scan.file.header
     damaged_number = scan.next_batch_number
@@ -169,7 +181,8 @@ def find_later_batch(scan: FileScan) -> int | None:
 def check_indexes(
     container_id: int, indexes: Mapping[int, EntryIndex], *, start: int, end: int
 ) -> None:
-    """Raise unless the indexes hold the container's entries from ``start`` to before ``end``.
+    """Raise ``DataLogCorruptError`` unless the indexes have the container's entries from ``start``
+    to before ``end``.
 
     ``indexes`` are by file generation in ascending order.
     """
@@ -193,8 +206,8 @@ def check_indexes(
 def read_file_entries(
     file: JournalFile, container_id: int, index: EntryIndex, *, start: int, end: int
 ) -> Iterator[list[LogEntry]]:
-    """Yield the container's entries at positions from ``start`` to before ``end``, a window's worth
-    at a time. Blocks."""
+    """Yield the container's entries at positions from ``start`` to before ``end``, in lists of a
+    window's content. Blocks. Raises ``DataLogCorruptError``."""
     window = Window(file.disk_file, end=file.header.file_bytes)
     position = max(start, index.first_position)
     end = min(end, index.end_position)

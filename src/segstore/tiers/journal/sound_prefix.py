@@ -1,16 +1,21 @@
-"""Reads the part before the damage of a journal that cannot be opened.
+"""Reads, of a damaged journal that cannot be opened, the part before the damage.
 
-Owns: ``read_sound_prefix``, for a recovery that deliberately continues with what is left.
+Owns: ``read_sound_prefix``, for a recovery that deliberately continues with the entries before the
+damage. The state is that of the newest file with a valid first batch.
 
 Invariants:
-1. The state is that of the newest file whose first batch passes, as far as its batches pass.
-2. Of each container the entries count that follow each other from its first needed one on, in files
-   that are there, up to the first hole. What lies behind a hole is dropped, sound or not.
-3. The first needed files may be gone because they were let go, and only what lies behind the damage
-   tells that. The logs then begin in the first file that is there, and their readers are told so.
-4. Nothing is changed.
-5. What is dropped is told: files whose headers do not pass count whole, and needed ones that are
-   not there are named.
+1. When nothing is damaged, the result has all entries. Held by
+   ``test_a_sound_journal_is_all_of_it``.
+2. When a batch or a file is damaged, each container keeps its entries up to the first missing one,
+   and loses all after it, damaged or not. Held by
+   ``test_whatever_is_damaged_all_before_it_is_there``.
+3. When the first needed files are missing because a truncation had freed them, and the record of
+   that is after the damage, each log begins with its first existing entry, and the result names the
+   container. Held by ``test_files_are_used_although_an_earlier_one_was_let_go_behind_the_damage``.
+4. When the journal is damaged, reading the prefix changes no file. Held by
+   ``test_reading_a_damaged_journal_changes_no_file``.
+5. When entries are dropped, ``dropped_bytes_max`` is at least their length, or the missing files
+   are named. Held by ``test_what_is_dropped_is_told_whatever_file_cannot_be_opened``.
 """
 
 from __future__ import annotations
@@ -28,24 +33,27 @@ from segstore.tiers.journal.state import JournalState
 
 @dataclass(frozen=True, slots=True)
 class SoundPrefix:
-    """The usable part of a journal."""
+    """The part of a journal before the damage."""
 
     state: JournalState
     scans: dict[int, FileScan]
     """The files that have a part of the prefix, by generation in ascending order."""
     dropped_bytes_max: int
-    """Bytes behind the damage; reused files have old bytes at their ends."""
+    """Number of bytes after the damage. It may be too large: reused files have old bytes at their
+    ends."""
     missing: tuple[str, ...] = ()
-    """Names of missing files behind the damage, of unknown content."""
+    """Names of missing files after the damage, of unknown content."""
     let_go_or_lost: tuple[str, ...] = ()
-    """Names of files before the damage that are missing or have no header. They may have been
-    freed: the record that says so may be behind the damage."""
+    """Names of files before the damage that are missing or have no valid header. Perhaps they had
+    been freed, and the record of that is after the damage."""
     without_beginning: frozenset[int] = frozenset()
-    """Containers with entries in those files: their logs begin at any entry."""
+    """Containers whose first entries may have been in those files: their logs begin at a later
+    entry."""
 
 
 def read_sound_prefix(disk: Disk) -> SoundPrefix:
-    """Read what can be used. Blocks; raises ``OSError``. Let ``disk`` open files that are short."""
+    """Read the part before the damage. Blocks; raises ``OSError``. ``disk`` must open files that
+    are shorter than their headers say, see ``DamagedDisk``."""
     files, unreadable = _open_all(disk)
     try:
         state, scans = JournalState(), dict[int, FileScan]()
@@ -97,7 +105,7 @@ def read_sound_prefix(disk: Disk) -> SoundPrefix:
 
 
 def _open_all(disk: Disk) -> tuple[dict[int, JournalFile], dict[int, str]]:
-    """Return the files whose headers pass, and the names of the others."""
+    """Return the files with valid headers, and the names of the others, by generation."""
     files: dict[int, JournalFile] = {}
     unreadable: dict[int, str] = {}
     for name in disk.list_files():
@@ -113,12 +121,12 @@ def _open_all(disk: Disk) -> tuple[dict[int, JournalFile], dict[int, str]]:
 
 
 def _following(scans: dict[int, FileScan]) -> int | None:
-    """Return the generation that follows the last scan, or None if that names none."""
+    """Return the generation that the END record of the last scan names, or None."""
     return scans[max(scans)].following_generation if scans else None
 
 
 def _scan(file: JournalFile) -> FileScan | None:
-    """Scan a file; None when its entries are not at the positions that they must have."""
+    """Scan a file; return None if its entries are not at consecutive positions."""
     try:
         return scan_file(file)
     except DataLogCorruptError:
@@ -126,7 +134,8 @@ def _scan(file: JournalFile) -> FileScan | None:
 
 
 def _begin_later(state: JournalState, scans: dict[int, FileScan]) -> frozenset[int]:
-    """Begin each log at its first existing entry; return the containers that lack earlier ones."""
+    """Set the beginning of each log to its first existing entry; return the containers that lack
+    earlier ones."""
     changed = set()
     for container_id, container in state.containers.items():
         first = next(
@@ -145,7 +154,7 @@ def _begin_later(state: JournalState, scans: dict[int, FileScan]) -> frozenset[i
 
 
 def _cut(state: JournalState, scans: dict[int, FileScan]) -> None:
-    """End each container's log where the first of its entries is missing."""
+    """Set the end of each container's log to the first position without an entry."""
     for container_id, container in state.containers.items():
         position = container.first_position
         for scan in scans.values():
@@ -159,7 +168,7 @@ def _cut(state: JournalState, scans: dict[int, FileScan]) -> None:
 
 
 def _written_end(disk_file: DiskFile, begin: int) -> int:
-    """Return how many bytes behind ``begin`` lie before a tail of zeros."""
+    """Return the number of bytes from ``begin`` to the last one that is not zero."""
     buffer = memoryview(bytearray(WINDOW_BYTES))
     offset, end = begin, begin
     while (count := disk_file.read_into(buffer, offset)) > 0:

@@ -1,13 +1,13 @@
-"""The state that the journal's control records lead to.
+"""The state that results from the journal's control records.
 
-Owns: ``JournalState``: for each container its epoch and the range of its needed entries, and which
-files are needed.
+Owns: ``JournalState``: each container's epoch and range of needed entries, and the needed files.
+The writer applies the records that it writes, the recovery those that it reads, by the same
+function.
 
 Invariants:
-1. The state is a fold over the records in journal order: the writer folds what it writes, the
-   recovery folds what it reads, with the same function.
-2. ``snapshot_records`` of a state, folded into an empty state, gives that state: every file begins
-   with them, so that the newest file alone tells the state.
+1. When the records of ``snapshot_records`` are applied to an empty state, the result is the same
+   state. Each file begins with them, so a recovery needs no older file to know the state. Held by
+   ``test_a_snapshot_gives_the_same_state_again``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from segstore.tiers.journal.scan import FileScan
 
 @dataclass(slots=True)
 class LogExtent:
-    """One container's log: entries from ``first_position`` to before ``next_position`` count."""
+    """The range of one container's needed entries: from ``first_position`` to before
+    ``next_position``."""
 
     epoch: int = 0
     first_position: int = 1
@@ -29,16 +30,19 @@ class LogExtent:
 
 @dataclass(slots=True)
 class JournalState:
-    """The state after some record of the journal."""
+    """The state after any number of records."""
 
     containers: dict[int, LogExtent] = field(default_factory=dict)
     live: set[int] = field(default_factory=set)
     """Generations of the needed files before the current one."""
 
     def apply(self, record: Record | StoredRecord) -> None:
-        """Fold one record."""
+        """Change the state by one record."""
         if record.kind == Kind.ENTRY:
-            self.container(record.container_id).next_position = record.position + 1
+            container = self.containers.get(record.container_id)
+            if container is None:
+                container = self.container(record.container_id)
+            container.next_position = record.position + 1
         elif record.kind == Kind.OPEN:
             container = self.container(record.container_id)
             container.epoch = record.epoch
@@ -52,10 +56,11 @@ class JournalState:
             self.live.discard(record.position)
 
     def apply_scan(self, scan: FileScan) -> None:
-        """Fold the records of a whole file.
+        """Change the state by all records of a file.
 
-        An entry's position is the one that an OPEN before it told or the next after another entry,
-        so that the entries may be folded after the other records.
+        Entries are applied after the other records, although they were written between them. The
+        result is the same: an entry's position follows the container's last entry, or its last OPEN
+        record.
         """
         for record in scan.controls:
             self.apply(record)
@@ -71,7 +76,7 @@ class JournalState:
         return state
 
     def snapshot_records(self) -> list[Record]:
-        """Return records that contain the whole state."""
+        """Return records that give this state when they are applied to an empty one."""
         records: list[Record] = []
         for container_id, state in sorted(self.containers.items()):
             records.append(Record(Kind.OPEN, container_id, state.epoch, state.next_position))

@@ -1,17 +1,28 @@
-"""Makes the journal's batches, and goes on behind those that are durable.
+"""Makes the journal's batches from queued records, and keeps the place of the next one.
 
-Owns: ``RecordQueue``, what waits to be written, and ``BatchWriter``, the journal's tail.
+Owns: ``RecordQueue``, the records that wait, and ``BatchWriter``, with the end of the journal.
+Records are in two queues. The ordered queue has entries and openings; they are written in the order
+in which they were queued. The control queue has TRUNCATE and FREE records; they may be written
+before records of the ordered queue, because they concern only durable entries.
+
+Example: a file of 524,288 bytes begins with a header of 4,096. An entry of 204,800 bytes takes 32
+more for its record and 40 for its batch: 204,872. The batch at 211,968 ends at 416,840, so the next
+one begins at 417,280, a multiple of 512. Entries may fill the file up to 458,240: the last 512
+bytes are for the END record, the 65,536 before for control records and openings. So a second such
+entry does not fit; an END record is written, and the entry goes to the next file.
 
 Invariants:
-1. A batch is written only after the batch before it is durable: whatever a crash leaves, at most
-   the last batch is torn. It may be prepared before that, within one file.
-2. Records of the ordered queue are written in queue order. Records of the control queue (what
-   frees space) may overtake them: they speak of durable entries only.
-3. The last ``CONTROL_BYTES`` of a file take control and open records alone, so that a full journal
-   can still write down what frees it.
-4. A file ends with an END record that is durable before the next file gets its first batch, and
-   begins with a snapshot of the state.
-5. After the first failure nothing is ever written again.
+1. When a batch fails, no batch after it is written: a batch is written only when the one before is
+   durable. So a crash leaves at most one incomplete batch, the last. Held by
+   ``test_a_batch_behind_one_that_failed_fails_too_and_is_not_written``.
+2. When no further file can be made and the last one is full for entries, logs can still be opened
+   and truncated: ``CONTROL_BYTES`` of each file are reserved for that. Held by
+   ``test_a_full_journal_can_be_opened_and_truncated_again_and_again``.
+3. When a crash interrupts the change to the next file, the journal is recovered whole: the END
+   record is durable before the next file gets a batch, and the next file begins with the whole
+   state. Held by ``test_a_crash_at_any_point_loses_nothing_acknowledged``.
+4. When a write has failed, nothing is written any more. Held by
+   ``test_the_journal_fails_for_ever_after_an_error``.
 """
 
 from __future__ import annotations
@@ -20,16 +31,17 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from segstore.errors import DataLogError
+from segstore.runtime.refused_files import is_full
 from segstore.tiers.api import Buffer
-from segstore.tiers.journal.files import NO_SPACE_ERRNOS, FilePool, JournalFile
+from segstore.tiers.journal.files import FilePool, JournalFile
 from segstore.tiers.journal.format import (
     BATCH_ALIGNMENT,
     BATCH_HEADER_BYTES,
     FILE_HEADER_BYTES,
+    RECORD_ALIGNMENT,
     RECORD_HEADER_BYTES,
     Kind,
     Record,
-    aligned,
     encode_batch,
 )
 from segstore.tiers.journal.settings import JournalSettings
@@ -38,13 +50,14 @@ from segstore.tiers.journal.state import JournalState
 CONTROL_BYTES = 64 * 1024
 END_BYTES = BATCH_ALIGNMENT
 OVERHEAD_BYTES_MAX = 1024 * 1024
-"""Maximum number of bytes of a batch besides entries: the snapshot and control records."""
+"""Maximum number of bytes of a batch that are not entries: the state at the beginning of a file,
+and control records."""
 
 
 @dataclass(slots=True)
 class Tail:
-    """The place of the next batch: in ``file`` at ``offset``, or, without a file, in the pool's
-    next one."""
+    """The place of the next batch: at ``offset`` of ``file``. Without a file it is the beginning of
+    the pool's next file."""
 
     file: JournalFile | None
     offset: int
@@ -53,7 +66,7 @@ class Tail:
 
 @dataclass(slots=True)
 class PreparedBatch:
-    """A batch that is to be written at ``offset`` of ``file``, durably."""
+    """A batch that will be written durably at ``offset`` of ``file``."""
 
     records: list[Record]
     file: JournalFile
@@ -62,11 +75,14 @@ class PreparedBatch:
     length: int
     """Length of the batch in bytes."""
     write_length: int
-    """Bytes that are written: zeros fill the disk's block, so that the kernel need not read a block
-    of a recycled file first."""
+    """Number of bytes that are written. Zeros follow the batch up to the end of a disk block;
+    otherwise the kernel would have to read that block of a reused file first."""
+
+    submitted_ns: int = 0
+    """The time at which the batch was given to the journal's thread, by ``now_ns``."""
 
     def encode(self) -> list[Buffer]:
-        """Return all ``write_length`` bytes."""
+        """Return the ``write_length`` bytes of the batch."""
         buffers, length = encode_batch(
             self.records,
             generation=self.file.generation,
@@ -81,7 +97,7 @@ class PreparedBatch:
 
 @dataclass(slots=True)
 class WrittenBatch:
-    """A batch that is over: durable in the file of ``generation``, or failed."""
+    """A finished batch: durable in the file of ``generation``, or failed with ``error``."""
 
     records: list[Record]
     generation: int
@@ -90,17 +106,14 @@ class WrittenBatch:
 
 @dataclass(slots=True)
 class RecordQueue:
-    """Records that wait: filled by the container logs, emptied by the writer."""
+    """The records that wait to be written. Container logs add them, the writer removes them."""
 
     ordered: deque[Record] = field(default_factory=deque)
     control: deque[Record] = field(default_factory=deque)
 
-    def __bool__(self) -> bool:
-        return bool(self.ordered or self.control)
-
 
 class BatchWriter:
-    """The journal's tail. Its methods that write block."""
+    """Makes batches and writes them at the end of the journal. ``write`` and ``mark_end`` block."""
 
     def __init__(
         self,
@@ -110,7 +123,8 @@ class BatchWriter:
         state: JournalState,
         settings: JournalSettings,
     ) -> None:
-        self._queue = queue
+        self.queue = queue
+        """Records that wait to be written."""
         self._pool = pool
         self._tail = tail
         self._state = state
@@ -119,43 +133,76 @@ class BatchWriter:
         self._marked = True
         self._told_failure = False
         self.failure: DataLogError | None = None
-        self.disk_full = False
+        self.no_space: OSError | None = None
+        """Error of the last write, if the disk was full."""
+
+    @property
+    def disk_full(self) -> bool:
+        """Return whether the disk had no space for the last write."""
+        return self.no_space is not None
 
     @property
     def unmarked(self) -> bool:
-        """Return whether something was written since the journal's end was last marked."""
+        """Return whether the end of the journal has no mark and no batch is being written."""
         return not self._marked and not self._prepared and self.failure is None
 
-    def prepare(self) -> PreparedBatch | None:
-        """Return the batch that is to be written next; None when there is none or no place for it.
+    def used_percent(self, queued_bytes: int) -> int:
+        """Return how many percent of the last file are used, with ``queued_bytes``, if no other
+        file is ready; else 0. A short file counts as half full from the beginning: it is made only
+        when the last ordinary one is full."""
+        ready, file = self._pool.peek_last(), self._tail.file
+        if ready is not None:
+            return 50 if self._settings.is_short(ready.header.file_bytes) else 0
+        if file is None:
+            return 100
+        used = 100 * (self._tail.offset + queued_bytes) // file.header.file_bytes
+        return 50 + used // 2 if self._settings.is_short(file.header.file_bytes) else used
 
-        It must be passed to ``written`` or ``not_written`` before the next call.
+    def prepare(self) -> PreparedBatch | None:
+        """Return the batch to write next, or None if there is no record or no space for it.
+
+        The caller passes it to ``written`` or ``not_written`` before the next call.
         """
         if self.failure is not None:
             return None
         return self._prepared[0] if self._prepared else self.prepare_next()
 
     def prepare_next(self) -> PreparedBatch | None:
-        """Return the batch that follows the prepared ones, to be written once they are durable.
+        """Return a batch that follows the prepared ones; it may be written when these are durable.
 
-        Returns None when nothing is queued or there is no space, or before the beginning of a new
-        file is known.
+        Returns None when nothing is queued, when there is no space, and when the last prepared
+        batch ends its file.
         """
         if self.failure is not None or (
             self._prepared and self._prepared[-1].records[-1].kind == Kind.END
         ):
             return None
-        records = self._pop_records()
-        if not records:
+        if not (self.queue.ordered or self.queue.control):
             return None
-        batch = self._prepare(records)
-        self._tail.offset = aligned(batch.offset + batch.length, BATCH_ALIGNMENT)
+        if self._tail.file is None:
+            if self._pool.peek() is None:
+                return None
+            self._tail.file = self._pool.pop()
+            self._tail.offset = FILE_HEADER_BYTES
+        file = self._tail.file
+        room = file.header.file_bytes - END_BYTES - self._tail.offset - BATCH_HEADER_BYTES
+        records, length = self._pop_fitting(room)
+        if not records:
+            following = self._pool.peek()
+            if following is None:
+                return None
+            assert self._tail.offset > FILE_HEADER_BYTES, "an empty file takes every entry"
+            records, length = [Record(Kind.END, 0, 0, following.generation)], RECORD_HEADER_BYTES
+        batch = self._prepare(records, length)
+        # Like ``aligned``: this is on the way of every batch.
+        end = batch.offset + batch.length
+        self._tail.offset = -(-end // BATCH_ALIGNMENT) * BATCH_ALIGNMENT
         self._tail.batch_number += 1
         self._prepared.append(batch)
         return batch
 
     def write(self, batch: PreparedBatch) -> OSError | None:
-        """Write a batch durably, or tell why it could not be."""
+        """Write a batch durably; return the error if that fails."""
         try:
             batch.file.disk_file.write_durably(batch.encode(), batch.offset)
         except OSError as error:
@@ -163,14 +210,14 @@ class BatchWriter:
         return None
 
     def written(self, batch: PreparedBatch) -> WrittenBatch:
-        """Continue behind the first prepared batch, which is durable."""
+        """Note that the first prepared batch is durable, and fold its records into the state."""
         prepared = self._prepared.popleft()
         assert prepared is batch, "batches become durable in order"
-        self.disk_full = False
+        self.no_space = None
         self._marked = False
         for record in batch.records:
             self._state.apply(record)
-        generation = batch.file.generation
+        generation = batch.file.header.generation
         if batch.records[-1].kind == Kind.END:
             self._state.live.add(generation)
             batch.file.disk_file.close()
@@ -178,35 +225,36 @@ class BatchWriter:
         return WrittenBatch(batch.records, generation)
 
     def not_written(self, batch: PreparedBatch, error: OSError) -> WrittenBatch | None:
-        """Keep a batch that met a full disk for another attempt; after any other error fail all
-        that is queued."""
-        if error.errno in NO_SPACE_ERRNOS:
-            self.disk_full = True
+        """Keep a batch for another attempt if the disk was full. After any other error fail all
+        queued records."""
+        if is_full(error):
+            self.no_space = error
             return None
         self.failure = failure_of(error, batch.file)
         return self.failed_batch()
 
     def mark_end(self, *, durably: bool = False) -> None:
-        """Mark where the journal ends, for a recovery to tell damage before it from a torn write.
+        """Write an empty batch, which marks the journal's end. A recovery that finds the mark knows
+        that damage before it is not an interrupted write.
 
-        The next batch overwrites the mark. Without ``durably`` it reaches the disk at leisure.
+        The next batch overwrites the mark. It is synced only with ``durably``.
         """
         file, offset = self._tail.file, self._tail.offset
         if file is None or self._marked or self._prepared or self.failure is not None:
             return
         self._marked = True
-        buffers = self._prepare([]).encode()
+        buffers = self._prepare([], 0).encode()
         try:
             if durably:
                 file.disk_file.write_durably(buffers, offset)
             else:
                 file.disk_file.write(buffers, offset)
         except OSError as error:
-            if error.errno not in NO_SPACE_ERRNOS:
+            if not is_full(error):
                 self.failure = failure_of(error, file)
 
     def refuse(self, error: OSError) -> None:
-        """Fail every record from the next step on: the journal cannot go on."""
+        """Fail all records from now on with this error."""
         if self.failure is None:
             self.failure = failure_of(error, None)
 
@@ -217,27 +265,10 @@ class BatchWriter:
         while self._pool.peek() is not None:
             self._pool.pop().disk_file.close()
 
-    def _pop_records(self) -> list[Record]:
-        """Choose the records of the next batch: from the queue, or the END of a full file."""
-        if not self._queue:
-            return []
-        following = self._pool.peek()
-        if self._tail.file is None:
-            if following is None:
-                return []
-            self._tail.file = self._pool.pop()
-            self._tail.offset = FILE_HEADER_BYTES
-        file = self._tail.file
-        room = file.header.file_bytes - END_BYTES - self._tail.offset - BATCH_HEADER_BYTES
-        records = self._pop_fitting(room)
-        if not records and following is not None:
-            assert self._tail.offset > FILE_HEADER_BYTES, "an empty file takes every entry"
-            records = [Record(Kind.END, 0, 0, following.generation)]
-        return records
-
-    def _pop_fitting(self, room: int) -> list[Record]:
-        """Remove and return records that fit into ``room`` bytes, from the queues' heads."""
-        ordered, control = self._queue.ordered, self._queue.control
+    def _pop_fitting(self, room: int) -> tuple[list[Record], int]:
+        """Remove queued records that fit into ``room`` bytes. Return them, and how many bytes they
+        take."""
+        ordered, control = self.queue.ordered, self.queue.control
         records: list[Record] = []
         at_start = self._tail.offset == FILE_HEADER_BYTES
         if at_start:
@@ -253,34 +284,41 @@ class BatchWriter:
         while ordered and len(records) < count_max:
             record = ordered[0]
             limit = bytes_max if record.kind == Kind.ENTRY else room
-            if used + record.stored_bytes > limit:
+            # Like ``Record.stored_bytes``: this is on the way of every entry.
+            stored_bytes = RECORD_HEADER_BYTES + (
+                record.length + RECORD_ALIGNMENT - 1 & -RECORD_ALIGNMENT
+            )
+            if used + stored_bytes > limit:
                 break
             records.append(ordered.popleft())
-            used += record.stored_bytes
-        return records if len(records) > snapshot_count else []
+            used += stored_bytes
+        return (records, used) if len(records) > snapshot_count else ([], 0)
 
-    def _prepare(self, records: list[Record]) -> PreparedBatch:
-        """Return a batch for the tail."""
+    def _prepare(self, records: list[Record], stored_bytes: int) -> PreparedBatch:
+        """Return a batch at the journal's end, of records that take ``stored_bytes``."""
         file, offset = self._tail.file, self._tail.offset
         assert file is not None
-        length = BATCH_HEADER_BYTES + sum([record.stored_bytes for record in records])
-        end = min(aligned(offset + length, file.disk_file.block_bytes), file.header.file_bytes)
+        length = BATCH_HEADER_BYTES + stored_bytes
+        block_bytes = file.disk_file.block_bytes
+        end = min(-(-(offset + length) // block_bytes) * block_bytes, file.header.file_bytes)
         return PreparedBatch(records, file, offset, self._tail.batch_number, length, end - offset)
 
     def pop_all(self) -> list[Record]:
-        """Remove and return every record that is not durable; only when nothing is being
+        """Remove and return all records that are not durable. Call it only while nothing is being
         written."""
         records = [record for batch in self._prepared for record in batch.records]
         self._prepared.clear()
-        for queue in (self._queue.control, self._queue.ordered):
+        for queue in (self.queue.control, self.queue.ordered):
             while queue:
                 records.append(queue.popleft())
         return records
 
     def failed_batch(self) -> WrittenBatch | None:
-        """Return all queued records as a failed batch; None when there is nothing to tell.
+        """Return all queued records as a failed batch, or None if the failure is already known and
+        nothing is queued.
 
-        The failure is told once also without a record: of an idle journal, too, it has to be known.
+        The first call after the failure returns a batch even without records, so that the failure
+        of an idle journal becomes known.
         """
         records = self.pop_all()
         if self._told_failure and not records:

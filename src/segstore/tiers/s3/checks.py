@@ -1,12 +1,14 @@
-"""The checksums of an object's blocks, which lie in its metadata.
+"""Makes and verifies the checksums of an object's blocks, which are stored in its metadata.
 
-Owns: ``Checks``, its text, and which bytes must be read to check some of them.
+Owns: ``Checks``, its text, and the calculation of the range that must be read to verify some bytes.
+An object consists of members: one if it was put, or those of its parts if it was joined. A member
+is divided into blocks of ``BLOCK_BYTES``; its last block may be shorter. Each block has a CRC32C.
 
 Invariants:
-1. An object is a row of members, each a row of blocks of ``BLOCK_BYTES`` but for its last: an
-   object that was put has one member, one that was joined has those of its parts.
-2. Every byte of an object is in one block, and a block's bytes are only believed when its CRC32C
-   matches.
+1. When any byte of an object is changed, verifying its block fails. Held by
+   ``test_blocks_around_a_range_can_be_checked``.
+2. When the data to verify do not end at the end of a block, verifying fails. Held by
+   ``test_what_is_not_whole_blocks_is_refused``.
 """
 
 from __future__ import annotations
@@ -23,26 +25,26 @@ from _fast.crc import crc32c
 BLOCK_BYTES = 512 * 1024
 METADATA_KEY = "segstore-crc32c"
 TEXT_CHARACTERS_MAX = 1900
-"""Maximum number of characters of the checks: S3 has 2 KB for all metadata of an object, keys
-included."""
+"""Maximum length, in characters, of the checksums as text: S3 allows 2 KB for all metadata of an
+object, with their keys."""
 
 
 class CheckError(ValueError):
-    """Bytes, or the text of checks, differ from what was written."""
+    """Raised when bytes differ from their checksum, or a text is not checksums."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """The ends of an object's blocks, and their CRC32C."""
+    """The blocks of an object: the offset of each one's end, and its CRC32C."""
 
     lengths: tuple[int, ...]
-    """The lengths of the members."""
+    """The lengths of the members, in bytes."""
     ends: tuple[int, ...]
     sums: tuple[int, ...]
 
     @classmethod
     def of(cls, body: bytes) -> Checks:
-        """Return the checks of an object that is put."""
+        """Return the checksums of an object that is put."""
         view = memoryview(body)
         sums = [
             crc32c(view[start : start + BLOCK_BYTES]) for start in range(0, len(body), BLOCK_BYTES)
@@ -51,7 +53,7 @@ class Checks:
 
     @classmethod
     def of_parts(cls, parts: Sequence[Checks]) -> Checks:
-        """Return the checks of objects that are joined."""
+        """Return the checksums of the object that joins these."""
         return cls._of_members(
             [length for part in parts for length in part.lengths],
             [each for part in parts for each in part.sums],
@@ -72,7 +74,7 @@ class Checks:
 
     @classmethod
     def parse(cls, text: str) -> Checks:
-        """Read ``str(checks)``; ``CheckError`` when it is not that."""
+        """Parse the text of checksums, as ``str`` makes it. Raises ``CheckError``."""
         members, separator, encoded = text.partition(":")
         try:
             packed = base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True)
@@ -95,13 +97,14 @@ class Checks:
         return self.ends[-1] if self.ends else 0
 
     def blocks_around(self, start: int, end: int) -> tuple[int, int]:
-        """Return where the first block with a byte of the range begins, and the last one ends."""
+        """Return the range of the blocks that have the bytes from ``start`` to before ``end``: the
+        first one's beginning and the last one's end."""
         first = bisect_right(self.ends, start)
         last = bisect_left(self.ends, end)
         return (self.ends[first - 1] if first else 0), self.ends[last]
 
     def verify(self, data: bytes, *, offset: int) -> None:
-        """Check whole blocks, which begin at ``offset``; ``CheckError`` when one is damaged."""
+        """Verify whole blocks, which begin at ``offset`` of the object. Raises ``CheckError``."""
         view = memoryview(data)
         start = offset
         for index in range(bisect_right(self.ends, offset), len(self.ends)):

@@ -22,7 +22,7 @@ from botocore.exceptions import (
 )
 from botocore.parsers import ResponseParserError
 
-from segstore.errors import StorageError
+from segstore.errors import StorageError, StorageFullError
 
 REQUEST_ERRORS: tuple[type[Exception], ...] = (
     BotoCoreError,
@@ -38,21 +38,25 @@ class FailureKind(Enum):
     """The treatment of a failed request."""
 
     UNREACHABLE = auto()
-    """The server was not reached: try again."""
+    """The server was not reached; another attempt may help."""
     TRY_AGAIN = auto()
-    """The request may or may not have been done; trying again may help."""
+    """The request may have been executed or not; another attempt may help."""
     MISSING = auto()
     """The object or upload does not exist."""
     EXISTS = auto()
-    """The condition of a put does not hold: there is such an object."""
+    """The object of a conditional put exists already."""
     UNSUPPORTED = auto()
-    """The server does not know such requests."""
+    """The server does not support this kind of request."""
     NO_BUCKET = auto()
     CREDENTIALS = auto()
     FORBIDDEN = auto()
     REGION = auto()
+    FULL = auto()
+    """A quota or the server's disks are full."""
+    CLOCK = auto()
+    """The clocks of this machine and of the server differ too much for signatures."""
     REFUSED = auto()
-    """Anything else that trying again cannot help."""
+    """Any other error that another attempt cannot help."""
 
 
 _KINDS = {
@@ -73,12 +77,17 @@ _KINDS = {
     "Throttling": FailureKind.TRY_AGAIN,
     "ThrottlingException": FailureKind.TRY_AGAIN,
     "TooManyRequests": FailureKind.TRY_AGAIN,
+    "QuotaExceeded": FailureKind.FULL,
+    "InsufficientStorage": FailureKind.FULL,
+    "XMinioAdminBucketQuotaExceeded": FailureKind.FULL,
+    "XMinioStorageFull": FailureKind.FULL,
     "NotImplemented": FailureKind.UNSUPPORTED,
     "InvalidAccessKeyId": FailureKind.CREDENTIALS,
     "SignatureDoesNotMatch": FailureKind.CREDENTIALS,
     "ExpiredToken": FailureKind.CREDENTIALS,
     "InvalidToken": FailureKind.CREDENTIALS,
     "AccessDenied": FailureKind.FORBIDDEN,
+    "RequestTimeTooSkewed": FailureKind.CLOCK,
     "403": FailureKind.FORBIDDEN,
     "PermanentRedirect": FailureKind.REGION,
     "AuthorizationHeaderMalformed": FailureKind.REGION,
@@ -89,7 +98,7 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class S3Failure:
-    """A failed request: what to do, and why in one line."""
+    """The kind of a failure, and the reason in one line."""
 
     kind: FailureKind
     reason: str
@@ -101,19 +110,27 @@ class S3Failure:
 
 
 class S3RequestError(StorageError):
-    """A request to S3 failed for good, or too often."""
+    """Raised when a request to S3 has failed and is not repeated any more."""
 
     def __init__(self, message: str, failure: S3Failure) -> None:
         super().__init__(message)
         self.failure = failure
 
 
+class S3FullError(S3RequestError, StorageFullError):
+    """Raised when S3 is full."""
+
+    def __init__(self, message: str, failure: S3Failure, reason: str) -> None:
+        S3RequestError.__init__(self, message, failure)
+        self.reason = reason
+
+
 class TruncatedBodyError(OSError):
-    """An answer has fewer bytes than were asked for."""
+    """Raised when an answer has fewer bytes than requested."""
 
 
 def failure_of(error: Exception) -> S3Failure:
-    """Return what to do about an error of a request."""
+    """Return the kind and reason of an error that a request raised."""
     if isinstance(error, ClientError):
         return _failure_of_answer(error)
     if isinstance(error, (NoCredentialsError, PartialCredentialsError)):
@@ -137,8 +154,15 @@ def _failure_of_answer(error: ClientError) -> S3Failure:
     if kind is None:
         if status == 501:
             kind = FailureKind.UNSUPPORTED
+        elif status == 507:
+            kind = FailureKind.FULL
         elif status in (408, 429) or status >= 500:
             kind = FailureKind.TRY_AGAIN
         else:
             kind = _KINDS.get(str(status), FailureKind.REFUSED)
+    if kind is FailureKind.CLOCK:
+        shown = (
+            answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date", "another time")
+        )
+        reason += f"; the server's clock shows {shown}"
     return S3Failure(kind, reason)

@@ -1,12 +1,16 @@
-"""The keys of the objects that chunks are made of.
+"""Encodes chunk names and pieces as keys of objects, and decodes them.
 
 Owns: the mapping between chunk names, pieces and keys; docs/formats/chunks-in-s3.md describes it.
 
 Invariants:
-1. The mapping is one to one, and the encoding of a prefix of a name is a prefix of the name's.
-2. A key has no empty component, none that begins with a dot but ``.chunk`` itself, and of other
-   characters than letters and digits only ``_ - . / $ !``: gateways that keep objects in files can
-   have it, and no XML or URL needs to escape more than a ``$``.
+1. When a name is encoded, whatever characters it has, decoding returns it. Held by
+   ``test_every_name_comes_back``.
+2. When a prefix of a name is encoded, the result is a prefix of the encoded name. Held by
+   ``test_the_encoding_of_a_prefix_is_a_prefix``.
+3. When a name has unusual characters, its key has only letters, digits and ``_ - . / $ !``, no
+   empty component, and none that begins with a dot but ``.chunk``: gateways that store objects as
+   files accept such keys, and XML and URLs need to escape only the ``$``. Held by
+   ``test_keys_are_plain_and_come_back``.
 """
 
 from __future__ import annotations
@@ -26,42 +30,44 @@ _TOMBSTONE = re.compile(r"x([0-9]{10})\.([0-9]{10})")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Piece:
-    """An object that holds some of a chunk's bytes. The greater one wins where two overlap."""
+    """An object with some of a chunk's bytes. Where pieces overlap, the greater one is valid."""
 
     epoch: int
-    """The epoch under which its writer owned the container."""
+    """The epoch in which its writer owned the container."""
     sequence: int
-    """Number of the piece, which counts what one owner writes."""
+    """Number of the piece among all pieces of its writer."""
     start: int
     length: int
 
     @property
     def end(self) -> int:
-        """Return the offset in the chunk behind its last byte."""
+        """Return the offset in the chunk after the piece's last byte."""
         return self.start + self.length
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Tombstone:
-    """Says that every lesser piece of the chunk is deleted."""
+    """A mark that all lesser pieces of the chunk are deleted."""
 
     epoch: int
     sequence: int
 
 
 def encode_name(name: str) -> str:
-    """Return a chunk's name, or a prefix of it, as keys spell it."""
+    """Return the encoding of a chunk's name, or of a prefix of one."""
     encoded: list[str] = []
     before = ord("/")
     for byte in name.encode("utf-8", "surrogatepass"):
         if byte in _PLAIN:
             plain = True
-        elif byte in b"./":  # no empty component, and none that begins with a dot
+        elif (
+            byte in b"./"
+        ):  # escaped at the beginning of a component: it must not be empty or begin with a dot
             plain = before != ord("/")
         else:
             plain = False
         encoded.append(chr(byte) if plain else f"!{byte:02X}")
-        # An escaped slash is a character like others, to a gateway as well.
+        # An escaped slash does not begin a component.
         before = byte if plain else 0
     return "".join(encoded)
 
@@ -89,7 +95,7 @@ def object_name(part: Piece | Tombstone) -> str:
 
 
 def parse_key(key: str) -> tuple[str, Piece | Tombstone] | None:
-    """Return the chunk's name and its part, or None when the key is not one of ours."""
+    """Return the chunk's name and the part that the key encodes; None for a foreign key."""
     directory, _, last = key.rpartition("/")
     if not directory.endswith(CHUNK_SUFFIX):
         return None

@@ -1,6 +1,6 @@
 """The location of a store's chunks in S3, as users write it.
 
-Owns: ``S3Location``. Imports nothing of boto3, so that a wrong URL is told at once.
+Owns: ``S3Location``. Imports nothing of boto3, so that a wrong URL is reported at once.
 """
 
 from __future__ import annotations
@@ -8,14 +8,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from segstore.errors import SegmentStoreError
+from segstore.tiers.vendor import LocationError
 
 PREFIX_BYTES_MAX = 200
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]")
 _PREFIX = re.compile(r"([A-Za-z0-9_=+@-][A-Za-z0-9._=+@-]*/)*")
 
 
-class S3LocationError(SegmentStoreError):
+class S3LocationError(LocationError):
     """The text is not a location in S3; the message says why."""
 
 

@@ -1,17 +1,21 @@
-"""Requests about the objects of one bucket: whole, checked, tried again.
+"""Sends requests for the objects of one bucket, and repeats those that fail.
 
-Owns: ``ObjectStore``, which turns calls of a boto3 client into awaits, and the bounds on how long
-and how often a request is tried.
+Owns: ``ObjectStore``, which runs calls of a boto3 client in threads, and the limits on the time and
+the number of attempts. There are ``THREADS_MAX`` threads for reads and as many for the rest; a
+pause between two attempts needs no thread. boto3 itself repeats nothing.
 
 Invariants:
-1. A request that is tried again has the same effect once: objects are put under keys that nothing
-   else is ever put under, and one that is there already is compared, not replaced.
-2. The blocking calls run in threads, ``THREADS_MAX`` for reads and as many for the rest; a pause
-   between two tries holds no thread.
-3. boto3 itself tries nothing again. A request ends ``retry_seconds_max`` and one try after it
-   began at the latest.
-4. A multipart upload that is not completed is aborted; those of killed processes are found and
-   aborted by ``abort_old_uploads``.
+1. When a put is repeated because its answer was lost, the object exists once. A key is used for one
+   object only, so an object that exists already is compared and not replaced. Held by
+   ``test_a_put_that_is_tried_again_is_there_once``.
+2. When another process has put another object under the key, the put fails. Held by
+   ``test_two_owners_of_one_epoch_are_noticed``.
+3. When a request keeps failing, the number of attempts is limited. Held by
+   ``test_a_request_is_tried_only_so_often``.
+4. When a multipart upload fails, it is aborted. Held by
+   ``test_a_join_that_fails_loses_nothing_and_leaves_no_upload``.
+5. When a killed process has left a multipart upload, ``abort_old_uploads`` aborts it. Held by
+   ``test_what_a_killed_process_began_to_upload_is_aborted``.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from typing import Any, Protocol, TypeVar
 
 import structlog
@@ -32,6 +37,7 @@ from segstore.runtime.parallel import run_parallel
 from segstore.tiers.s3.failures import (
     REQUEST_ERRORS,
     FailureKind,
+    S3FullError,
     S3RequestError,
     TruncatedBodyError,
     failure_of,
@@ -49,7 +55,7 @@ logger = structlog.get_logger(__name__)
 
 
 class S3Client(Protocol):
-    """The methods that are used of boto3's low-level client."""
+    """The used methods of boto3's low-level client."""
 
     def put_object(self, **arguments: Any) -> Mapping[str, Any]: ...
     def get_object(self, **arguments: Any) -> Mapping[str, Any]: ...
@@ -66,7 +72,7 @@ class S3Client(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RetryLimits:
-    """Time limits and attempts of a request."""
+    """Limits on the time and the attempts of a request."""
 
     attempts_max: int = 8
     retry_seconds_max: float = 30.0
@@ -76,20 +82,20 @@ class RetryLimits:
 
 @dataclass(frozen=True, slots=True)
 class FoundObject:
-    """An object as a listing has it."""
+    """An object in a listing."""
 
     key: str
     length: int
 
 
 class RunRequest(Protocol):
-    """Runs a blocking request; simulations have one of their own, without threads."""
+    """Runs a blocking request. Simulations replace it by a function without threads."""
 
     async def __call__(
         self, call: Callable[[], T], limiter: trio.CapacityLimiter, abandon: bool, /
     ) -> T:
-        """Run ``call`` and return its result. With ``abandon`` a cancellation does not wait for
-        it."""
+        """Run ``call`` and return its result. With ``abandon`` a cancellation returns at once,
+        while the call continues."""
         ...
 
 
@@ -136,9 +142,10 @@ class ObjectStore:
         self._client.close()
 
     async def put(self, key: str, body: bytes, metadata: Mapping[str, str]) -> None:
-        """Store an object that must not exist. What an earlier attempt has stored is as good.
+        """Store an object that must not exist yet, unless an earlier attempt of this call has
+        stored it.
 
-        Raises ``StorageError`` when another object is there.
+        Raises ``StorageError`` if another object has the key.
         """
 
         def put() -> None:
@@ -166,8 +173,8 @@ class ObjectStore:
                 raise
 
     async def get(self, key: str, *, offset: int, length: int, object_length: int) -> bytes:
-        """Read exactly ``length`` bytes at ``offset``. The object must have ``object_length``
-        bytes."""
+        """Read exactly ``length`` bytes at ``offset``. Raises ``StorageError`` if the object has
+        not ``object_length`` bytes."""
         assert 0 <= offset < offset + length <= object_length
 
         def get() -> bytes:
@@ -202,7 +209,7 @@ class ObjectStore:
         return await self._request(f"look up {key}", head, limiter=self._read_limiter)
 
     async def delete(self, key: str) -> None:
-        """Delete an object; a missing one is fine."""
+        """Delete an object. A missing object is not an error."""
 
         def delete() -> None:
             self._client.delete_object(**self._named(key))
@@ -214,7 +221,8 @@ class ObjectStore:
                 raise
 
     async def delete_all(self, keys: Sequence[str]) -> None:
-        """Delete objects, several at a time. Raises one of the errors at the end."""
+        """Delete objects at the same time. If some deletions fail, raise one of their errors at the
+        end."""
         failures: list[StorageError] = []
 
         async def delete(key: str) -> None:
@@ -230,7 +238,7 @@ class ObjectStore:
             raise failures[0]
 
     async def list_all(self, prefix: str) -> list[FoundObject]:
-        """Return all objects whose keys begin with ``prefix``, by key."""
+        """Return all objects whose keys begin with ``prefix``, sorted by key."""
         found: list[FoundObject] = []
         token: str | None = None
 
@@ -259,7 +267,7 @@ class ObjectStore:
     async def join(
         self, key: str, parts: Sequence[FoundObject], metadata: Mapping[str, str]
     ) -> None:
-        """Make one object of several whole ones, in the server. Each has 5 MiB or more."""
+        """Join several objects to one in the server. Each has 5 MiB or more."""
         upload = await self._request(
             f"begin to join {key}",
             lambda: self._client.create_multipart_upload(
@@ -280,13 +288,15 @@ class ObjectStore:
                     await self._abort(key, upload)
 
     async def abort_old_uploads(self, *, older_than_seconds: float) -> int:
-        """Abort uploads that killed processes have left; the number of them."""
+        """Abort uploads that are older than this; return their number."""
 
         def listed() -> Mapping[str, Any]:
             return self._client.list_multipart_uploads(Bucket=self._bucket, Prefix=self._prefix)
 
         answer = await self._request("list unfinished uploads", listed)
-        limit = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=older_than_seconds)
+        # Ages are by the server's clock, because this machine's may be wrong.
+        now = parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
+        limit = now - datetime.timedelta(seconds=older_than_seconds)
         old = [each for each in answer.get("Uploads", ()) if each["Initiated"] <= limit]
         for each in old:
             await self._abort(each["Key"].removeprefix(self._prefix), each["UploadId"])
@@ -328,7 +338,7 @@ class ObjectStore:
                 ),
             )
         except S3RequestError as error:
-            # An earlier try completed it, and its answer was lost.
+            # An earlier attempt completed the upload, and its answer was lost.
             if error.failure.kind is not FailureKind.MISSING:
                 raise
         await self._check_is_ours(key, length, metadata)
@@ -358,13 +368,15 @@ class ObjectStore:
         *,
         limiter: trio.CapacityLimiter | None = None,
     ) -> T:
-        """Try until it succeeds, cannot succeed, or was tried long enough."""
+        """Repeat a call until it succeeds, until an error that another attempt cannot help, or
+        until the limits are reached."""
         deadline = trio.current_time() + self._limits.retry_seconds_max
         pause = self._limits.pause_seconds_min
         attempt = 1
         while True:
             try:
-                # A reader that is gone needs no answer; what is changed, is changed or not.
+                # A cancelled read need not be waited for; a change must be, so that its outcome is
+                # known.
                 return await self._run_request(
                     call, limiter or self._limiter, limiter is self._read_limiter
                 )
@@ -373,9 +385,11 @@ class ObjectStore:
                 late = attempt >= self._limits.attempts_max or trio.current_time() > deadline
                 if late or not failure.is_worth_another_try:
                     times = "" if attempt == 1 else f" ({attempt} tries)"
-                    raise S3RequestError(
-                        f"tier 2 in {self} cannot {what}{times}: {failure.reason}", failure
-                    ) from error
+                    sentence = f"tier 2 in {self} cannot {what}{times}: {failure.reason}"
+                    if failure.kind is FailureKind.FULL:
+                        reason = f"tier 2 in {self} is full: {failure.reason}"
+                        raise S3FullError(sentence, failure, reason) from error
+                    raise S3RequestError(sentence, failure) from error
             await trio.sleep(pause * (0.5 + self._random() / 2))
             pause = min(2 * pause, self._limits.pause_seconds_max)
             attempt += 1

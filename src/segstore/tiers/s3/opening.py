@@ -1,19 +1,23 @@
-"""Opens tier 2 in S3: finds out within seconds whether it can be used.
+"""Opens tier 2 in S3, and checks within seconds whether it can be used.
 
-Owns: the boto3 client's configuration, the checks at the start, and what each failure means to a
-user.
+Owns: the boto3 client's configuration, the checks at the start, and the sentence for users about
+each failure. The first start of a store tries each kind of request that is needed later, on a probe
+object that is part of no chunk. Later starts only check that the bucket can be listed.
 
 Invariants:
-1. Every permission that is needed later is tried at a store's first start, on objects of its own
-   that are part of no chunk: what a start that was killed leaves of them is in nobody's way. Later
-   starts are quick, and try only what tells whether it is there.
-2. A prefix that an older version has marked as its store's is known by that: ``marked_by``.
+1. When the first start succeeds, its probe object is gone. Held by
+   ``test_a_start_leaves_its_identity_and_no_probe``.
+2. When a first start is killed and leaves its probe, later starts and listings of chunks succeed.
+   Held by ``test_a_probe_that_a_killed_start_left_is_in_nobodys_way``.
+3. When the credentials do not allow writes, the first start fails with a sentence about it. Held by
+   ``test_a_bucket_that_may_not_be_written_is_told``.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import ssl
 from collections.abc import Callable
 from typing import Final
 
@@ -35,8 +39,6 @@ from segstore.tiers.s3.objects import (
 from segstore.tiers.s3.settings import S3Settings
 from segstore.tiers.s3.storage import S3ChunkStorage, S3Tier
 
-MARKER_KEY: Final = "segstore-store"
-STORE_ID: Final = "segstore-store-id"
 START_LIMITS: Final = RetryLimits(attempts_max=2, retry_seconds_max=5.0)
 OLD_UPLOAD_SECONDS: Final = 3600.0
 CLEANUP_SECONDS_MAX: Final = 5.0
@@ -47,7 +49,15 @@ logger = structlog.get_logger(__name__)
 
 
 def boto3_client(settings: S3Settings, *, read_seconds_max: float = READ_SECONDS_MAX) -> S3Client:
-    """Return a client with the credentials that boto3 finds. Its own retries are off."""
+    """Return a client with the credentials that boto3 finds. Its own retries are off. Raises
+    ``StorageConfigurationError`` if the file of certificates cannot be read."""
+    if settings.ca_file is not None:
+        try:
+            ssl.create_default_context(cafile=settings.ca_file)
+        except OSError as error:
+            raise StorageConfigurationError(
+                f"tier 2 in S3: ca_file {settings.ca_file} cannot be read: {error}"
+            ) from error
     import boto3
     from botocore.config import Config
 
@@ -61,14 +71,16 @@ def boto3_client(settings: S3Settings, *, read_seconds_max: float = READ_SECONDS
         "s3",
         endpoint_url=settings.endpoint_url,
         region_name=settings.region or session.region_name or DEFAULT_REGION,
+        # None leaves it to the environment and to boto3.
+        verify=settings.ca_file,
         config=Config(
             connect_timeout=CONNECT_SECONDS_MAX,
             read_timeout=read_seconds_max,
             max_pool_connections=2 * THREADS_MAX,
             retries={"total_max_attempts": 1, "mode": "standard"},
-            # Few servers but Amazon's have buckets as host names.
+            # Most servers but Amazon's have no host names for buckets.
             s3={"addressing_style": "path" if has_endpoint else "auto"},
-            # Content-MD5 and our own checksums are understood everywhere.
+            # Content-MD5 and the store's own checksums work with all servers; boto3's do not.
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
         ),
@@ -77,7 +89,7 @@ def boto3_client(settings: S3Settings, *, read_seconds_max: float = READ_SECONDS
 
 
 class OpenedS3:
-    """A prefix that can be listed, and is not yet known to be the store's."""
+    """A prefix that can be listed. Whether it belongs to this store is not known yet."""
 
     def __init__(
         self,
@@ -90,8 +102,8 @@ class OpenedS3:
         self._explain = explain
 
     async def open(self) -> Callable[[Callable[[], int]], S3ChunkStorage]:
-        """Return the function that gives chunks to their owners, once the prefix is known to be the
-        store's."""
+        """Return the function that makes the chunk storage of an owner. Call this when the prefix
+        is known to belong to this store."""
         try:
             aborted = await self._trial.abort_old_uploads(older_than_seconds=OLD_UPLOAD_SECONDS)
             if aborted:
@@ -100,18 +112,9 @@ class OpenedS3:
             logger.warning("cannot look for unfinished uploads", error=str(error))
         return self.tier.owned_by
 
-    async def marked_by(self) -> str | None:
-        """Return the store that an older version has marked the prefix with."""
-        try:
-            _, metadata = await self._trial.metadata(MARKER_KEY)
-        except S3RequestError as error:
-            if error.failure.kind is FailureKind.MISSING:
-                return None
-            raise self._explain(error) from error
-        return metadata.get(STORE_ID, "?")
-
     async def try_everything(self) -> None:
-        """Check that a new store can use it. Raises ``StorageError`` with a sentence for users."""
+        """Check that a new store can use the prefix. Raises ``StorageError`` with a sentence for
+        users."""
         try:
             await _try_everything(self._trial, os.urandom(8).hex())
         except S3RequestError as error:
@@ -140,8 +143,9 @@ async def open_s3(location: S3Location, settings: S3Settings) -> OpenedS3:
 
     trial = objects(START_LIMITS)
     try:
-        # This tells of a missing bucket, wrong credentials and so on, which a HEAD cannot.
-        await trial.list_all(MARKER_KEY)
+        # The answer to a listing names the reason, such as a missing bucket; that to a HEAD does
+        # not.
+        await trial.list_all(PROBE)
     except S3RequestError as error:
         client.close()
         raise explain(error) from error
@@ -167,7 +171,7 @@ async def _try_everything(objects: ObjectStore, nonce: str) -> None:
             raise StorageConfigurationError(f"tier 2 in {objects} returns other bytes than put")
         await objects.delete(key)
     except BaseException:
-        # Not by the start, which may be cancelled: what is told is why it failed.
+        # Shielded because the start may have been cancelled; its own error is raised.
         with trio.move_on_after(CLEANUP_SECONDS_MAX, shield=True):
             try:
                 await objects.delete(key)
@@ -194,11 +198,18 @@ def _explained(failure: S3Failure, location: S3Location, settings: S3Settings) -
                 " for like the AWS command line does: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY,"
                 " ~/.aws, an instance's role"
             )
+        case FailureKind.CLOCK:
+            return StorageConfigurationError(
+                f"{where}: the clocks of this machine and of {endpoint} differ too much: set this"
+                f" machine's clock ({failure.reason})"
+            )
         case FailureKind.FORBIDDEN:
             return StorageConfigurationError(
                 f"{where}: the credentials do not allow to list, put, read and delete objects"
                 f" there ({failure.reason})"
             )
+        case FailureKind.FULL:
+            return StorageConfigurationError(f"{where} is full: {failure.reason}")
         case FailureKind.REGION:
             return StorageConfigurationError(
                 f"{where}: the bucket is in another region ({failure.reason}); name it with"

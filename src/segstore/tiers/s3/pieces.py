@@ -1,14 +1,19 @@
-"""The pieces of a chunk, and when they are joined. Pure: no I/O here.
+"""Computes a chunk's content from its pieces, and decides when pieces are joined. Pure: no I/O.
 
-Owns: ``ChunkMap``, the rule by which pieces overlap, and the rules that bound their number.
+Owns: ``ChunkMap``, the rule for overlapping pieces, and the rules that limit the number of pieces.
+Pieces are ordered by epoch, then by sequence number. A chunk exists if it has byte 0, or an empty
+piece at 0, and ends at its first gap: pieces past a gap were put late, after the chunk was deleted.
 
 Invariants:
-1. Each byte of a chunk is that of the greatest piece that has it: by epoch, then by sequence. So
-   nothing that arrives late, of an earlier owner or of an earlier try, covers what is newer.
-2. A chunk exists when its byte 0 does, or an empty piece at 0; it ends at its first hole. What lies
-   behind a hole belongs to nobody: a late write, whose chunk was deleted.
-3. Pieces shorter than ``small_bytes`` lie at the end only, each less than half as long as the one
-   before it: there are few of them, and each byte is rewritten a few times at most.
+1. When pieces overlap, each byte comes from the greatest piece that has it. Held by
+   ``test_the_greatest_piece_has_each_byte``.
+2. When hidden pieces are deleted, the chunk's content stays the same. Held by
+   ``test_hidden_pieces_can_go``.
+3. When there is a tombstone, all lesser pieces are ignored. Held by
+   ``test_a_tombstone_ends_what_is_less``.
+4. When appends of any length follow each other, the number of pieces stays small, and the bytes are
+   written at most 16 times: short pieces at the end are written again with what follows. Held by
+   ``test_appends_leave_few_pieces``.
 """
 
 from __future__ import annotations
@@ -21,7 +26,7 @@ from segstore.tiers.s3.keys import Piece, Tombstone
 KIB = 1024
 MIB = 1024 * KIB
 COPIED_PART_BYTES_MIN = 5 * MIB
-"""Minimum length, in bytes, of objects that S3 joins."""
+"""Minimum length, in bytes, of the objects that S3 can join."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +35,16 @@ class PieceSizes:
     docs/adr/0170."""
 
     small_bytes: int = 8 * MIB
-    """Length, in bytes, below which pieces at a chunk's end are written again together with what
-    follows them."""
+    """Length, in bytes: shorter pieces at a chunk's end are written again, together with an
+    append."""
     joined_bytes: int = 64 * MIB
-    """Length, in bytes, that adjacent longer pieces must have together before the server joins
+    """Length, in bytes: when adjacent longer pieces have as much together, the server joins
     them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """The bytes of a chunk from ``start`` to before ``end``, which are in ``piece``."""
+    """The bytes of a chunk from ``start`` to before ``end``, all of which come from ``piece``."""
 
     start: int
     end: int
@@ -47,31 +52,31 @@ class Extent:
 
     @property
     def length(self) -> int:
-        """Return how many bytes it has."""
+        """Return the length in bytes."""
         return self.end - self.start
 
     @property
     def is_whole(self) -> bool:
-        """Return whether all bytes of the piece can be seen."""
+        """Return whether the extent has all bytes of its piece."""
         return self.start == self.piece.start and self.end == self.piece.end
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkMap:
-    """A chunk's visible bytes, from its beginning on without a hole."""
+    """A chunk's content: extents from offset 0 on without a gap."""
 
     extents: tuple[Extent, ...] = ()
     hidden: tuple[Piece, ...] = ()
-    """Pieces that newer ones cover completely: they may be deleted."""
+    """Pieces that newer ones cover completely. They may be deleted."""
     unreachable: tuple[Piece, ...] = ()
-    """Pieces that reach behind the gap at which the chunk ends: they are deleted before it is
-    filled."""
+    """Pieces with bytes past the chunk's end. They are deleted before the chunk grows, or they
+    would become part of it."""
     epoch_max: int = 0
-    """The greatest epoch among all objects that were found of this chunk."""
+    """The highest epoch of all objects of this chunk."""
 
     @property
     def exists(self) -> bool:
-        """Return whether there is such a chunk."""
+        """Return whether the chunk exists."""
         return bool(self.extents)
 
     @property
@@ -80,8 +85,8 @@ class ChunkMap:
         return self.extents[-1].end if self.extents else 0
 
     def with_piece(self, piece: Piece) -> ChunkMap:
-        """Return the chunk with a piece that is greater than all others; nothing becomes
-        unreachable."""
+        """Return the chunk with one more piece, which is greater than all others. The result has no
+        unreachable pieces."""
         before = {extent.piece for extent in self.extents}
         extents = _painted(self.extents, piece)
         gone = (before | {piece}) - {extent.piece for extent in extents}
@@ -97,7 +102,7 @@ class ChunkMap:
         return replace(self, hidden=tuple(piece for piece in self.hidden if piece not in gone))
 
     def within(self, start: int, end: int) -> list[Extent]:
-        """Return the extents that have the bytes of a range, cut to it."""
+        """Return the extents with the bytes from ``start`` to before ``end``, cut to that range."""
         return [
             Extent(max(extent.start, start), min(extent.end, end), extent.piece)
             for extent in self.extents
@@ -106,7 +111,7 @@ class ChunkMap:
 
 
 def chunk_map(parts: Iterable[Piece | Tombstone]) -> ChunkMap:
-    """Make the map of a chunk from a listing of its objects."""
+    """Return the map of a chunk from the parts in a listing."""
     pieces: list[Piece] = []
     tombstone = Tombstone(-1, -1)
     epoch_max = 0
@@ -133,8 +138,8 @@ def chunk_map(parts: Iterable[Piece | Tombstone]) -> ChunkMap:
 
 
 def to_rewrite(extents: Sequence[Extent], length: int, sizes: PieceSizes) -> list[Extent]:
-    """Return the extents at a chunk's end that are written again when ``length`` bytes are
-    appended."""
+    """Return the extents at a chunk's end that are written again together with an append of
+    ``length`` bytes."""
     index = len(extents)
     while index > 0:
         extent = extents[index - 1]
@@ -146,7 +151,7 @@ def to_rewrite(extents: Sequence[Extent], length: int, sizes: PieceSizes) -> lis
 
 
 def to_join(extents: Sequence[Extent], sizes: PieceSizes) -> list[Extent]:
-    """Return adjacent extents that have become long enough together for the server to join them."""
+    """Return adjacent extents that the server should join now; empty if there are none."""
     run: list[Extent] = []
     length = 0
     for extent in extents:
@@ -161,7 +166,7 @@ def to_join(extents: Sequence[Extent], sizes: PieceSizes) -> list[Extent]:
 
 
 def _painted(extents: Sequence[Extent], piece: Piece) -> list[Extent]:
-    """Return the extents after ``piece`` was laid over them."""
+    """Return the extents with ``piece`` in place of the bytes that it covers."""
     if piece.length == 0:
         return list(extents) or [Extent(piece.start, piece.end, piece)]
     painted: list[Extent] = []
@@ -185,15 +190,15 @@ def _reachable(extents: Sequence[Extent]) -> Iterable[Extent]:
 
 @dataclass(slots=True)
 class RecentObjects:
-    """The bytes of objects that were just written, by key, since those at a chunk's end are soon
-    needed again. The least recently written go first."""
+    """A cache of recently written objects, at most ``bytes_max`` bytes. Objects at a chunk's end
+    are soon read again. The least recently written ones are dropped first."""
 
     bytes_max: int
     _bodies: dict[str, bytes] = field(default_factory=dict)
     _bytes: int = 0
 
     def add(self, key: str, body: bytes) -> None:
-        """Keep an object's bytes, if the room is large enough for them."""
+        """Keep an object's bytes, unless they take more than a quarter of the cache."""
         self.discard(key)
         if len(body) > self.bytes_max // 4:
             return
@@ -203,7 +208,7 @@ class RecentObjects:
             self.discard(next(iter(self._bodies)))
 
     def get(self, key: str) -> bytes | None:
-        """Return an object's bytes, or None if they are not kept any more."""
+        """Return an object's bytes; None if they are not in the cache."""
         return self._bodies.get(key)
 
     def discard(self, key: str) -> None:

@@ -1,18 +1,24 @@
-"""Chunks as objects in S3, which can neither append nor overwrite a part.
+"""Stores chunks as objects in S3, which can neither append nor overwrite a part of an object.
 
-Owns: ``S3Tier``, what the containers of a process share, and ``S3ChunkStorage``, the chunks of one
+Owns: ``S3Tier``, which the containers of a process share, and ``S3ChunkStorage``, the chunks of one
 owner.
 
-A write puts one object, a piece of the chunk, under a key that says which bytes it has and who
-wrote it when. docs/adr/0170 tells why, docs/formats/chunks-in-s3.md what lies in the bucket.
+Each write puts one object, a *piece* of the chunk, under a key with the range of its bytes, the
+epoch of the owner and a sequence number. No object is ever changed: a newer piece lies beside older
+ones, and the older ones that it covers completely are deleted later. docs/adr/0170 says why,
+docs/formats/chunks-in-s3.md describes the objects.
 
 Invariants:
-1. No object is ever changed: what is newer lies beside it under a greater name, and only when that
-   is durable are older ones that it covers deleted. Whatever a crash leaves can be read.
-2. What an owner remembers of a chunk is what it has put itself on top of what it found; after any
-   failure it looks again.
-3. An owner that finds pieces of a later owner writes and deletes nothing more in that chunk.
-4. Bytes that are returned have passed their checksums, and are exactly those that were asked for.
+1. When requests are lost, delayed or repeated, and owners die at any point, the chunk has exactly
+   the acknowledged bytes. Held by ``test_nothing_is_lost_and_nothing_doubled``.
+2. When a put of an earlier owner takes effect late, no newer byte is covered by it. Held by
+   ``test_a_late_put_of_an_earlier_owner_covers_nothing``.
+3. When an owner finds pieces of a later owner in a chunk, it neither writes nor deletes in that
+   chunk. Held by ``test_an_owner_that_was_followed_writes_no_more``.
+4. When an object's bytes are damaged, a read raises ``StorageError`` with its key, and never
+   returns them. Held by ``test_a_damaged_object_is_named_and_not_read``.
+5. When a deletion is interrupted, no part of the chunk remains visible. Held by
+   ``test_a_deletion_that_is_cut_short_leaves_no_part_of_a_chunk``.
 """
 
 from __future__ import annotations
@@ -52,11 +58,11 @@ KNOWN_CHUNKS_MAX = 16_384
 KNOWN_CHECKS_MAX = 1_024
 RECENT_BYTES_MAX = 32 * 1024 * 1024
 HIDDEN_PIECES_MAX = 16
-"""Maximum count of obsolete objects that may lie beside a chunk's others."""
+"""Maximum number of obsolete objects of a chunk; with more they are deleted."""
 LOOKS_MAX = 3
 LISTED_ALONE_MAX = 64
-"""Maximum number of chunks whose lengths are requested one by one; those of more come from a
-listing of all."""
+"""Maximum number of chunks whose lengths are requested one by one. For more of them, all chunks are
+listed."""
 PARALLEL_READS_MAX = 8
 
 DEFAULT_SIZES = PieceSizes()
@@ -65,9 +71,9 @@ logger = structlog.get_logger(__name__)
 
 
 class _SharedListing:
-    """One listing of all chunks for owners that need it at the same time, as at a start.
+    """A listing of all chunks that several owners share, as at a start.
 
-    Each owner gets a listing that began after it asked, so it has everything that was there then.
+    Each owner gets a listing that began after it asked, so it misses no chunk that existed then.
     """
 
     def __init__(self, objects: ObjectStore) -> None:
@@ -78,7 +84,7 @@ class _SharedListing:
         self._parts: dict[str, list[Piece | Tombstone]] = {}
 
     async def get(self) -> Mapping[str, list[Piece | Tombstone]]:
-        """List all chunks with their parts, unless another caller has done it since."""
+        """Return all chunks with their parts, from a listing that began after this call."""
         needed = self._begun + 1
         self._waiting_count += 1
         try:
@@ -95,7 +101,8 @@ class _SharedListing:
 
 
 class S3Tier:
-    """Requests and remembered objects that all owners of a process share."""
+    """The client, the remembered checksums and the recently written objects, which all owners of a
+    process share."""
 
     def __init__(self, objects: ObjectStore, *, sizes: PieceSizes = DEFAULT_SIZES) -> None:
         self._objects = objects
@@ -106,8 +113,8 @@ class S3Tier:
         self.can_join = True
 
     def owned_by(self, epoch: Callable[[], int]) -> S3ChunkStorage:
-        """Return the chunks of an owner that was given ``epoch()`` when it became the owner: of two
-        owners of the same chunks the later one has the greater epoch."""
+        """Return the chunk storage of an owner. ``epoch`` returns the epoch of its ownership; a
+        later owner of the same chunks has a higher one."""
         return S3ChunkStorage(self, epoch)
 
     @property
@@ -121,7 +128,7 @@ class S3Tier:
         return self._sizes
 
     def close(self) -> None:
-        """Close the connections. Nothing can be requested any more."""
+        """Close the connections. Later requests fail."""
         self._objects.close()
 
     async def list_everything(self) -> Mapping[str, list[Piece | Tombstone]]:
@@ -136,7 +143,9 @@ class S3Tier:
         self._recent.add(key, body)
 
     async def read(self, key: str, piece: Piece, start: int, end: int) -> bytes:
-        """Read some bytes of a piece's object, by their offsets in it, and check them."""
+        """Read bytes from ``start`` to before ``end`` of a piece's object, and verify their
+        checksums. Bytes that fail are read again, because they may have been damaged on the
+        network."""
         if start == end:
             return b""
         if (body := self._recent.get(key)) is not None:
@@ -151,7 +160,7 @@ class S3Tier:
             try:
                 checks.verify(data, offset=first)
             except CheckError as error:
-                # It may have been damaged on its way here.
+                # The bytes may have been damaged on the network.
                 if look == LOOKS_MAX:
                     raise StorageError(f"{self._objects}{key} is damaged: {error}") from error
                 look += 1
@@ -176,7 +185,8 @@ class S3Tier:
         return checks
 
     async def join(self, key: str, parts: Sequence[tuple[str, Piece]]) -> None:
-        """Join several pieces to one object; ``CheckError`` if they are too many."""
+        """Join several pieces to one object, in the server. Raises ``CheckError`` if the metadata
+        have no room for all checksums."""
         checks = Checks.of_parts([await self.checks(part, piece) for part, piece in parts])
         if len(text := str(checks)) > TEXT_CHARACTERS_MAX:
             raise CheckError("the checksums of so many blocks have no room in the metadata")
@@ -196,7 +206,7 @@ class S3Tier:
 
 
 class S3ChunkStorage:
-    """The chunks of one owner. Calls that change one chunk come one at a time."""
+    """The chunks of one owner. For each chunk, callers make one changing call at a time."""
 
     def __init__(self, tier: S3Tier, epoch: Callable[[], int]) -> None:
         self._tier = tier
@@ -259,7 +269,7 @@ class S3ChunkStorage:
                 extents = chunk.within(offset, offset + length)
                 data = b"".join(await self._read_extents(name, extents))
             except S3RequestError as error:
-                # Pieces that were put together go; what replaced them is in the next listing.
+                # Joined pieces are deleted; a new listing has the object that replaced them.
                 if error.failure.kind is not FailureKind.MISSING:
                     raise
                 if self._maps.get(name) is chunk:
@@ -279,7 +289,7 @@ class S3ChunkStorage:
         return ChunkInfo(name, (await self._existing(name)).length)
 
     async def locate(self, name: str) -> list[StoredRange]:
-        """Return which objects have a chunk's bytes now. Later ones may replace them."""
+        """Return the objects with a chunk's bytes. Later writes may replace these objects."""
         chunk = await self._existing(name)
         prefix = self._tier.objects.prefix
         return [
@@ -293,7 +303,7 @@ class S3ChunkStorage:
         ]
 
     async def lengths(self, names: Sequence[str]) -> list[int | None]:
-        """Return chunks' lengths: those of many by one listing of everything, which owners
+        """Return chunks' lengths. Many of them come from one listing of all chunks, which owners
         share."""
         if len(names) > LISTED_ALONE_MAX:
             change_count = self._change_count
@@ -307,7 +317,7 @@ class S3ChunkStorage:
         return [chunk.length if chunk.exists else None for chunk in maps]
 
     async def delete(self, name: str) -> None:
-        """Delete a chunk with all its pieces, also those that a crash left."""
+        """Delete a chunk with all its pieces, including those that an interrupted call left."""
         self._begin_change(name)
         try:
             await self._delete(name)
@@ -321,7 +331,7 @@ class S3ChunkStorage:
         pieces = [part for part in parts if isinstance(part, Piece)]
         tombstones = [part for part in parts if isinstance(part, Tombstone)]
         if len(pieces) > 1:
-            # Without it, a crash between two deletions would leave a chunk that is shorter.
+            # Without the tombstone, a crash between two deletions would leave a shorter chunk.
             piece = self._next_piece(0, 0)
             tombstones.append(Tombstone(piece.epoch, piece.sequence))
             await self._tier.objects.put(check_length(_key(name, tombstones[-1])), b"", {})
@@ -365,7 +375,7 @@ class S3ChunkStorage:
         return chunk
 
     async def _read_extents(self, name: str, extents: Sequence[Extent]) -> list[bytes]:
-        """Return the bytes of extents, read several at a time."""
+        """Return the bytes of extents; several are read at the same time."""
         if len(extents) == 1:
             return [await self._read_extent(name, extents[0])]
         bodies = [b""] * len(extents)
@@ -383,7 +393,8 @@ class S3ChunkStorage:
         )
 
     async def _tidy(self, name: str) -> None:
-        """Join pieces and delete hidden ones, when it is time. The write is done without that."""
+        """Join pieces and delete hidden ones if there are enough of them. A failure does not fail
+        the write."""
         try:
             await self._join(name)
             chunk = self._maps.get(name)
@@ -444,12 +455,12 @@ def _key(name: str, part: Piece | Tombstone) -> str:
 
 
 def _family(name: str) -> str:
-    """Return the prefix by which the chunks of a segment are listed."""
+    """Return the common prefix of the names of a segment's chunks."""
     return name[: name.rfind("$") + 1]
 
 
 def _parts_by_name(found: Iterable[FoundObject]) -> dict[str, list[Piece | Tombstone]]:
-    """Parse the objects of a listing; return them by chunk."""
+    """Parse the objects of a listing; return them by chunk name."""
     by_name: dict[str, list[Piece | Tombstone]] = {}
     for name, part in _parts(found):
         by_name.setdefault(name, []).append(part)
@@ -457,8 +468,8 @@ def _parts_by_name(found: Iterable[FoundObject]) -> dict[str, list[Piece | Tombs
 
 
 def _parts(found: Iterable[FoundObject]) -> Iterable[tuple[str, Piece | Tombstone]]:
-    """Parse the objects of a listing; ``StorageError`` when one has another length than it must
-    have."""
+    """Yield the chunk name and part of each object of a listing. Raises ``StorageError`` if an
+    object has another length than its key says."""
     for each in found:
         parsed = parse_key(each.key)
         if parsed is None:

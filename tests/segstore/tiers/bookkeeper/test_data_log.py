@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from functools import partial
 from random import Random
 
 import pytest
 import trio
 
 from bookkeeper_client.client import BookKeeperSettings, open_bookkeeper
-from bookkeeper_client.connections import ConnectionLimits
+from bookkeeper_client.connections.connections import ConnectionLimits
 from bookkeeper_client.errors import FencedError
 from bookkeeper_client.quorums import Quorums
-from bookkeeper_client.testing.memory_bookies import (
-    LEDGERS_ROOT,
-    MemoryBookies,
-    open_memory_bookies,
-)
 from segstore.errors import DataLogCorruptError, DataLogError
 from segstore.tiers.api import LogAddress
 from segstore.tiers.bookkeeper import BookKeeperLogSettings
@@ -30,9 +26,14 @@ from segstore.tiers.bookkeeper.log_metadata import (
     encode_log_metadata,
 )
 from segstore.tiers.bookkeeper.metadata_node import MetadataNode
+from support.models.memory_bookies import (
+    LEDGERS_ROOT,
+    MemoryBookies,
+    open_memory_bookies,
+)
+from support.models.memory_server import Loss, MemorySession
 from zookeeper_client.api import ConnectionLostError
 from zookeeper_client.steady import SteadyZooKeeper
-from zookeeper_client.testing.memory_server import Loss, MemorySession
 
 QUICK = BookKeeperSettings(
     connections=ConnectionLimits(answer_seconds_max=2.0), slow_seconds=0.05, look_seconds=0.05
@@ -195,6 +196,41 @@ async def test_ledgers_of_earlier_owners_are_kept_for_a_while(
     assert len(await ledger_nodes(session)) == 1
 
 
+async def test_an_owner_knows_when_the_log_was_its_own_at_last(
+    bookies: MemoryBookies, nursery: trio.Nursery
+) -> None:
+    first = await (await open_factory(bookies, nursery)).open_log(4)
+    for prove in (first.prove_owner, partial(append, first, b"data")):
+        await trio.sleep(1)
+        asked = trio.current_time()
+        assert first.owned_at < asked
+        await prove()
+        assert first.owned_at >= asked
+    second = await (await open_factory(bookies, nursery)).open_log(4)
+    assert second.owned_at <= trio.current_time()
+    for _ in range(2):
+        with pytest.raises(DataLogError, match="fenced"):
+            await first.prove_owner()
+    assert await second.prove_owner()
+    await first.aclose()
+
+
+async def test_an_owner_that_cannot_ask_zookeeper_proves_it_by_an_entry(
+    bookies: MemoryBookies, nursery: trio.Nursery
+) -> None:
+    steady = SteadyZooKeeper(wait_seconds_max=0.5)
+    client = await open_bookkeeper(bookies.zookeeper.open_session(), LEDGERS_ROOT, nursery)
+    factory = BookKeeperLogFactory(steady, "/logs", client, SHORT)
+    with steady.using(bookies.zookeeper.open_session()):
+        log = await factory.open_log(4)
+    await trio.sleep(0.1)
+    before = log.owned_at
+    assert not await log.prove_owner()
+    assert log.owned_at == before
+    await append(log, b"data")
+    assert log.owned_at > before
+
+
 async def test_bookies_that_forgot_a_ledger_acknowledge_nothing_to_its_earlier_owner(
     bookies: MemoryBookies, nursery: trio.Nursery, session: MemorySession
 ) -> None:
@@ -329,6 +365,48 @@ async def test_a_lost_ledger_fails_all_that_waits_in_order(
         bookies.bookies[name].resume()
 
 
+async def test_no_entry_is_sent_before_the_ledger_before_is_durable(
+    bookies: MemoryBookies, nursery: trio.Nursery, session: MemorySession
+) -> None:
+    log = await (await open_factory(bookies, nursery)).open_log(4)
+    for name in ("a", "b"):
+        bookies.bookies[name].pause()
+    done: list[DataLogError | None] = []
+    positions = [log.append_nowait((bytes(600),), done.append).position for _ in range(2)]
+    while positions[-1] >> 32 == positions[0] >> 32:
+        await trio.sleep(0.01)
+        positions.append(log.append_nowait((b"x",), done.append).position)
+    first, second = [each.ledger_id for each in (await metadata_of(session)).ledgers]
+    await until(lambda: bookies.bookies["c"].entry_count(first) == len(positions) - 1)
+    await trio.sleep(0.05)
+    assert done == []
+    assert bookies.bookies["c"].entry_count(second) == 0
+    for name in ("a", "b"):
+        bookies.bookies[name].resume()
+    await until(lambda: len(done) == len(positions))
+    assert done == [None] * len(positions)
+    await until(lambda: bookies.bookies["c"].entry_count(second) == 1)
+
+
+async def test_a_truncation_that_is_not_stored_deletes_no_ledger(
+    bookies: MemoryBookies, nursery: trio.Nursery, session: MemorySession
+) -> None:
+    log = await (await open_factory(bookies, nursery)).open_log(4)
+    addresses = []
+    for _ in range(30):
+        addresses.append(await append(log, bytes(400)))
+        await trio.sleep(0.01)
+    before = await ledger_nodes(session)
+    bookies.zookeeper.lose_answer = lambda path: Loss.CALL if path == NODE else Loss.NONE
+    with pytest.raises(DataLogError, match="cannot be truncated"):
+        await log.truncate(addresses[20])
+    bookies.zookeeper.lose_answer = lambda path: Loss.NONE
+    assert await ledger_nodes(session) == before
+    assert (await metadata_of(session)).truncated_position == 0
+    await log.truncate(addresses[20])
+    assert len(await ledger_nodes(session)) < len(before)
+
+
 async def test_lost_answers_of_zookeeper_lose_no_entry(
     bookies: MemoryBookies, nursery: trio.Nursery
 ) -> None:
@@ -430,7 +508,19 @@ async def test_too_few_bookies_are_told(bookies: MemoryBookies, nursery: trio.Nu
     factory = await open_factory(bookies, nursery)
     for name in ("b", "c"):
         await bookies.stop(name)
-    with pytest.raises(DataLogError, match="needs 2 bookies, 1 take writes"):
+    with pytest.raises(DataLogError, match=r"needs 2 bookies, 1 take writes$"):
+        await factory.open_log(4)
+
+
+async def test_bookies_on_full_disks_are_named(
+    bookies: MemoryBookies, nursery: trio.Nursery, session: MemorySession
+) -> None:
+    factory = await open_factory(bookies, nursery)
+    for name in ("b", "c"):
+        await bookies.stop(name)
+        await session.create(f"{LEDGERS_ROOT}/available/readonly/{name}", b"", is_ephemeral=True)
+    words = "1 take writes; read-only, as on a full disk: b, c"
+    with pytest.raises(DataLogError, match=words):
         await factory.open_log(4)
 
 

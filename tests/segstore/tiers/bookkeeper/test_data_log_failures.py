@@ -11,14 +11,14 @@ import trio
 
 from bookkeeper_client.errors import UnreadableEntryError
 from bookkeeper_client.quorums import Quorums
-from bookkeeper_client.testing.memory_bookies import MemoryBookies
 from segstore.errors import DataLogError
 from segstore.tiers.bookkeeper import data_log
 from segstore.tiers.bookkeeper import factory as module
 from segstore.tiers.bookkeeper.log_metadata import decode_log_metadata
 from segstore.tiers.bookkeeper.metadata_node import MetadataNode
+from support.models.memory_bookies import MemoryBookies
+from support.models.memory_server import MemorySession
 from zookeeper_client.api import ANY_VERSION
-from zookeeper_client.testing.memory_server import MemorySession
 
 from .test_data_log import (
     NODE,

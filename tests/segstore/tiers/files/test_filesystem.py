@@ -13,10 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from segstore.errors import ChunkNotFoundError, StorageError
+from segstore.errors import ChunkNotFoundError, StorageError, StorageFullError
+from segstore.testing.faults.small_disk import mounted_disk
 from segstore.tiers.chunk_paths import name_of, path_of
 from segstore.tiers.files.doubtful_files import DoubtNotes
 from segstore.tiers.files.filesystem import FilesystemChunkStorage
+from segstore.tiers.files.open_files import OpenFiles
 
 COMPONENTS = st.one_of(
     st.sampled_from(
@@ -121,6 +123,17 @@ async def test_open_files_are_bounded(tmp_path: Path) -> None:
         assert await storage.read(f"c{number}", offset=0, length=2) == b"xy"
     storage.close()
     assert len(os.listdir("/proc/self/fd")) <= before
+
+
+def test_a_dropped_file_is_closed_when_its_last_user_ends(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"content")
+    files = OpenFiles(str(tmp_path), files_max=5)
+    with files.use("file") as first, files.use("file") as second:
+        assert first is second
+        files.drop("file")
+        assert os.pread(first.descriptor, 7, 0) == b"content"
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(first.descriptor)
 
 
 async def test_what_another_process_left_is_synced_before_it_is_counted(
@@ -386,3 +399,35 @@ async def test_a_lack_of_memory_is_an_error_of_the_call_and_leaves_nothing(
             with pytest.raises(StorageError, match="cannot write b: Cannot allocate memory"):
                 await storage.write("b", offset=0, data=[bytes(length)])
         assert [each.name for each in await storage.list_chunks("")] == ["a"]
+
+
+@pytest.mark.processes
+async def test_a_full_disk_is_told_by_its_directory(tmp_path: Path) -> None:
+    path = tmp_path / "disk"
+    with mounted_disk(path, size_bytes=256 * 1024) as is_mounted:
+        if not is_mounted:
+            pytest.skip("mounting needs root")
+        with closing(FilesystemChunkStorage(path)) as storage:
+            await storage.write("a", offset=0, data=[b"x" * 100_000])
+            with pytest.raises(StorageFullError, match="cannot write b") as caught:
+                await storage.write("b", offset=0, data=[b"x" * 400_000])
+            assert caught.value.reason == f"the disk of {path} is full"
+            await storage.delete("a")
+            await storage.write("b", offset=0, data=[b"x" * 100_000])
+
+
+@pytest.mark.processes
+async def test_a_disk_without_inodes_is_told_so(tmp_path: Path) -> None:
+    path = tmp_path / "disk"
+    with mounted_disk(path, size_bytes=1024 * 1024, inodes_max=8) as is_mounted:
+        if not is_mounted:
+            pytest.skip("mounting needs root")
+        with closing(FilesystemChunkStorage(path)) as storage:
+
+            async def write_files() -> None:
+                for number in range(8):
+                    await storage.write(f"c{number}", offset=0, data=[b"x"])
+
+            with pytest.raises(StorageFullError) as caught:
+                await write_files()
+            assert caught.value.reason.startswith(f"the disk of {path} is full: it has no inode")

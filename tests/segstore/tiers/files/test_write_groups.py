@@ -206,6 +206,25 @@ async def test_writes_to_the_same_file_are_never_in_one_group() -> None:
     assert sorted(taken) == [[0], [1], [2]]
 
 
+async def test_writes_to_the_same_file_begin_in_the_order_of_their_calls() -> None:
+    called: list[int] = []
+    begun: list[int] = []
+
+    def write_group(group: Sequence[ShortWrite]) -> None:
+        begun.extend(write.offset for write in group)
+
+    groups = WriteGroups(write_group, limiter=trio.CapacityLimiter(1), groups_max=1)
+
+    async def write(offset: int) -> None:
+        called.append(offset)
+        await groups.write(ShortWrite("same", "same", offset, [b""]))
+
+    async with trio.open_nursery() as nursery:
+        for offset in range(10):
+            nursery.start_soon(write, offset)
+    assert begun == called
+
+
 async def test_writes_to_the_same_file_at_the_same_time_are_all_written() -> None:
     """This holds for any order in which the writes that have a place run."""
     for _ in range(20):

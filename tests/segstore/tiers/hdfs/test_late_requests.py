@@ -12,8 +12,8 @@ import trio
 
 from segstore.process.assembly import open_containers
 from segstore.process.config import SegmentStoreConfig
-from segstore.testing.fake_hdfs import FakeHdfs, fake_hdfs
 from segstore.tiers.hdfs.settings import HdfsSettings
+from support.faults.fake_hdfs import FakeHdfs, fake_hdfs
 
 pytestmark = pytest.mark.processes
 

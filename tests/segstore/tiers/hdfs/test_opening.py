@@ -29,7 +29,13 @@ from segstore.errors import (
 from segstore.process.assembly import open_containers
 from segstore.process.config import SegmentStoreConfig
 from segstore.process.tier_two_vendors import VENDORS
-from segstore.testing.fake_hdfs import (
+from segstore.tiers.hdfs import opening
+from segstore.tiers.hdfs.failures import HdfsRequestError
+from segstore.tiers.hdfs.location import HdfsLocation, HdfsLocationError
+from segstore.tiers.hdfs.opening import PROBE, Identity
+from segstore.tiers.hdfs.settings import HdfsSettings
+from segstore.tiers.hdfs.webhdfs import RepeatLimits
+from support.faults.fake_hdfs import (
     CONF,
     FakeHdfs,
     Refusal,
@@ -37,12 +43,6 @@ from segstore.testing.fake_hdfs import (
     dead_address,
     fake_hdfs,
 )
-from segstore.tiers.hdfs import opening
-from segstore.tiers.hdfs.failures import HdfsRequestError
-from segstore.tiers.hdfs.location import HdfsLocation, HdfsLocationError
-from segstore.tiers.hdfs.opening import PROBE, Identity
-from segstore.tiers.hdfs.settings import HdfsSettings
-from segstore.tiers.hdfs.webhdfs import RepeatLimits
 
 SETTINGS = HdfsSettings(user="somebody")
 

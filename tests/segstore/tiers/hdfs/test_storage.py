@@ -14,18 +14,7 @@ import pytest
 import trio
 from urllib3.exceptions import SSLError
 
-from segstore.errors import ChunkNotFoundError, StorageError
-from segstore.testing.fake_hdfs import (
-    LOST_ADDRESS,
-    LOST_HOST,
-    STANDBY,
-    FakeHdfs,
-    Refusal,
-    RequestFault,
-    dead_address,
-    fake_hdfs,
-    frozen_address,
-)
+from segstore.errors import ChunkNotFoundError, StorageError, StorageFullError
 from segstore.tiers.api import ChunkInfo
 from segstore.tiers.hdfs import lost_datanodes
 from segstore.tiers.hdfs.failures import HdfsFailureKind, failure_of_answer, failure_of_error
@@ -40,6 +29,17 @@ from segstore.tiers.hdfs.storage import (
     remove_old_unfinished,
 )
 from segstore.tiers.hdfs.webhdfs import RepeatLimits, WebHdfs
+from support.faults.fake_hdfs import (
+    LOST_ADDRESS,
+    LOST_HOST,
+    STANDBY,
+    FakeHdfs,
+    Refusal,
+    RequestFault,
+    dead_address,
+    fake_hdfs,
+    frozen_address,
+)
 
 NAME = "scope/stream/0.#epoch.0.S-7$00000000000000000000.E1.1"
 FILE = f"/root/{file_path(NAME)}"
@@ -454,6 +454,19 @@ async def test_a_namenode_that_is_away_is_an_error_in_time(storage_of: Storages)
     storage = storage_of(FakeHdfs(), namenodes=[dead_address()])
     with pytest.raises(StorageError, match=r"cannot look up .* tries"):
         await storage.info(NAME)
+
+
+async def test_a_quota_that_is_used_up_is_told_at_once_with_its_place(
+    hdfs: FakeHdfs, storage: HdfsChunkStorage
+) -> None:
+    refusal = Refusal("DSQuotaExceededException", "The DiskSpace quota of / is exceeded")
+    hdfs.plan("CREATE", RequestFault(refusal=refusal))
+    with pytest.raises(StorageFullError, match="cannot") as caught:
+        await storage.write(NAME, offset=0, data=[b"01234"])
+    assert caught.value.reason.endswith(
+        "is full: DSQuotaExceededException: The DiskSpace quota of / is exceeded"
+    )
+    assert caught.value.reason.startswith("tier 2 in webhdfs://")
 
 
 @pytest.mark.parametrize(

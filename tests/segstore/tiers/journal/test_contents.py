@@ -18,8 +18,6 @@ from _fast.crc import crc32c
 from _fast.log.journal import EntryIndex
 from _fast.log.replay import DIGEST_FORMAT, digest_frame
 from segstore.errors import DataLogCorruptError
-from segstore.testing.simulated_disk import SimulatedDisk
-from segstore.testing.simulated_journal import open_simulated_journal
 from segstore.tiers.api import DigestedEntry, LogAddress, LogPart
 from segstore.tiers.journal import ContainerLog, Journal, JournalSettings, open_journal
 from segstore.tiers.journal.contents import (
@@ -34,6 +32,8 @@ from segstore.tiers.journal.disk import LocalDisk
 from segstore.tiers.journal.files import journal_name
 from segstore.tiers.journal.log_reader import KeptDigests, open_named
 from segstore.tiers.journal.recovery import recover
+from support.simulated.simulated_disk import SimulatedDisk
+from support.simulated.simulated_journal import open_simulated_journal
 
 KIB = 1024
 SETTINGS = JournalSettings(

@@ -20,10 +20,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from segstore.errors import DataLogError
-from segstore.testing.simulated_disk import PowerCutError, SimulatedDisk
-from segstore.testing.simulated_journal import open_simulated_journal
 from segstore.tiers.api import LogAddress
 from segstore.tiers.journal import ContainerLog, Journal, JournalSettings, contents
+from support.simulated.simulated_disk import PowerCutError, SimulatedDisk
+from support.simulated.simulated_journal import open_simulated_journal
 
 KIB = 1024
 SETTINGS = JournalSettings(

@@ -17,11 +17,11 @@ import trio.lowlevel
 import trio.testing
 
 from segstore.errors import DataLogError
-from segstore.testing.simulated_disk import SimulatedDisk
-from segstore.testing.simulated_journal import open_simulated_journal
 from segstore.tiers.api import LogAddress
 from segstore.tiers.journal import ContainerLog, JournalSettings, open_journal
 from segstore.tiers.journal.disk import LocalDisk, LocalFile
+from support.simulated.simulated_disk import SimulatedDisk
+from support.simulated.simulated_journal import open_simulated_journal
 
 KIB = 1024
 SETTINGS = JournalSettings(
@@ -172,6 +172,27 @@ async def test_appends_wait_while_the_journal_is_full_and_go_on_after_a_truncati
         assert len(disk.list_files()) == 4
 
 
+async def test_a_file_is_not_used_again_before_it_is_durably_free(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    disk = SimulatedDisk()
+    async with open_simulated_journal(disk, SETTINGS) as journal:
+        log = await journal.open_log(0)
+        appends = Appends()
+        for _ in range(40):
+            appends.add(log, bytes(ENTRY))
+        await trio.testing.wait_all_tasks_blocked()
+        stored, names = len(appends.answers), disk.list_files()
+        disk.write_errors = {disk.step_count + number: errno.ENOSPC for number in range(1000)}
+        await log.truncate(appends.addresses[stored - 1])
+        await trio.sleep(10)
+        assert (len(appends.answers), disk.list_files()) == (stored, names)
+        disk.write_errors = {}
+        await trio.sleep(10)
+        assert len(appends.answers) > stored
+        assert disk.list_files() != names
+
+
 async def test_a_full_journal_can_be_opened_and_truncated_again_and_again() -> None:
     disk = SimulatedDisk()
     for _ in range(20):
@@ -237,11 +258,13 @@ async def test_appends_wait_while_the_disk_is_full(
             appends.add(log, bytes(ENTRY))
         await trio.sleep(10)
         assert 5 < len(appends.answers) < 12
-        assert capsys.readouterr().out.count("the disk is full") == 1
+        assert capsys.readouterr().out.count("is full: appends wait") == 1
+        assert log.delay_reason == "the disk of . is full"
         disk.capacity_bytes = None
         with trio.fail_after(3):
             await appends.wait()
         assert appends.answers == [None] * 14
+        assert log.delay_reason is None
 
 
 async def test_a_batch_that_met_a_full_disk_is_written_again_in_full(

@@ -10,13 +10,13 @@ import pytest
 import trio
 
 from segstore.errors import DataLogCorruptError, DataLogError
-from segstore.testing.simulated_disk import SimulatedDisk
-from segstore.testing.simulated_journal import run_in_place
 from segstore.tiers.api import DigestedEntry, LogAddress, LogPart
 from segstore.tiers.journal import ContainerLog, Journal, JournalSettings, open_journal
 from segstore.tiers.journal.disk import Disk, LocalDisk
 from segstore.tiers.journal.log_reader import KeptDigests
 from segstore.tiers.journal.runner import InlineRunner
+from support.simulated.simulated_disk import SimulatedDisk
+from support.simulated.simulated_journal import run_in_place
 
 T = TypeVar("T")
 SETTINGS = JournalSettings(file_bytes=8 * 1024 * 1024, journal_bytes_max=64 * 1024 * 1024)

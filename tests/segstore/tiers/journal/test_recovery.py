@@ -14,8 +14,6 @@ import trio.lowlevel
 import trio.testing
 
 from segstore.errors import DataLogCorruptError, DataLogError
-from segstore.testing.simulated_disk import SimulatedDisk
-from segstore.testing.simulated_journal import open_simulated_journal
 from segstore.tiers.api import LogAddress
 from segstore.tiers.journal import ContainerLog, JournalSettings
 from segstore.tiers.journal.files import journal_name, open_existing
@@ -23,9 +21,14 @@ from segstore.tiers.journal.format import (
     BATCH_HEADER_BYTES,
     FILE_HEADER_BYTES,
     RECORD_HEADER_BYTES,
+    Kind,
+    Record,
 )
 from segstore.tiers.journal.recovery import recover
 from segstore.tiers.journal.scan import scan_file
+from segstore.tiers.journal.state import JournalState, LogExtent
+from support.simulated.simulated_disk import SimulatedDisk
+from support.simulated.simulated_journal import open_simulated_journal
 
 KIB = 1024
 SETTINGS = JournalSettings(
@@ -298,6 +301,27 @@ async def test_damage_after_the_recovery_is_found_when_it_is_read() -> None:
         with pytest.raises(DataLogCorruptError, match=f"{FIRST}, offset {offset}: "):
             await read_all(log)
     assert entries[: len(read)] == read
+
+
+def test_a_snapshot_gives_the_same_state_again() -> None:
+    state = JournalState()
+    for record in (
+        Record(Kind.OPEN, 1, 3, 1),
+        Record(Kind.ENTRY, 1, 3, 1),
+        Record(Kind.ENTRY, 1, 3, 2),
+        Record(Kind.OPEN, 7, 1, 1),
+        Record(Kind.TRUNCATE, 1, 3, 2),
+        Record(Kind.LIVE, 0, 0, 4),
+        Record(Kind.LIVE, 0, 0, 5),
+        Record(Kind.FREE, 0, 0, 4),
+    ):
+        state.apply(record)
+    again = JournalState()
+    for record in state.snapshot_records():
+        again.apply(record)
+    assert again == state
+    assert again.containers == {1: LogExtent(3, 2, 3), 7: LogExtent(1, 1, 1)}
+    assert again.live == {5}
 
 
 async def test_an_unreadable_disk_is_an_error_of_the_log() -> None:

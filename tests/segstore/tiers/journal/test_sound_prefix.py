@@ -8,13 +8,13 @@ from random import Random
 import pytest
 import trio
 
-from segstore.testing.simulated_disk import SimulatedDisk
-from segstore.testing.simulated_journal import open_simulated_journal
 from segstore.tiers.api import LogAddress
 from segstore.tiers.journal import JournalSettings
 from segstore.tiers.journal.files import parse_name
 from segstore.tiers.journal.log_reader import LogReader
 from segstore.tiers.journal.sound_prefix import SoundPrefix, read_sound_prefix
+from support.simulated.simulated_disk import SimulatedDisk
+from support.simulated.simulated_journal import open_simulated_journal
 
 SETTINGS = JournalSettings(file_bytes=384 * 1024, journal_bytes_max=16 * 1024 * 1024)
 CONTAINERS = (1, 2)
@@ -169,6 +169,17 @@ async def test_files_are_used_although_an_earlier_one_was_let_go_behind_the_dama
 
 def written_files(disk: SimulatedDisk) -> list[str]:
     return [name for name in disk.list_files() if any(disk.content(name)[4096:])]
+
+
+async def test_reading_a_damaged_journal_changes_no_file() -> None:
+    disk = SimulatedDisk()
+    await write_journal(disk, Random(1))
+    names = disk.list_files()
+    disk.flip_bit(names[1], 20_000, 1)
+    disk.create_file(f"{77:020d}.new")
+    before = {name: disk.content(name) for name in disk.list_files()}
+    assert read_sound_prefix(disk).dropped_bytes_max > 0
+    assert {name: disk.content(name) for name in disk.list_files()} == before
 
 
 async def test_nothing_is_left_of_an_empty_directory() -> None:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import shutil
 import socket
-from collections.abc import AsyncIterator, Callable
+import ssl
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import boto3
 import pytest
 import trio
+import trustme
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import make_server
 
 from segstore.errors import (
     IdentityError,
@@ -18,16 +23,15 @@ from segstore.errors import (
     StorageConfigurationError,
     StorageUnreachableError,
 )
+from segstore.ownership.claims import owned
+from segstore.ownership.data_directory import DataDirectory
 from segstore.process.config import SegmentStoreConfig
-from segstore.process.data_directory import DataDirectory
-from segstore.process.identity import owned
 from segstore.process.tier_two import open_storage
-from segstore.process.tier_two_vendors import StorageOfOwner
-from segstore.testing.faulty_http import FaultyHttpProxy, HttpFault, HttpRequest
 from segstore.tiers.s3.location import S3Location, S3LocationError
 from segstore.tiers.s3.settings import S3Settings
+from segstore.tiers.vendor import StorageOfOwner
+from support.faults.faulty_http import FaultyHttpProxy, HttpFault, HttpRequest
 
-OLDER_ID = "0123456789abcdef0123456789abcdef"
 NAME = "scope/stream/0.#epoch.0#1$00000000000000000000"
 
 
@@ -121,16 +125,27 @@ async def test_an_endpoint_where_nobody_listens_is_told_soon(
                 await start(tmp_path, "s3://bucket/a", endpoint)
 
 
-async def test_refused_credentials_are_told(
-    moto: str, new_bucket: Callable[[str], str], tmp_path: Path
+@pytest.mark.parametrize(
+    ("fault", "sentence"),
+    [
+        (HttpFault.BAD_KEY, r"credentials are missing or wrong \(InvalidAccessKeyId"),
+        (
+            HttpFault.SKEWED,
+            "clocks of this machine and of {endpoint} differ too much: set this machine's",
+        ),
+    ],
+)
+async def test_refused_requests_are_told(
+    fault: HttpFault,
+    sentence: str,
+    moto: str,
+    new_bucket: Callable[[str], str],
+    tmp_path: Path,
 ) -> None:
-    proxy = FaultyHttpProxy(moto, next_fault=lambda _: HttpFault.BAD_KEY)
+    proxy = FaultyHttpProxy(moto, next_fault=lambda _: fault)
     async with trio.open_nursery() as nursery:
         endpoint = await nursery.start(proxy.run)
-        with pytest.raises(
-            StorageConfigurationError,
-            match=r"credentials are missing or wrong \(InvalidAccessKeyId",
-        ):
+        with pytest.raises(StorageConfigurationError, match=sentence.format(endpoint=endpoint)):
             await start(tmp_path, f"s3://{new_bucket(moto)}", endpoint)
         nursery.cancel_scope.cancel()
 
@@ -250,42 +265,6 @@ async def test_a_copy_of_a_running_store_gets_nothing(
     assert caught.value.problem is IdentityProblem.CLAIMED
 
 
-def make_version_2(directory: Path, tier2: str) -> None:
-    """Make a data directory that an older version bound to a prefix, before it wrote anything."""
-    directory.mkdir()
-    (directory / "segstore.toml").write_text(
-        "format_version = 2\ncontainer_count = 4\njournal_count = 1\n"
-    )
-    (directory / "tier-2.toml").write_text(
-        f'format_version = 1\nlocation = "{tier2}"\nstore_id = "{OLDER_ID}"\n'
-    )
-
-
-async def test_the_marker_of_an_older_version_counts(
-    moto: str, new_bucket: Callable[[str], str], tmp_path: Path
-) -> None:
-    bucket = new_bucket(moto)
-    tier2 = f"s3://{bucket}/a/"
-    client = boto3.client("s3", endpoint_url=moto)
-    metadata = {"segstore-store-id": OLDER_ID}
-    client.put_object(Bucket=bucket, Key="a/segstore-store", Body=b"", Metadata=metadata)
-    with pytest.raises(IdentityError, match=f"belongs to another store \\({OLDER_ID}\\)"):
-        await start(tmp_path / "new", tier2, moto)
-    make_version_2(tmp_path / "older", tier2)
-    with pytest.raises(StorageConfigurationError, match=f"start with --tier2 {tier2}"):
-        await start(tmp_path / "older", None)
-    assert await start(tmp_path / "older", tier2, moto, b"hello") == b"hello"
-    assert DataDirectory.open(tmp_path / "older").store_id == OLDER_ID
-    assert not (tmp_path / "older" / "tier-2.toml").exists()
-    make_version_2(tmp_path / "other", tier2)
-    other_id = OLDER_ID[::-1]
-    note = tmp_path / "other" / "tier-2.toml"
-    note.write_text(note.read_text().replace(OLDER_ID, other_id))
-    with pytest.raises(IdentityError, match=f"belongs to another store \\({OLDER_ID}\\)"):
-        await start(tmp_path / "other", tier2, moto)
-    client.close()
-
-
 @pytest.mark.parametrize(
     ("text", "location"),
     [
@@ -308,3 +287,62 @@ def test_a_location_is_read(text: str, location: S3Location) -> None:
 def test_what_is_no_location_is_refused(text: str) -> None:
     with pytest.raises(S3LocationError, match=r".+"):
         S3Location.parse(text)
+
+
+@pytest.fixture(scope="module")
+def secure_moto(
+    s3_credentials: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[str, Path]]:
+    """A server of S3 over TLS: its URL, and the file of the CA that it is checked with."""
+    directory = tmp_path_factory.mktemp("security")
+    ca = trustme.CA()
+    ca.cert_pem.write_to_path(str(directory / "ca.pem"))
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    ca.issue_cert("127.0.0.1").configure_cert(tls)
+    served = make_server(
+        "127.0.0.1", 0, DomainDispatcherApplication(create_backend_app), ssl_context=tls
+    )
+    thread = threading.Thread(target=served.serve_forever)
+    thread.start()
+    try:
+        yield f"https://127.0.0.1:{served.server_port}", directory / "ca.pem"
+    finally:
+        served.shutdown()
+        thread.join()
+        served.server_close()
+
+
+async def test_the_server_is_checked_with_the_ca_that_is_named(
+    secure_moto: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, ca = secure_moto
+    boto3.client("s3", endpoint_url=url, verify=str(ca)).create_bucket(Bucket="secure")
+
+    def settings(name: str, ca_file: Path | None) -> SegmentStoreConfig:
+        given = None if ca_file is None else str(ca_file)
+        s3 = S3Settings(endpoint_url=url, ca_file=given)
+        return SegmentStoreConfig(data_dir=tmp_path / name, tier2=f"s3://secure/{name}", s3=s3)
+
+    async with opened(settings("one", ca)) as storage_of:
+        await storage_of(lambda: 1).write(NAME, offset=0, data=[b"hello"])
+    with pytest.raises(StorageConfigurationError, match="CERTIFICATE_VERIFY_FAILED"):
+        async with opened(settings("two", None)):
+            pass
+    # Without the setting, boto3's own variable decides.
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(ca))
+    async with opened(settings("three", None)):
+        pass
+
+
+@pytest.mark.parametrize("content", [None, "", "no certificate"])
+async def test_certificates_that_cannot_be_read_are_told(
+    tmp_path: Path, content: str | None
+) -> None:
+    file = tmp_path / "ca.pem"
+    if content is not None:
+        file.write_text(content)
+    s3 = S3Settings(endpoint_url="https://127.0.0.1:1", ca_file=str(file))
+    config = SegmentStoreConfig(data_dir=tmp_path / "data", tier2="s3://bucket", s3=s3)
+    with pytest.raises(StorageConfigurationError, match=r"ca\.pem cannot be read"):
+        async with opened(config):
+            pass

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 import random
+import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from itertools import cycle
@@ -13,16 +15,19 @@ import boto3
 import pytest
 import trio
 import trio.testing
+from botocore.exceptions import ClientError
 
 from segstore.chunks.chunked import ChunkedSegmentStorage
-from segstore.errors import ChunkNotFoundError, StorageError
-from segstore.testing.faulty_http import FaultyHttpProxy, HttpFault, HttpRequest
+from segstore.errors import ChunkNotFoundError, StorageError, StorageFullError
 from segstore.tiers.api import ChunkInfo
+from segstore.tiers.s3.failures import FailureKind, failure_of
 from segstore.tiers.s3.objects import FoundObject, ObjectStore, RetryLimits, S3Client
 from segstore.tiers.s3.opening import boto3_client
 from segstore.tiers.s3.pieces import MIB, PieceSizes
 from segstore.tiers.s3.settings import S3Settings
 from segstore.tiers.s3.storage import S3ChunkStorage, S3Tier
+from support.faults.faulty_http import FaultyHttpProxy, HttpFault, HttpRequest
+from support.simulated.simulated_objects import SimulatedBucket
 
 NAME = "scope/stream/0.#epoch.0#1$00000000000000000000"
 QUICK = RetryLimits(attempts_max=4, pause_seconds_min=0.005, pause_seconds_max=0.02)
@@ -136,7 +141,7 @@ def on_puts(*faults: HttpFault) -> Callable[[HttpRequest], HttpFault]:
 
 
 FAULTS = sorted(
-    {*HttpFault} - {HttpFault.NONE, HttpFault.BAD_KEY, HttpFault.FORBIDDEN},
+    {*HttpFault} - {HttpFault.NONE, HttpFault.BAD_KEY, HttpFault.FORBIDDEN, HttpFault.SKEWED},
     key=lambda fault: fault.value,
 )
 
@@ -330,6 +335,34 @@ async def test_a_request_is_tried_only_so_often(bucket: Bucket) -> None:
         with pytest.raises(StorageError, match=r"cannot list .* \(4 tries\): SlowDown: injected"):
             await tier.owned_by(lambda: 1).info(NAME)
     assert bucket.requests(tier).count("list_objects_v2") == 4
+
+
+async def test_a_full_bucket_is_told_at_once_with_its_name(bucket: Bucket) -> None:
+    bucket.proxy.next_fault = on_puts(HttpFault.FULL)
+    async with proxied(bucket) as endpoint:
+        tier = bucket.tier(endpoint)
+        with pytest.raises(StorageFullError, match="cannot put") as caught:
+            await tier.owned_by(lambda: 1).write(NAME, offset=0, data=[b"hello"])
+        assert bucket.requests(tier).count("put_object") == 1
+        assert re.fullmatch(
+            r"tier 2 in s3://\S+ is full: QuotaExceeded: injected", caught.value.reason
+        )
+        await tier.owned_by(lambda: 1).write(NAME, offset=0, data=[b"hello"])
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (507, "InsufficientStorage"),
+        (507, "XMinioStorageFull"),
+        (400, "XMinioAdminBucketQuotaExceeded"),
+        (403, "QuotaExceeded"),
+        (507, "AnotherVendorsCode"),
+    ],
+)
+def test_vendors_say_in_many_words_that_they_are_full(status: int, code: str) -> None:
+    answer = {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    assert failure_of(ClientError(answer, "PutObject")).kind is FailureKind.FULL  # type: ignore[arg-type]
 
 
 async def test_owners_that_need_a_listing_at_the_same_time_share_one(bucket: Bucket) -> None:
@@ -575,6 +608,16 @@ async def test_what_a_killed_process_began_to_upload_is_aborted(bucket: Bucket) 
     assert await objects.abort_old_uploads(older_than_seconds=-60) == 1
     (left,) = bucket.client.list_multipart_uploads(Bucket=bucket.name)["Uploads"]
     assert left["Key"] == "others/a"
+
+
+@pytest.mark.parametrize("ahead_days", [-400, 2])
+async def test_uploads_are_old_by_the_clock_of_the_server(ahead_days: int) -> None:
+    ahead = datetime.timedelta(days=ahead_days)
+    client = SimulatedBucket(lambda: datetime.datetime.now(datetime.UTC) + ahead)
+    client.create_multipart_upload(Key="store/a", Metadata={})
+    objects = ObjectStore(client, bucket="b", prefix="store/", random=random.random, limits=QUICK)
+    assert await objects.abort_old_uploads(older_than_seconds=86_400) == 0
+    assert await objects.abort_old_uploads(older_than_seconds=-86_400) == 1
 
 
 async def test_a_deletion_that_is_cut_short_leaves_no_part_of_a_chunk(bucket: Bucket) -> None:

@@ -35,9 +35,10 @@ import org.apache.flink.streaming.api.environment.StreamExecutionEnvironment;
  * A job that reads a stream, changes each event, and writes it to another stream in transactions
  * that end with its checkpoints.
  *
- * <p>{@code first} fills the source, lets a task fail once, stops the job with a savepoint, goes on
- * from there and then waits to be killed. {@code last PATH} goes on from a checkpoint until all is
- * read, whatever happens to the server meanwhile.
+ * <p>{@code fill} makes the streams and fills the source. {@code first} lets a task fail once, stops
+ * the job with a savepoint, goes on from there and then waits to be killed. {@code last PATH} goes
+ * on from a checkpoint until all is read, whatever happens to the server meanwhile; without a path
+ * it begins the job.
  */
 final class ExactlyOnce {
     static final String SOURCE = "source";
@@ -56,21 +57,23 @@ final class ExactlyOnce {
 
     @SuppressWarnings("try") // javac warns of a close() that may be interrupted
     public static void main(String[] arguments) throws Exception {
+        if (arguments[0].equals("fill")) {
+            Streams.create(SOURCE, 3);
+            Streams.create(SINK, 2);
+            Streams.fill(SOURCE, Settings.number("events"), number -> "event " + number);
+            System.exit(0);
+        }
         try (MiniCluster cluster = startCluster()) {
             if (arguments[0].equals("first")) {
                 runFirst(cluster);
             } else {
-                runLast(cluster, arguments[1]);
+                runLast(cluster, arguments.length > 1 ? arguments[1] : null);
             }
         }
         System.exit(0);
     }
 
     private static void runFirst(MiniCluster cluster) throws Exception {
-        Streams.create(SOURCE, 3);
-        Streams.create(SINK, 2);
-        Streams.fill(SOURCE, Settings.number("events"), number -> "event " + number);
-        say("filled");
         FAILURES_WANTED.set(1);
         JobID job = submit(cluster, null);
         awaitCheckpoints(cluster, job, 2);

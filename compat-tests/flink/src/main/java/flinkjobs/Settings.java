@@ -1,6 +1,7 @@
 package flinkjobs;
 
 import io.pravega.connectors.flink.PravegaConfig;
+import io.pravega.shared.security.auth.DefaultCredentials;
 import java.net.URI;
 import java.util.Properties;
 
@@ -30,7 +31,20 @@ final class Settings {
         return text("scope");
     }
 
+    /**
+     * What jobs and clients connect with. A user's password is in the environment variable
+     * FLINKJOBS_PASSWORD, and the authority's certificate is a file.
+     */
     static PravegaConfig pravega() {
-        return PravegaConfig.fromDefaults().withControllerURI(controller()).withDefaultScope(scope());
+        PravegaConfig config =
+                PravegaConfig.fromDefaults()
+                        .withControllerURI(controller())
+                        .withDefaultScope(scope());
+        String user = GIVEN.getProperty("flinkjobs.user");
+        if (user == null) {
+            return config;
+        }
+        return config.withTrustStore(text("trustStore"))
+                .withCredentials(new DefaultCredentials(System.getenv("FLINKJOBS_PASSWORD"), user));
     }
 }

@@ -15,7 +15,7 @@ final class Streams {
     private Streams() {}
 
     static ClientConfig client() {
-        return ClientConfig.builder().controllerURI(Settings.controller()).build();
+        return Settings.pravega().getClientConfig();
     }
 
     static void create(String name, int segments) {

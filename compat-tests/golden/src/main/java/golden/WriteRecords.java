@@ -2,6 +2,7 @@ package golden;
 
 import io.pravega.client.segment.impl.Segment;
 import io.pravega.client.stream.Stream;
+import io.pravega.client.stream.impl.GroupRevisions;
 import io.pravega.client.stream.impl.StreamCutImpl;
 import io.pravega.common.util.ByteArraySegment;
 import io.pravega.shared.controller.event.AutoScaleEvent;
@@ -18,7 +19,10 @@ import java.util.List;
 import java.util.Map;
 import java.util.StringJoiner;
 
-/** Writes one JSON file: requests for scaling, watermarks and texts of stream cuts, a line each. */
+/**
+ * Writes one JSON file: requests for scaling, watermarks, texts of stream cuts, and revisions of a
+ * reader group's state, a line each.
+ */
 public final class WriteRecords {
     private WriteRecords() {
     }
@@ -51,7 +55,7 @@ public final class WriteRecords {
                     1_000L * number);
         }
         marks.add(watermark(5, 7, many));
-        StringJoiner cuts = new StringJoiner(",\n", "\"stream_cuts\": [\n", "\n]}\n");
+        StringJoiner cuts = new StringJoiner(",\n", "\"stream_cuts\": [\n", "\n],\n");
         cuts.add(streamCut("s", "t", Map.of(0L, 0L)));
         cuts.add(streamCut("scope", "a.b-c", Map.of((7L << 32) + 3, Long.MAX_VALUE)));
         Map<Long, Long> segments = new LinkedHashMap<>();
@@ -59,7 +63,8 @@ public final class WriteRecords {
             segments.put((number % 5 << 32) + number, 1_000L * number - 1);
         }
         cuts.add(streamCut("scope", "stream", segments));
-        Files.writeString(Path.of(arguments[0]), events + marks.toString() + cuts,
+        Files.writeString(Path.of(arguments[0]),
+                events + marks.toString() + cuts + GroupRevisions.write() + "}\n",
                 StandardCharsets.US_ASCII);
     }
 

@@ -195,8 +195,7 @@ final class OpenMessagingTest {
         Run(String scope, boolean deleteStreams) {
             this.scope = scope;
             this.deleteStreams = deleteStreams;
-            ClientConfig config =
-                    ClientConfig.builder().controllerURI(TestScope.controllerUri()).build();
+            ClientConfig config = TestScope.configFor(TestScope.controllerUri());
             streams = StreamManager.create(config);
             groups = ReaderGroupManager.withScope(scope, config);
             clients = EventStreamClientFactory.withScope(scope, config);

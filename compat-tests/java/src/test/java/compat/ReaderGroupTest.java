@@ -154,6 +154,36 @@ class ReaderGroupTest {
         assertEquals(TestScope.numbered("a:", 0, from), scope.readAll(upToCut, from).values());
     }
 
+    /** The original fails: it looks for a segment that has begun, and finds none. */
+    @Test
+    @Api("reader group: stream cuts")
+    void aCutAtTheEndOfASealedSegmentIsOneToBeginAtAndToTruncateAt() throws Exception {
+        String stream = scope.createStream(1);
+        Stream full = Stream.of(scope.name, stream);
+        scope.write(stream, "a", TestScope.numbered("a:", 0, 10));
+        try (ControllerAccess controller = new ControllerAccess(scope.config)) {
+            controller.scale(scope.name, stream, List.of(0.5), Map.of(0.0, 0.5, 0.5, 1.0));
+        }
+        scope.write(stream, "a", TestScope.numbered("a:", 10, 20));
+        StreamCut cut;
+        try (ReaderGroup group = scope.createGroup(withoutAutomaticCheckpoints(stream));
+                EventStreamReader<String> reader = scope.reader(group, "reader")) {
+            assertEquals(TestScope.numbered("a:", 0, 10), TestScope.readAll(reader, 10).values());
+            CompletableFuture<Map<Stream, StreamCut>> cuts = group.generateStreamCuts(executor);
+            readUntil(reader, cuts);
+            cut = cuts.get(30, TimeUnit.SECONDS).get(full);
+        }
+        assertEquals(List.of(-1L), List.copyOf(cut.asImpl().getPositions().values()));
+        ReaderGroupConfig fromCut =
+                scope.groupConfig(stream).startFromStreamCuts(Map.of(full, cut)).build();
+        assertEquals(TestScope.numbered("a:", 10, 20), scope.readAll(fromCut, 10).values());
+        assertTrue(scope.streams.truncateStream(scope.name, stream, cut));
+        // Each event is 3 bytes of text behind 8 bytes of header.
+        StreamCut head = scope.info(stream).getHeadStreamCut();
+        assertEquals(List.of(110L), List.copyOf(head.asImpl().getPositions().values()));
+        assertEquals(TestScope.numbered("a:", 10, 20), scope.readAll(stream, 10).values());
+    }
+
     @Test
     @Api("reader group: bounded")
     void aGroupWithBothEndsReadsNothingElse() throws Exception {

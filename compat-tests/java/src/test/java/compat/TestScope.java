@@ -55,6 +55,17 @@ final class TestScope implements BeforeEachCallback, AfterEachCallback {
         return URI.create(System.getProperty("compat.controller", fromEnvironment));
     }
 
+    /**
+     * The client's settings for a controller. Over TLS the system property
+     * {@code compat.trustStore} names the certificate of the authority; the client itself reads the
+     * user and the password from its own environment variables.
+     */
+    static ClientConfig configFor(URI controller) {
+        var builder = ClientConfig.builder().controllerURI(controller);
+        String authority = System.getProperty("compat.trustStore");
+        return (authority == null ? builder : builder.trustStore(authority)).build();
+    }
+
     static String unique(String prefix) {
         return prefix + "-" + UUID.randomUUID().toString().substring(0, 8);
     }
@@ -71,7 +82,7 @@ final class TestScope implements BeforeEachCallback, AfterEachCallback {
     /** Opens the clients and creates the scope: for programs that are no JUnit test. */
     void open(String scopeName) {
         name = scopeName;
-        config = ClientConfig.builder().controllerURI(controller).build();
+        config = configFor(controller);
         streams = StreamManager.create(config);
         streams.createScope(name);
         clients = EventStreamClientFactory.withScope(name, config);

@@ -45,7 +45,7 @@ final class LoadStream implements Target {
      * segment is split; 0 for never.
      */
     LoadStream(URI controller, String scope, String stream, boolean connectionPooling, boolean ownGroups, int scaleAbove) {
-        ClientConfig config = ClientConfig.builder().controllerURI(controller).build();
+        ClientConfig config = configFor(controller);
         this.connectionPooling = connectionPooling;
         this.ownGroups = ownGroups;
         this.scaleAbove = scaleAbove;
@@ -54,6 +54,16 @@ final class LoadStream implements Target {
         this.streams = StreamManager.create(config);
         this.groups = ReaderGroupManager.withScope(scope, config);
         this.clients = EventStreamClientFactory.withScope(scope, config);
+    }
+
+    /**
+     * Over TLS the system property {@code load.trustStore} names the certificate of the authority. The client itself reads the user and the
+     * password from its environment variables.
+     */
+    private static ClientConfig configFor(URI controller) {
+        ClientConfig.ClientConfigBuilder builder = ClientConfig.builder().controllerURI(controller);
+        String authority = System.getProperty("load.trustStore");
+        return (authority == null ? builder : builder.trustStore(authority)).build();
     }
 
     @Override

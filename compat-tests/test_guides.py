@@ -1,0 +1,287 @@
+"""Every command of every guide runs as it stands there, in the order printed.
+
+What cannot run here, or is run by a test of its own, stands in ``ELSEWHERE`` with the reason. A row
+that matches no command of its guide fails, and so does a guide that is not walked at all.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from compat_harness.cluster import Cluster
+from compat_harness.guide_shell import ENDLESS, PASSWORD, GuideShell, Step, read_steps
+from compat_harness.server import TARGET_VARIABLE
+
+from pravega_blocking.controller_client import ControllerClient
+from pravega_wire import controller_pb2 as pb
+
+pytestmark = [
+    pytest.mark.compat,
+    pytest.mark.timeout(590),
+    pytest.mark.skipif(TARGET_VARIABLE in os.environ, reason="starts stores of its own"),
+]
+
+ROOT = Path(__file__).resolve().parent.parent
+GUIDES = ROOT / "docs" / "guides"
+
+ELSEWHERE = {
+    "README.md": {
+        'export PATH="$PWD/.venv/bin:$PATH"': "the tests use the interpreter that runs them",
+        "pip install .": "make installs it; tests/test_packaging.py builds the package",
+    },
+    "cluster.md": {
+        'export PATH="$PWD/.venv/bin:$PATH"': "the tests use the interpreter that runs them",
+        "segstore server --zookeeper zk1:2181": "three machines; deploy/one_machine.py runs it",
+        "segstore controller --zookeeper zk1:2181": "three machines; deploy/one_machine.py runs it",
+        "for part in ": "cluster/test_rolling_restart.py",
+        "tar --create ": "cluster/test_backup.py",
+        "mkdir restored": "cluster/test_backup.py",
+        "tar --extract ": "cluster/test_backup.py",
+        "make cluster ": "cluster/test_backup.py",
+    },
+    "command-line.md": {
+        "segstore cluster status ": "it needs a cluster: tests/deploy/test_one_machine.py",
+        "segstore cluster wait ": "it needs a cluster: cluster/test_rolling_restart.py",
+    },
+    "dashboards.md": {
+        "promtool check rules ": "it comes with Prometheus: tests/pravega_admin/test_prometheus.py",
+    },
+    "original-names.md": {
+        "export SEGSTORE_ORIGINAL_NAMES=1": "it is for the servers below",
+        "HOST_IP=192.168.0.2 ": "an address of another machine; test_original_names.py",
+        "ZK_URL=zk1:2181 ": "three machines; test_original_names.py",
+    },
+    "running.md": {
+        "segstore standalone --host 0.0.0.0": "tests listen on this machine alone",
+        "export AWS_ACCESS_KEY_ID": "the keys are the user's",
+        "segstore standalone --data-dir ./data-s3 ": "it needs a bucket: tests/segstore/tiers/s3",
+        "segstore standalone --data-dir ./data-hdfs ": "it needs an HDFS: compat-tests/hdfs",
+    },
+    "users.md": {
+        "pass show bob ": "the keeper of passwords is the user's; commands/security/test_users.py",
+    },
+    "sizing.md": {
+        "python -m benchmarks.bench_sizes ": "a benchmark: tests/benchmarks/test_bench_sizes.py",
+    },
+}
+"""By guide: how a command begins that is not run here, and why, or which test runs it."""
+
+WALKED_ELSEWHERE = {
+    "spark.md": "test_spark_guide.py",
+}
+PASSWORDS = {"SEGSTORE_ADMIN_PASSWORD": PASSWORD, "SEGSTORE_PASSWORD": PASSWORD}
+PRODUCTION = ("With systemd", "In containers", "On Kubernetes")
+"""Parts of the guide to secure stores, each of which is about machines of its own."""
+SHORTER = {
+    "segstore bench self": " --appends 20000",
+    "segstore bench self --workload throughput": " --appends 2000",
+}
+"""Options that shorten commands which take long, by the beginning of the command."""
+
+LEASE_MS = 600_000
+"""Lease of the transactions, in milliseconds: a busy machine takes long from one command to the
+next."""
+TRANSACTION = re.compile(r"00000000-0000-0000-0000-00000000000(\d)")
+
+
+def is_elsewhere(guide: str, command: str) -> bool:
+    return command.startswith(tuple(ELSEWHERE.get(guide, ())))
+
+
+def steps_of(path: Path) -> list[Step]:
+    """Return the commands of a page that are run here, and the settings files that they read."""
+    steps = [step for step in read_steps(path) if step.kind in ("console", "toml")]
+    return [step for step in steps if not is_elsewhere(path.name, step.text)]
+
+
+def walk(shell: GuideShell, steps: list[Step], change: Callable[[str], str] = str) -> None:
+    """Run the commands, and compare with the output that the guide shows."""
+    for step in steps:
+        if step.kind == "toml":
+            shell.write_settings(step.text)
+            continue
+        began = time.monotonic()
+        longest = max((each for each in SHORTER if step.text.startswith(each)), key=len, default="")
+        command = change(step.text + SHORTER.get(longest, ""))
+        if "--from tail" in command:
+            with shell.running_beside(
+                "while date; do sleep 0.1; done | segstore write demo/orders"
+            ):
+                printed = shell.take(command)
+        else:
+            printed = shell.take(command)
+        print(f"{time.monotonic() - began:5.1f} s  {step.text}", flush=True)
+        if step.expected:
+            assert printed.splitlines()[-len(step.expected) :] == step.expected, step.text
+
+
+def create_reader_group(client: ControllerClient, scope: str, name: str, stream: str) -> None:
+    """Create a reader group that reads all of a stream, as an official client does."""
+    cut = pb.StreamCut(streamInfo=pb.StreamInfo(scope=scope, stream=stream))
+    request = pb.ReaderGroupConfiguration(
+        scope=scope,
+        readerGroupName=name,
+        readerGroupId=str(uuid.uuid4()),
+        startingStreamCuts=[cut],
+        endingStreamCuts=[cut],
+    )
+    client._call("createReaderGroup", request, pb.CreateReaderGroupResponse, scope)
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> GuideShell:
+    directory = tmp_path / "empty"
+    directory.mkdir()
+    return GuideShell(directory)
+
+
+def test_every_page_with_commands_is_walked_and_every_exception_exists() -> None:
+    pages = {path.name: path for path in [ROOT / "README.md", *GUIDES.glob("*.md")]}
+    walked = {"README.md", "cluster.md", "command-line.md", "recovering.md", "retention.md"}
+    walked |= {"running.md", "scaling.md", "secure.md", "users.md", "certificates.md", "rest.md"}
+    walked |= {"metrics.md", "dashboards.md"}
+    for name, path in pages.items():
+        if name not in WALKED_ELSEWHERE:
+            assert bool(steps_of(path)) == (name in walked), name
+    for name, prefixes in ELSEWHERE.items():
+        commands = [step.text for step in read_steps(pages[name])]
+        unused = [each for each in prefixes if not any(one.startswith(each) for one in commands)]
+        assert not unused, (name, unused)
+
+
+def test_the_commands_of_the_readme(shell: GuideShell) -> None:
+    with shell:
+        shell.start_server(shell.with_free_ports("segstore standalone --data-dir ./made-run"))
+        walk(shell, steps_of(ROOT / "README.md"))
+
+
+def test_the_commands_of_the_guide_to_the_command_line(shell: GuideShell) -> None:
+    """Transactions and a reader group are made by a client, since the command line makes none."""
+    for name in ("orders.txt", "orders.csv", "app.log"):
+        (shell.directory / name).write_text("1,customer-7,apples\n2,customer-8,pears\n" * 10)
+    begun: list[uuid.UUID] = []
+
+    def act_as_client(command: str) -> str:
+        with ControllerClient(shell.controller_uri) as client:
+            while TRANSACTION.search(command) and len(begun) < 2:
+                transaction = client.begin_transaction("demo", "orders", LEASE_MS)
+                begun.append(uuid.UUID(bytes=transaction.identifier))
+            if command == "segstore group list demo":
+                create_reader_group(client, "demo", "readers", "orders")
+        return TRANSACTION.sub(lambda found: str(begun[int(found[1]) - 1]), command)
+
+    with shell:
+        shell.start_server(shell.with_free_ports("segstore standalone --data-dir ./data"))
+        walk(shell, steps_of(GUIDES / "command-line.md"), act_as_client)
+
+
+@pytest.mark.parametrize("guide", ["retention.md", "scaling.md"])
+def test_the_commands_of_a_guide_to_streams(guide: str, shell: GuideShell) -> None:
+    with shell:
+        shell.start_server(shell.with_free_ports("segstore standalone --data-dir ./data"))
+        shell.run("segstore scope create demo")
+        walk(shell, steps_of(GUIDES / guide))
+
+
+def test_the_commands_of_the_guide_to_running(shell: GuideShell) -> None:
+    with shell:
+        for step in steps_of(GUIDES / "running.md"):
+            walk(shell, [step])
+            if not step.text.startswith("segstore server"):
+                shell.run("segstore scope create served --if-not-exists")
+
+
+def test_the_commands_of_the_guide_to_recovering(shell: GuideShell) -> None:
+    with shell:
+        shell.start_server(shell.with_free_ports("segstore standalone --data-dir ./data"))
+        shell.run("segstore scope create demo && segstore stream create demo/orders --segments 1")
+        shell.run("seq 1000 | segstore write demo/orders")
+        shell.stop_servers()
+        walk(shell, steps_of(GUIDES / "recovering.md"))
+        shell.start_server(shell.with_free_ports("segstore standalone --data-dir ./data"))
+        assert shell.run("segstore read demo/orders").split() == [str(n) for n in range(1, 1001)]
+
+
+def test_the_commands_of_the_guide_to_secure_stores(tmp_path: Path, shell: GuideShell) -> None:
+    shell.environment |= PASSWORDS
+    first = shell.directory
+    with shell:
+        for step in steps_of(GUIDES / "secure.md"):
+            shell.directory = tmp_path / step.heading if step.heading in PRODUCTION else first
+            shell.directory.mkdir(exist_ok=True)
+            walk(shell, [step])
+            if step.text.startswith("segstore user add bob "):
+                shell.run("seq 3 | segstore write demo/orders")
+                read = shell.run("SEGSTORE_USER=bob segstore read demo/orders")
+                assert read.split() == ["1", "2", "3"], "the guide says that Bob may read now"
+
+
+def test_the_commands_of_the_guide_to_users(shell: GuideShell) -> None:
+    """The server starts once there are users; it knows the later changes without another start."""
+    shell.environment |= PASSWORDS
+    (shell.directory / "secret").touch(mode=0o600)
+    (shell.directory / "secret").write_text("another password of alice\n")
+    with shell:
+        for step in steps_of(GUIDES / "users.md"):
+            if step.heading == "Passwords" and "SEGSTORE_CA" not in shell.environment:
+                shell.take("segstore standalone --secure --data-dir ./data")
+                shell.take("export SEGSTORE_CONTROLLER=tls://localhost:9090")
+                shell.take("export SEGSTORE_CA=$PWD/data/security/ca.pem")
+            if step.text == "segstore user remove alice":
+                shell.run(
+                    "for scope in demo shared; do segstore scope create $scope"
+                    " --user alice --password-file ./secret; done"
+                )
+            walk(shell, [step])
+        shell.run("segstore stream create demo/orders --user bob")
+        shell.run("segstore stream create demo/salaries --user bob")
+        for user, act in (
+            ("bob", "stream describe demo/salaries"),
+            ("bob", "stream create shared/orders"),
+            ("alice", "scope list"),
+        ):
+            said = shell.run(f"! segstore {act} --user {user}")
+            assert "has no permission" in said or "password is wrong" in said, said
+
+
+def test_the_commands_of_the_guide_to_certificates(shell: GuideShell) -> None:
+    with shell:
+        walk(shell, steps_of(GUIDES / "certificates.md"))
+        log = shell.directory.with_name(f"{shell.directory.name}-server-0.log").read_text()
+        assert 'StreamManager("tls://localhost:' in log, log
+        assert "tcp://" not in log, log
+        access = "--controller tls://localhost:9090 --ca security/ca.pem"
+        shell.take(f"segstore scope create demo {access}")
+        shell.take(f"segstore stream create demo/orders {access}")
+        shell.take(f"seq 3 | segstore write demo/orders {access}")
+        assert shell.take(f"segstore read demo/orders {access}").split() == ["1", "2", "3"]
+
+
+def test_the_commands_of_the_guide_to_rest(shell: GuideShell) -> None:
+    shell.environment |= PASSWORDS
+    with shell:
+        for step in steps_of(GUIDES / "rest.md"):
+            walk(shell, [step])
+
+
+def test_the_commands_of_the_guides_to_metrics(shell: GuideShell) -> None:
+    with shell:
+        walk(shell, steps_of(GUIDES / "metrics.md"))
+        walk(shell, steps_of(GUIDES / "dashboards.md"))
+
+
+def test_the_commands_of_the_guide_to_clusters(tmp_path: Path) -> None:
+    steps = steps_of(GUIDES / "cluster.md")
+    # The writer and the reader of the guide stay in terminals of their own while parts are killed.
+    endless = [step for step in steps if ENDLESS.search(step.text)]
+    steps.sort(key=endless.__contains__)
+    with Cluster(tmp_path) as cluster:
+        variables = {"SEGSTORE_CONTROLLER": cluster.controller_uris}
+        with GuideShell(tmp_path, variables) as shell:
+            walk(shell, steps)

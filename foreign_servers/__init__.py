@@ -1,0 +1,4 @@
+"""Servers of others, found, started and stopped: ZooKeeper, bookies, HDFS, S3, Kafka, the original.
+
+Deployments on one machine, tests and benchmarks use them. Nothing here knows who asks.
+"""

@@ -1,0 +1,1 @@
+"""Counters and histograms that cost a hot path some nanoseconds."""

@@ -1,1 +1,0 @@
-"""Bookies in memory, for tests of code that uses ledgers."""

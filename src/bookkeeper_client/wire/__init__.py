@@ -1,0 +1,1 @@
+"""Encodes and decodes requests, replies and entries. No input or output."""

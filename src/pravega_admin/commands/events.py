@@ -1,0 +1,266 @@
+"""``segstore write`` and ``segstore read``: events from stdin, events to stdout.
+
+Owns: the conversion of lines to events with routing keys, and of events to lines.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, BinaryIO
+
+import typer
+
+from pravega_admin.commands.controllers import ControllerOption, open_controller
+from pravega_admin.errors import AdminError
+from pravega_admin.options import OutputOption, StreamArgument, parse_stream_name
+from pravega_admin.output.interrupts import PoliteInterrupt
+from pravega_admin.output.output import OutputFormat, print_json, print_message, progress
+from pravega_blocking.addresses import DEFAULT_CONTROLLER
+from pravega_blocking.errors import NotFoundError, PravegaError, TimedOutError, UsageError
+from pravega_blocking.positions import Start
+
+if TYPE_CHECKING:
+    from pravega_blocking.event_reader import EventReader, ReadEvent
+    from pravega_blocking.event_writer import EventWriter
+
+PATIENCE_SECONDS = 60.0
+PROGRESS_STEP_BYTES = 64 * 1024
+
+KeyOf = Callable[[bytes], str | None]
+
+
+def write(
+    stream: StreamArgument,
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="FILE", help="Where to read lines; standard input if missing."),
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", "-k", help="The routing key of every event.")
+    ] = None,
+    key_field: Annotated[
+        int | None,
+        typer.Option(
+            "--key-field", min=1, metavar="N", help="Take the routing key from the line's field N."
+        ),
+    ] = None,
+    delimiter: Annotated[
+        str, typer.Option("--delimiter", "-d", help="What separates the fields of a line.")
+    ] = "\t",
+    patience: Annotated[
+        float,
+        typer.Option(
+            "--patience", min=0, help="Seconds to retry while servers are away or wait for room."
+        ),
+    ] = PATIENCE_SECONDS,
+    controller: ControllerOption = DEFAULT_CONTROLLER,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Write each line as an event, and end when all are stored."""
+    from pravega_blocking.event_writer import EventWriter
+
+    name = parse_stream_name(stream)
+    key_of = _key_function(key, key_field, delimiter)
+    with ExitStack() as stack:
+        source = _open_source(file, stack)
+        client = stack.enter_context(open_controller(controller))
+        writer = EventWriter(
+            client, name.scope, name.stream, patience=patience, on_delay=_print_delay
+        )
+        started = time.monotonic()
+        try:
+            with PoliteInterrupt() as interrupt, writer:
+                event_count, byte_count = _write_lines(writer, source, key_of, interrupt)
+                if interrupt.count:
+                    raise KeyboardInterrupt
+        except (PravegaError, KeyboardInterrupt):
+            print_message(_describe_stored(writer))
+            raise
+        seconds = time.monotonic() - started
+    if output is OutputFormat.JSON:
+        fields = {"stream": str(name), "events": event_count, "bytes": byte_count}
+        print_json({**fields, "seconds": round(seconds, 3)})
+    else:
+        print_message(
+            f"{event_count} events ({byte_count} bytes) stored in {name} in {seconds:.2f} s"
+        )
+
+
+def read(
+    stream: StreamArgument,
+    start: Annotated[Start, typer.Option("--from", help="Where to begin.")] = Start.HEAD,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Wait for more events at the tail.")
+    ] = False,
+    count: Annotated[
+        int | None,
+        typer.Option("--count", "-n", min=1, help="End after this many events; wait for them."),
+    ] = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option("--timeout", min=0, help="End when no event has come for so many seconds."),
+    ] = None,
+    patience: Annotated[
+        float, typer.Option("--patience", min=0, help="Seconds to retry while servers are away.")
+    ] = PATIENCE_SECONDS,
+    controller: ControllerOption = DEFAULT_CONTROLLER,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Print each event as a line; ends at the tail unless told to wait.
+
+    With -o json each line is an object with the event, its segment and its offset; an event that
+    is not UTF-8 is given as event_base64. With --count, running out of --timeout exits with 7.
+    """
+    from pravega_blocking.event_reader import EventReader
+
+    name = parse_stream_name(stream)
+    waits = follow or count is not None or timeout is not None or start is Start.TAIL
+    with ExitStack() as stack:
+        client = stack.enter_context(open_controller(controller))
+        reader = stack.enter_context(
+            EventReader(
+                client,
+                name.scope,
+                name.stream,
+                start=start,
+                stop_at_tail=not waits,
+                patience=patience,
+            )
+        )
+        seen = _print_events(reader, count, timeout, output)
+    if count is None or seen == count:
+        return
+    if reader.is_finished:
+        raise AdminError(f"stream {name} ended after {seen} of {count} events")
+    raise TimedOutError(f"{seen} of {count} events came before {timeout:g} s without one")
+
+
+def _print_delay(sentence: str) -> None:
+    print_message(f"waiting: {sentence}")
+
+
+def _describe_stored(writer: EventWriter) -> str:
+    """Return a text with the number of stored events, or with its bounds."""
+    least, most = writer.acknowledged_events, writer.sent_events
+    if least == most:
+        return f"{least} events were stored"
+    return f"at least {least}, at most {most} events were stored"
+
+
+def _write_lines(
+    writer: EventWriter, source: BinaryIO, key_of: KeyOf, interrupt: PoliteInterrupt
+) -> tuple[int, int]:
+    """Write every line of the source, or those before a Ctrl-C; return the numbers of events and
+    bytes."""
+    from pravega_admin.output.lines import LineTooLongError, iterate_lines
+    from pravega_blocking.segment_writer import EVENT_BYTES_MAX
+
+    event_count = byte_count = shown_bytes = 0
+    total = _size_of(source)
+    try:
+        with progress("writing", total=total, in_bytes=True) as advance:
+            lines = iterate_lines(
+                source,
+                bytes_max=EVENT_BYTES_MAX,
+                on_pause=writer.send,
+                waiting=interrupt.waiting,
+            )
+            try:
+                for line in lines:
+                    writer.write(line, routing_key=key_of(line))
+                    event_count += 1
+                    byte_count += len(line)
+                    position = byte_count + event_count
+                    if position - shown_bytes >= PROGRESS_STEP_BYTES:
+                        advance(position - shown_bytes)
+                        shown_bytes = position
+            except KeyboardInterrupt:
+                if interrupt.count > 1:
+                    raise
+                print_message("storing what was read; press Ctrl-C again to give up")
+            writer.flush()
+    except LineTooLongError as error:
+        raise UsageError(
+            f"line {error.line_number} is longer than the {EVENT_BYTES_MAX} bytes of an event"
+        ) from error
+    return event_count, byte_count
+
+
+def _print_events(
+    reader: EventReader, count: int | None, timeout: float | None, output: OutputFormat
+) -> int:
+    """Print events until there are enough, or no more; return their number."""
+    render = _event_as_json if output is OutputFormat.JSON else _event_as_line
+    stdout = sys.stdout.buffer
+    seen = 0
+    shown = count is not None and not sys.stdout.isatty()
+    with progress("reading", total=count, in_bytes=False, shown=shown) as advance:
+        while count is None or seen < count:
+            if not reader.has_event:
+                stdout.flush()
+            event = reader.next_event(timeout=timeout)
+            if event is None:
+                break
+            stdout.write(render(event))
+            seen += 1
+            advance(1)
+    stdout.flush()
+    return seen
+
+
+def _event_as_line(event: ReadEvent) -> bytes:
+    return event.data + b"\n"
+
+
+def _event_as_json(event: ReadEvent) -> bytes:
+    fields: dict[str, object] = {"segment": event.segment_id, "offset": event.offset}
+    try:
+        fields["event"] = event.data.decode()
+    except UnicodeDecodeError:
+        fields["event_base64"] = base64.b64encode(event.data).decode()
+    return json.dumps(fields, ensure_ascii=False).encode() + b"\n"
+
+
+def _key_function(key: str | None, key_field: int | None, delimiter: str) -> KeyOf:
+    """Return the function that gives each line its routing key."""
+    if key is not None and key_field is not None:
+        raise UsageError("the routing key is either --key or --key-field, not both")
+    if key_field is None:
+        return lambda line: key
+    if not delimiter:
+        raise UsageError("--delimiter must not be empty")
+    separator = delimiter.encode()
+
+    def field_of(line: bytes) -> str:
+        fields = line.split(separator, key_field)
+        if len(fields) < key_field:
+            raise UsageError(f"a line has {len(fields)} fields, none is number {key_field}")
+        return fields[key_field - 1].decode(errors="surrogateescape")
+
+    return field_of
+
+
+def _open_source(file: Path | None, stack: ExitStack) -> BinaryIO:
+    if file is None or str(file) == "-":
+        return sys.stdin.buffer
+    try:
+        return stack.enter_context(file.open("rb"))
+    except FileNotFoundError as error:
+        raise NotFoundError(f"there is no file {file}") from error
+    except OSError as error:
+        raise AdminError(f"{file} cannot be read: {error.strerror}") from error
+
+
+def _size_of(source: BinaryIO) -> int | None:
+    """Return the length of the source in bytes; None for a pipe or a terminal."""
+    try:
+        return os.fstat(source.fileno()).st_size or None
+    except OSError:
+        return None

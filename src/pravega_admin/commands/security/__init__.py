@@ -1,0 +1,1 @@
+"""Verbs about certificates, keys of tokens, and users: they work on files."""

@@ -1,0 +1,102 @@
+"""Finds the transactions of a stream that have no end yet; the interface has no call that does.
+
+Owns: reading them from the controller's own tables, whose format is in
+docs/formats/controller-metadata.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pravega_admin.errors import AdminError
+from pravega_blocking.access.tokens import PLAIN, StoreAccess
+from pravega_blocking.controller_client import ControllerClient, Purpose
+from pravega_blocking.errors import UnavailableError
+from pravega_controller.errors import CorruptMetadataError
+from pravega_controller.metadata.records import decode
+from pravega_controller.metadata.transaction_records import TransactionRecord
+from pravega_controller.metadata.transaction_store import table_index, table_names
+from pravega_wire.blocking import SegmentConnection
+from pravega_wire.commands import (
+    AuthTokenCheckFailed,
+    NoSuchSegment,
+    ReadTableEntries,
+    TableEntriesRead,
+    TableEntry,
+    TableIteratorArgs,
+    WrongHost,
+)
+from pravega_wire.errors import ProtocolError
+from pravega_wire.names import INTERNAL_SCOPE, TABLES_STREAM, scoped_name
+
+REPLY_SECONDS = 30.0
+PAGE_ENTRIES = 1_000
+PROBED_SEGMENTS = 32
+"""Number of segment names, existing or not, that are located to find the table's store."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """A transaction as the controller has stored it."""
+
+    identifier: str
+    record: TransactionRecord
+
+
+def read_open_transactions(
+    controller: ControllerClient, scope: str, stream: str
+) -> list[OpenTransaction]:
+    """Return by id the transactions of a stream that are open, or ended in the last seconds.
+
+    Raises ``UnavailableError`` when a segment store cannot be reached.
+    """
+    table = table_names("transactions")[table_index(scope, stream)]
+    prefix = f"t/{scope}/{stream}/"
+    addresses = {
+        controller.segment_address(scope, stream, number) for number in range(PROBED_SEGMENTS)
+    }
+    found = []
+    access = controller.store_access(INTERNAL_SCOPE, TABLES_STREAM, Purpose.READ)
+    try:
+        for address in sorted(addresses):
+            with access.connect(*address, timeout=REPLY_SECONDS) as connection:
+                for entry in read_table(connection, table, access):
+                    key = entry.key.key.decode(errors="replace")
+                    if key.startswith(prefix):
+                        record = decode(entry.value, TransactionRecord)
+                        found.append(OpenTransaction(key.removeprefix(prefix), record))
+    except ProtocolError as error:
+        raise UnavailableError(
+            f"the transactions of {scoped_name(scope, stream)} cannot be read: {error}"
+        ) from error
+    except CorruptMetadataError as error:
+        raise AdminError(f"a transaction's record is damaged: {error}") from error
+    return sorted(found, key=lambda one: one.identifier)
+
+
+def read_table(
+    connection: SegmentConnection, table: str, access: StoreAccess = PLAIN
+) -> list[TableEntry]:
+    """Return all entries of a table; none if it does not exist or is at another segment store."""
+    entries: list[TableEntry] = []
+    token = b""
+    while True:
+        reply = connection.call(
+            ReadTableEntries(
+                connection.next_request_id(),
+                table,
+                access.token(),
+                PAGE_ENTRIES,
+                TableIteratorArgs(continuation_token=token),
+            )
+        )
+        if isinstance(reply, NoSuchSegment | WrongHost):
+            return []
+        if isinstance(reply, AuthTokenCheckFailed):
+            raise access.refusal(reply, "no permission to read the controller's tables")
+        if not isinstance(reply, TableEntriesRead):
+            raise AdminError(f"table {table} answers with {type(reply).__name__}")
+        entries += reply.entries
+        token = reply.continuation_token
+        if not reply.entries or not token:
+            return entries

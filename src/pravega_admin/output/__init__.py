@@ -1,0 +1,1 @@
+"""The input and output of commands: streams, tables, help, logs, interrupts."""

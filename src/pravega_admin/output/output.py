@@ -1,0 +1,169 @@
+"""Prints the output of commands: data on stdout as a table or as JSON, the rest on stderr.
+
+Owns: the two forms of data, and the progress bar.
+
+Stdout has only data, so its reader can be another program. JSON is one document, or one line per
+event.
+
+Invariants:
+1. A message goes to stderr, unless JSON was asked for: then stdout has one JSON document. Held by
+   ``test_what_was_done_is_a_note_unless_json_was_asked_for``.
+2. When stderr is not a terminal, no progress is shown. Held by
+   ``test_progress_is_silent_without_a_terminal``.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+Row: TypeAlias = Mapping[str, Any]
+
+
+class OutputFormat(enum.StrEnum):
+    """The format in which data are printed."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+def print_rows(rows: Sequence[Row], columns: Sequence[str], output: OutputFormat) -> None:
+    """Print rows that all have these columns."""
+    if output is OutputFormat.JSON:
+        print_json([{column: row[column] for column in columns} for row in rows])
+        return
+    cells = [[_cell(row[column]) for column in columns] for row in rows]
+    headings = [column.replace("_", " ").upper() for column in columns]
+    widths = [max(map(len, column)) for column in zip(headings, *cells, strict=True)]
+    for line in (headings, *cells):
+        padded = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
+        print("  ".join(padded).rstrip())
+
+
+def print_fields(fields: Row, output: OutputFormat) -> None:
+    """Print one thing's properties."""
+    if output is OutputFormat.JSON:
+        print_json(fields)
+        return
+    width = max(map(len, fields))
+    for name, value in fields.items():
+        print(f"{name.replace('_', ' ').ljust(width)}  {_cell(value)}".rstrip())
+
+
+def print_json(document: Any) -> None:
+    """Print one JSON document."""
+    print(json.dumps(document, indent=2, ensure_ascii=False))
+
+
+def print_message(text: str) -> None:
+    """Print a message that is not data, on stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def report(sentence: str, fields: Row, output: OutputFormat) -> None:
+    """Print the result of an action: as JSON if the user asked for it, else as a message."""
+    if output is OutputFormat.JSON:
+        print_json(fields)
+    else:
+        print_message(sentence)
+
+
+@contextmanager
+def progress(
+    label: str, *, total: int | None, in_bytes: bool, shown: bool = True
+) -> Iterator[Callable[[int], None]]:
+    """Show a progress bar on stderr, and yield a function that advances it.
+
+    Nothing is shown unless stderr is a terminal.
+    """
+    if not shown or not sys.stderr.isatty():
+        yield lambda count: None
+        return
+    from rich.progress import DownloadColumn, MofNCompleteColumn, TransferSpeedColumn
+
+    amount = [DownloadColumn(), TransferSpeedColumn()] if in_bytes else [MofNCompleteColumn()]
+    with _open_bar(*amount) as bar:
+        task = bar.add_task(label, total=total)
+        yield lambda count: bar.advance(task, count)
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """The state of a job, as far as it is known."""
+
+    label: str
+    amount: str = ""
+    done: float = 0.0
+    total: float | None = None
+
+
+@contextmanager
+def job_progress(label: str) -> Iterator[Callable[[JobState], None]]:
+    """Show one bar for all of a job on stderr, and yield a function that changes what it shows.
+
+    The bar moves to and fro while it is not known how much there is to do. Nothing is shown unless
+    stderr is a terminal.
+    """
+    if not sys.stderr.isatty():
+        yield lambda state: None
+        return
+    from rich.progress import TextColumn
+
+    with _open_bar(TextColumn("{task.fields[amount]}")) as bar:
+        task = bar.add_task(label, total=None, amount="")
+
+        def show(state: JobState) -> None:
+            # The job's total may have become smaller or unknown.
+            done = max(bar.tasks[0].completed, state.done) if state.total else 0.0
+            bar.update(
+                task,
+                description=state.label,
+                amount=state.amount,
+                total=state.total,
+                completed=min(done, state.total or 0.0),
+            )
+
+        yield show
+
+
+def _open_bar(*amount: Any) -> Any:
+    """Return a progress bar on stderr, with the columns ``amount`` after it."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = [TextColumn("{task.description}"), BarColumn(), *amount, TimeElapsedColumn()]
+    console = Console(stderr=True)
+    # Data keeps going to stdout: rich would send it along with the bar.
+    return Progress(*columns, console=console, transient=True, redirect_stdout=False)
+
+
+@contextmanager
+def status_line(text: str) -> Iterator[Callable[[str], None]]:
+    """Show a line about the present action on stderr, and yield a function that replaces its text.
+
+    Nothing is shown unless stderr is a terminal.
+    """
+    if not sys.stderr.isatty():
+        yield lambda text: None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(text) as status:
+        yield status.update
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ", ".join(map(_cell, value)) or "-"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return str(value)

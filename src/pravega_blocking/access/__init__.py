@@ -1,0 +1,1 @@
+"""The credentials of clients, the servers that they trust, and tokens for segment stores."""

@@ -1,0 +1,1 @@
+"""Background work, and the members of the cluster of controllers that share it."""

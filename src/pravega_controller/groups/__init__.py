@@ -1,0 +1,1 @@
+"""Reader groups: their configurations, and their subscriptions to streams."""

@@ -1,0 +1,128 @@
+"""The application that answers HTTP requests: what all routes share.
+
+Owns: the reading of bodies, the answers to errors, and the headers of all answers.
+
+Invariants:
+1. When a body is longer than ``BODY_BYTES_MAX``, the request is refused with 413 before the rest
+   of it is received. Held by ``test_a_long_body_is_refused_early``.
+2. When a request cannot be understood, it gets a 4xx and a sentence; no request ends the server.
+   Held by ``test_no_request_is_answered_with_a_traceback``.
+3. When a path ends with a slash, it is answered like the path without it. Held by
+   ``test_a_trailing_slash_changes_nothing``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing
+from typing import Any, Final
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route as StarletteRoute
+
+from pravega_controller.errors import InvalidRequestError
+from pravega_controller.http import health_routes, metrics_routes, scope_routes, stream_routes
+from pravega_controller.http.calls import Calls, Refusal, refusal_of
+from pravega_controller.http.health import Health
+from pravega_controller.http.openapi import describe_routes
+from pravega_controller.http.routes import ROUTES, HttpRequest, PlainText, Route
+
+ROUTE_MODULES: Final = (health_routes, metrics_routes, scope_routes, stream_routes)
+"""The modules with routes. Importing them filled the table."""
+BODY_BYTES_MAX: Final = 1 << 20
+HEADERS: Final = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+}
+"""The headers of all answers: documents are read by programs, and never shown as pages."""
+OPENAPI: Final = "/openapi.json"
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+def make_application(calls: Calls, health: Health) -> Starlette:
+    """Return the application of a controller."""
+    document = describe_routes(ROUTES)
+
+    async def tell_openapi(request: Request) -> Response:
+        return JSONResponse(document, headers=HEADERS)
+
+    routes = [StarletteRoute(each, tell_openapi) for each in _spellings(OPENAPI)]
+    # A path with parameters would hide those that come after it.
+    for path in sorted(ROUTES, key=lambda path: (":path" in path, -len(path))):
+        # One for all methods: Starlette answers 405 for a path's first route alone.
+        endpoint, methods = _endpoint(ROUTES[path], calls, health), list(ROUTES[path])
+        routes += [StarletteRoute(each, endpoint, methods=methods) for each in _spellings(path)]
+    return Starlette(routes=routes, exception_handlers={HTTPException: _answer_http_exception})
+
+
+def _spellings(path: str) -> tuple[str, ...]:
+    return (path,) if path.endswith(":path}") else (path, f"{path}/")
+
+
+def _endpoint(routes: Mapping[str, Route], calls: Calls, health: Health) -> Endpoint:
+    async def answer(request: Request) -> Response:
+        route = routes["GET" if request.method == "HEAD" else request.method]
+        try:
+            headers = [(name.lower(), value) for name, value in request.headers.items()]
+            peer = request.client
+            address = "" if peer is None else f"{_family(peer.host)}:{peer.host}:{peer.port}"
+            body = await _read_body(request) if route.request is not None else None
+            document = await route.answer(
+                HttpRequest(
+                    calls.of(headers, address),
+                    health,
+                    {name: value.strip("/") for name, value in request.path_params.items()},
+                    request.query_params,
+                    body,
+                )
+            )
+        except Exception as error:
+            return _answer_refusal(refusal_of(error))
+        if document is None:
+            return Response(status_code=route.success, headers=HEADERS)
+        if isinstance(document, PlainText):
+            told = {**HEADERS, "Content-Type": document.content_type}
+            return Response(document.body, status_code=route.success, headers=told)
+        return JSONResponse(document, status_code=route.success, headers=HEADERS)
+
+    return answer
+
+
+def _family(host: str) -> str:
+    return "ipv6" if ":" in host else "ipv4"
+
+
+async def _read_body(request: Request) -> Any:
+    """Return the JSON of the body. Raises ``Refusal`` and ``InvalidRequestError``."""
+    received = bytearray()
+    async with aclosing(request.stream()) as pieces:
+        async for piece in pieces:
+            received += piece
+            if len(received) > BODY_BYTES_MAX:
+                raise Refusal(413, f"the body is longer than {BODY_BYTES_MAX} bytes")
+    try:
+        return json.loads(received)
+    except (ValueError, RecursionError):
+        raise InvalidRequestError("the body has to be JSON") from None
+
+
+def _answer_refusal(refusal: Refusal) -> Response:
+    headers = dict(HEADERS)
+    if refusal.status == 401:
+        # Browsers ask for a user and a password.
+        headers["WWW-Authenticate"] = 'Basic realm="segstore", charset="UTF-8"'
+    return JSONResponse({"error": refusal.sentence}, status_code=refusal.status, headers=headers)
+
+
+async def _answer_http_exception(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    sentences = {404: "there is no such path", 405: "this path has no such method"}
+    sentence = sentences.get(error.status_code, error.detail)
+    headers = {**HEADERS, **(error.headers or {})}
+    return JSONResponse({"error": sentence}, status_code=error.status_code, headers=headers)

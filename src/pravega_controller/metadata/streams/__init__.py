@@ -1,0 +1,1 @@
+"""Streams: their present state, history, names, changes and subscribers."""

@@ -1,0 +1,1 @@
+"""Retention: rounds that truncate streams by their policies."""

@@ -1,0 +1,1 @@
+"""The controller's gRPC server: one function for each call, what it checks and what it answers."""

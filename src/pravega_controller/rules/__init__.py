@@ -1,0 +1,1 @@
+"""Rules as pure functions: key ranges, epochs, cuts, and the decisions of policies."""

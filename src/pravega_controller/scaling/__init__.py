@@ -1,0 +1,1 @@
+"""Scaling by load: the events of segment stores, and the scales that they cause."""

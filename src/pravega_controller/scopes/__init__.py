@@ -1,0 +1,1 @@
+"""Creates, lists and deletes scopes, with or without their contents."""

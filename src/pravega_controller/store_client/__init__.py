@@ -1,0 +1,1 @@
+"""Clients of segment stores: segments, tables, and the placement of containers."""

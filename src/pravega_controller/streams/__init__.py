@@ -1,0 +1,1 @@
+"""Streams: the steps that create, scale, seal, truncate, roll and delete them."""

@@ -1,0 +1,1 @@
+"""Key-value tables: the steps that create and delete them."""

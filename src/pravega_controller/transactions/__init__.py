@@ -1,0 +1,1 @@
+"""Transactions: their begin, lease, commit or abort, and the archive of their outcomes."""

@@ -1,0 +1,1 @@
+"""Watermarks: the times that writers send, and the watermarks that readers get."""

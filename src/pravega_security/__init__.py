@@ -1,0 +1,1 @@
+"""Security: resources, levels, principals, accounts, tokens and certificates."""

@@ -1,0 +1,1 @@
+"""Tokens of an identity provider: the settings, its keys, and the verification."""

@@ -1,0 +1,40 @@
+"""Makes calls of the kernel that Python's library lacks: exact timers, and ends with parents.
+
+Owns: the only foreign functions of the product, which ``kernel_build`` declares.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Final
+
+from segstore.runtime._kernel import ffi, lib
+
+_NANOSECONDS: Final = 1_000_000_000
+
+
+def create_timer() -> int:
+    """Return the descriptor of a timer that does not run. Raises ``OSError``."""
+    return _checked(lib.create_timer())
+
+
+def set_timer(descriptor: int, seconds: float) -> None:
+    """Make a timer's descriptor readable ``seconds`` from now; never if ``seconds`` is infinite.
+
+    Raises ``OSError``.
+    """
+    nanoseconds = 0 if seconds == math.inf else max(1, math.ceil(seconds * _NANOSECONDS))
+    _checked(lib.set_timer(descriptor, nanoseconds))
+
+
+def kill_with_parent() -> None:
+    """Ask the kernel to kill this process when the thread that started it ends. Raises
+    ``OSError``."""
+    _checked(lib.kill_with_parent())
+
+
+def _checked(result: int) -> int:
+    if result < 0:
+        raise OSError(ffi.errno, os.strerror(ffi.errno))
+    return result

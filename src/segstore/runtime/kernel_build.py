@@ -1,0 +1,42 @@
+"""Declares the calls of the kernel that ``kernel`` makes, for the build of their module.
+
+cffi compiles them, so that the C compiler determines the layout of structures.
+"""
+
+from __future__ import annotations
+
+from cffi import FFI
+
+DECLARATIONS = """
+int create_timer(void);
+int set_timer(int descriptor, int64_t nanoseconds);
+int kill_with_parent(void);
+"""
+
+builder = FFI()
+builder.cdef(DECLARATIONS)
+builder.set_source(
+    "segstore.runtime._kernel",
+    """
+    #include <signal.h>
+    #include <stdint.h>
+    #include <sys/prctl.h>
+    #include <sys/timerfd.h>
+
+    static int create_timer(void)
+    {
+        return timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
+    }
+
+    static int set_timer(int descriptor, int64_t nanoseconds)
+    {
+        struct itimerspec timer = {{0, 0}, {nanoseconds / 1000000000, nanoseconds % 1000000000}};
+        return timerfd_settime(descriptor, 0, &timer, NULL);
+    }
+
+    static int kill_with_parent(void)
+    {
+        return prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+    }
+    """,
+)

@@ -1,0 +1,106 @@
+"""Data goes to stdout in the form asked for; progress only where somebody watches."""
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+
+import pytest
+
+from pravega_admin.output.output import OutputFormat, print_fields, print_rows, progress, report
+
+ROWS = [
+    {"scope": "a", "low_key": 1 / 3, "sealed": True, "tags": ["x", "y"], "length": None},
+    {"scope": "longer", "low_key": 0.5, "sealed": False, "tags": [], "length": 7},
+]
+
+
+def test_a_table_lines_up_its_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    print_rows(ROWS, ["scope", "low_key", "sealed", "tags", "length"], OutputFormat.TABLE)
+    assert capsys.readouterr().out.splitlines() == [
+        "SCOPE   LOW KEY   SEALED  TAGS  LENGTH",
+        "a       0.333333  yes     x, y  -",
+        "longer  0.5       no      -     7",
+    ]
+
+
+def test_a_table_without_rows_still_names_its_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    print_rows([], ["scope", "stream"], OutputFormat.TABLE)
+    assert capsys.readouterr().out == "SCOPE  STREAM\n"
+    print_rows([], ["scope", "stream"], OutputFormat.JSON)
+    assert json.loads(capsys.readouterr().out) == []
+
+
+def test_json_keeps_values_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    print_rows(ROWS, ["scope", "low_key"], OutputFormat.JSON)
+    assert json.loads(capsys.readouterr().out)[0] == {"scope": "a", "low_key": 1 / 3}
+    print_fields({"name": "ümlaut"}, OutputFormat.JSON)
+    assert "ümlaut" in capsys.readouterr().out
+
+
+def test_what_was_done_is_a_note_unless_json_was_asked_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    report("done", {"done": True}, OutputFormat.TABLE)
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "done\n")
+    report("done", {"done": True}, OutputFormat.JSON)
+    captured = capsys.readouterr()
+    assert json.loads(captured.out) == {"done": True}
+    assert captured.err == ""
+
+
+def test_progress_is_silent_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress("working", total=10, in_bytes=False) as advance:
+        advance(10)
+    assert capsys.readouterr() == ("", "")
+
+
+def run_on_terminal(source: str) -> tuple[bytes, str]:
+    """Run a program whose stderr is a terminal; return its output, and what the terminal got."""
+    ours, theirs = pty.openpty()
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", source],
+            stdout=subprocess.PIPE,
+            stderr=theirs,
+            env={**os.environ, "TERM": "xterm", "COLUMNS": "100"},
+            check=True,
+        )
+        shown = os.read(ours, 65536).decode()
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    return done.stdout, re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("in_bytes", [True, False])
+def test_progress_is_shown_on_a_terminal(in_bytes: bool) -> None:
+    source = (
+        "from pravega_admin.output.output import progress\n"
+        f"with progress('working', total=10, in_bytes={in_bytes}) as advance:\n"
+        "    advance(5)\n"
+        "    print('data', flush=True)\n"
+    )
+    data, shown = run_on_terminal(source)
+    assert "working" in shown
+    assert data == b"data\n"
+
+
+@pytest.mark.processes
+def test_the_bar_of_a_job_goes_from_its_start_to_its_end() -> None:
+    source = """
+from pravega_admin.output.output import JobState, job_progress
+import time
+with job_progress('starting') as show:
+    time.sleep(0.3)
+    for done in (0.25, 0.75, 0.5):
+        show(JobState('a -> b', f'{done} read', done, 1.0))
+        time.sleep(0.3)
+"""
+    _, shown = run_on_terminal(source)
+    parts = ["starting", "a -> b", "0.25 read", "0.75 read", "0.5 read"]
+    assert sorted(parts, key=shown.index) == parts

@@ -1,0 +1,97 @@
+"""Stores that lose files and are recovered: some seeds, and planted faults that seeds find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from simulation.recoveries import RecoveriesError, simulate_recoveries
+
+from segstore.model.metadata import SegmentMetadata
+from segstore.repair.pieces import SegmentPieces
+from segstore.repair.salvage import Salvage
+from segstore.tiers.api import Buffer
+
+SEEDS = range(6)
+SEEDS_MAX = 60
+"""So many are tried until one finds a planted fault."""
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_is_provable_is_kept_and_the_rest_is_told(seed: int, tmp_path: Path) -> None:
+    counts, _ = simulate_recoveries(seed, tmp_path)
+    assert counts["kept whole"] > 0
+
+
+def test_a_seed_is_replayed(tmp_path: Path) -> None:
+    first, second = (simulate_recoveries(3, tmp_path / each) for each in "ab")
+    assert first == second
+
+
+def end_where_the_bytes_end(patch: pytest.MonkeyPatch) -> None:
+    """Let a segment end below its truncation, so that offsets are given out twice, as before."""
+    settle = Salvage._settle
+
+    async def settle_shorter(self: Salvage, segment: SegmentMetadata) -> None:
+        end = self._pieces.end(segment.storage_name)
+        segment.length = min(segment.length, end)
+        segment.start_offset = min(segment.start_offset, end)
+        await settle(self, segment)
+
+    patch.setattr(Salvage, "_settle", settle_shorter)
+
+
+def drop_what_does_not_follow(patch: pytest.MonkeyPatch) -> None:
+    """Drop the bytes of the log behind a gap, as before."""
+    add = SegmentPieces.add
+
+    async def add_behind(
+        self: SegmentPieces,
+        name: str,
+        offset: int,
+        data: Buffer,
+        *,
+        rollover_bytes: int,
+        start: int = 0,
+    ) -> None:
+        if offset <= self.end(name):
+            await add(self, name, offset, data, rollover_bytes=rollover_bytes, start=start)
+
+    patch.setattr(SegmentPieces, "add", add_behind)
+
+
+def keep_only_what_the_log_has(patch: pytest.MonkeyPatch) -> None:
+    of = SegmentPieces.of
+
+    def of_log(self: SegmentPieces, name: str) -> object:
+        pieces = of(self, name)
+        if "#epoch" in name and "attributes" not in name:
+            pieces[:] = [each for each in pieces if each.is_new]
+        return pieces
+
+    patch.setattr(SegmentPieces, "of", of_log)
+
+
+@pytest.mark.parametrize(
+    ("plant", "what"),
+    [
+        (end_where_the_bytes_end, "ends at"),
+        (drop_what_does_not_follow, "was there and is lost"),
+        (keep_only_what_the_log_has, "is lost"),
+    ],
+)
+def test_a_planted_fault_is_found(
+    plant: Callable[[pytest.MonkeyPatch], None],
+    what: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    plant(monkeypatch)
+    for seed in range(SEEDS_MAX):
+        try:
+            simulate_recoveries(seed, tmp_path / str(seed))
+        except RecoveriesError as error:
+            if what in str(error):
+                return
+    pytest.fail("no seed finds it")

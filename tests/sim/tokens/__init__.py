@@ -1,0 +1,1 @@
+"""Delegation tokens that expire while clients write, commit and scale: a simulation from seeds."""

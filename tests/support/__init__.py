@@ -1,0 +1,1 @@
+"""Models, fakes and observed parts that tests and simulations build on."""
