@@ -14,6 +14,8 @@ TESTS ?= tests
 # Processes that share the official clients' tests. These mostly wait: three use two cores.
 CLIENT_JOBS ?= 3
 SHARED := -n $(CLIENT_JOBS) --dist loadgroup --no-loadscope-reorder
+# Runs pytest, and once more what failed by chance: tests/gate.
+GATE := PYTHONPATH=tests $(BIN)/python -m gate
 SEEDS ?= 1000
 SEED ?=
 
@@ -51,9 +53,13 @@ cluster: $(VENV)/.installed java ## a real cluster on this machine, in the foreg
 build: $(VENV)/.installed ## install into .venv, with the Cython extensions compiled
 
 .PHONY: test
-test: $(VENV)/.tested lint java versitygw faketime prometheus ## everything: lint, all tests, official clients, small benchmarks
-	$(BIN)/pytest tests -n $(JOBS) --dist loadgroup --durations=25 $(ARGS)
-	$(BIN)/pytest compat-tests $(SHARED) --durations=25 $(ARGS)
+test: room $(VENV)/.tested lint java versitygw faketime prometheus ## what a change must pass: lint, tests, each official client once
+	$(GATE) unit tests -m "not proof" -n $(JOBS) --dist loadgroup --durations=25 $(ARGS)
+	$(GATE) clients compat-tests -m "not proof" $(SHARED) --durations=25 $(ARGS)
+
+.PHONY: proof
+proof: room $(VENV)/.tested java versitygw faketime prometheus ## all that is long or random, in hours: STEPS="vortex sim" for some, SEED=17 to repeat
+	@PYTHONPATH=tests $(BIN)/python -m gate.proof $(if $(SEED),--seed $(SEED)) $(STEPS)
 
 .PHONY: lint
 lint: $(VENV)/.tested ## style and types
@@ -135,11 +141,11 @@ compat-full: $(VENV)/.tested java ## every client version, here and on the origi
 
 .PHONY: vortex
 vortex: $(VENV)/.tested faketime ## a real store among kills, cuts, full disks and wrong clocks: MINUTES=60, or SEED=17
-	@cd compat-tests && $(CURDIR)/$(BIN)/python -m vortex --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED)) $(ARGS)
+	@cd compat-tests && PYTHONPATH=$(CURDIR) $(CURDIR)/$(BIN)/python -m vortex --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 .PHONY: vortex-cluster
 vortex-cluster: $(VENV)/.tested java faketime ## a real cluster among kills, pauses, cuts and wrong clocks: MINUTES=60, or SEED=17; SECURE=1
-	@cd compat-tests && $(CURDIR)/$(BIN)/python -m vortex --cluster $(if $(SECURE),--secure) --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED)) $(ARGS)
+	@cd compat-tests && PYTHONPATH=$(CURDIR) $(CURDIR)/$(BIN)/python -m vortex --cluster $(if $(SECURE),--secure) --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 .PHONY: spark-proof
 spark-proof: $(VENV)/.tested ## Spark among kills and with very many events: ROUNDS=20 EVENTS=10000000 SEED=1
@@ -199,6 +205,10 @@ clean: ## remove everything that was built; data directories stay
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find src tests benchmarks compat-tests -name __pycache__ -type d -prune -exec rm -rf {} +
 	find compat-tests benchmarks -name target -type d -prune -exec rm -rf {} +
+
+.PHONY: room
+room:
+	@.ci/prepare room .
 
 .PHONY: java
 java:

@@ -21,8 +21,10 @@ HERE = Path(__file__).resolve().parent
 for directory in (HERE.parent, HERE):  # ``foreign_servers`` and ``benchmarks``; ``compat_harness``
     if str(directory) not in sys.path:
         sys.path.insert(0, str(directory))
-# ``support``, of those suites of ``tests`` that run here on real servers.
+# ``gate``, and ``support`` of those suites of ``tests`` that run here on real servers.
 sys.path.append(str(HERE.parent / "tests"))
+
+pytest_plugins = ("gate.deadlines", "gate.outcomes")
 
 # PySpark forks to start its JVM. In the child, gRPC's fork handlers would use the parent's poller
 # and kill it ("JAVA_GATEWAY_EXITED"). This is read when gRPC is imported.

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from compat_harness.server import CONTROLLER, TARGET_VARIABLE, Server
 from compat_harness.wall_clock import HOLDS_SECONDS, MISSING, WallClock, find_library
+from foreign_servers.deadlines import scale
 
 from pravega_blocking.controller_client import ControllerClient
 from pravega_blocking.event_writer import EventWriter
@@ -19,10 +20,11 @@ from pravega_blocking.stream_settings import Retention, RetentionKind, StreamSet
 PERIOD_SECONDS = 0.5
 KEPT_SECONDS = 1.5
 JUMP_SECONDS = 2.0
-WAIT_SECONDS_MAX = 60.0
+WAIT_SECONDS_MAX = scale(60.0)
 HOUR, YEAR = 3600, 365 * 86_400
 
 pytestmark = [
+    pytest.mark.proof,
     pytest.mark.skipif(TARGET_VARIABLE in os.environ, reason="its own server has a clock to set"),
     pytest.mark.skipif(find_library() is None, reason=MISSING),
 ]

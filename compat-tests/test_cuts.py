@@ -30,6 +30,7 @@ TRUNCATIONS_PER_COPY = 10
 GROUP_EVERY = 20
 
 pytestmark = [
+    pytest.mark.proof,
     pytest.mark.compat,
     pytest.mark.timeout(1800),
     pytest.mark.skipif(TARGET_VARIABLE in os.environ, reason="needs a server of its own"),

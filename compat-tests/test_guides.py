@@ -22,6 +22,7 @@ from pravega_blocking.controller_client import ControllerClient
 from pravega_wire import controller_pb2 as pb
 
 pytestmark = [
+    pytest.mark.proof,
     pytest.mark.compat,
     pytest.mark.timeout(590),
     pytest.mark.skipif(TARGET_VARIABLE in os.environ, reason="starts stores of its own"),

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from compat_harness.java import NEWEST, JavaClient, JavaError
 from compat_harness.server import TARGET_VARIABLE, Server
+from foreign_servers.deadlines import scale
 
-RUN_SECONDS_MAX = 180.0
+RUN_SECONDS_MAX = scale(180.0)
 
-pytestmark = [pytest.mark.compat, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.proof, pytest.mark.compat, pytest.mark.timeout(600)]
 
 
 def run_program(client: JavaClient, part: str, directory: Path, server: Server) -> str:

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 from compat_harness.java import NEWEST, JavaClient, JavaError
 from compat_harness.server import TARGET_VARIABLE, Server
+from foreign_servers.deadlines import scale
 
 from segstore.testing.faults.small_disk import mounted_disk
 
 DISK_BYTES = 96 * 1024**2
-RUN_SECONDS_MAX = 300.0
+RUN_SECONDS_MAX = scale(300.0)
 
-pytestmark = [pytest.mark.compat, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.proof, pytest.mark.compat, pytest.mark.timeout(600)]
 
 
 @pytest.mark.skipif(TARGET_VARIABLE in os.environ, reason="fills only its own server")

@@ -12,6 +12,8 @@ from compat_harness.server import TARGET_VARIABLE
 from compat_harness.suite_groups import KILLS, ONLY_OURS, SuiteRuns, group_of
 
 NOTE_MAX = 200
+LONGEST = ("AutoScaleTest", "KeyValueTableKillTest")
+"""Suites that wait for minutes: loads that must last, and many kills."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -19,12 +21,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "suite" in metafunc.fixturenames:
         full = metafunc.config.getoption("--full")
         pairs = [
-            (version, suite)
+            pytest.param(version, suite, marks=marks_of(version, suite))
             for version in versions_of(full=full)
             for suite in suites(version)
             if full or version == NEWEST or group_of(suite) is not KILLS
         ]
         metafunc.parametrize(("version", "suite"), pairs, ids=lambda part: part)
+
+
+def marks_of(version: str, suite: str) -> Sequence[pytest.MarkDecorator]:
+    """Return the marker of what ``make test`` leaves to ``make proof``, if it does."""
+    return () if version == NEWEST and suite not in LONGEST else (pytest.mark.proof,)
 
 
 @pytest.mark.compat

@@ -16,6 +16,7 @@ import pytest
 from compat_harness.checker import check
 from compat_harness.java import NEWEST, JavaClient
 from compat_harness.server import CONTROLLER, SEGMENT_STORE, TARGET_VARIABLE, Server
+from foreign_servers.deadlines import scale
 from foreign_servers.s3 import CREDENTIALS, client_of, moto_server
 
 from pravega_admin.inspection.open_transactions import read_open_transactions, read_table
@@ -33,14 +34,8 @@ VICTIMS = (
     *[(SEGMENT_STORE, CONTROLLER)] * 5,
     *[()] * 4,  # everything, the supervisor included
 )
-"""In the full form; the short one has a kill of each kind, and a second one of the store."""
-VICTIMS_IN_SHORT = (
-    (SEGMENT_STORE,),
-    (SEGMENT_STORE,),
-    (CONTROLLER,),
-    (SEGMENT_STORE, CONTROLLER),
-    (),
-)
+"""In the full form; the short one kills the store, and then everything."""
+VICTIMS_IN_SHORT = ((SEGMENT_STORE,), ())
 PAUSE_SECONDS = (0.2, 3.0)
 VICTIMS_WITH_TABLES = ((SEGMENT_STORE,), (CONTROLLER,), (SEGMENT_STORE, CONTROLLER), ()) * 2
 PAUSE_SECONDS_WITH_TABLES = (0.2, 1.5)
@@ -52,10 +47,10 @@ VICTIMS_WITH_TRANSACTIONS = (
     (SEGMENT_STORE, CONTROLLER),
     (),
 )
-PROGRESS_SECONDS_MAX = 60.0
-END_SECONDS_MAX = 420.0
+PROGRESS_SECONDS_MAX = scale(120.0)
+END_SECONDS_MAX = scale(420.0)
 ACKED_BEFORE_FIRST_KILL = 1_000
-LEASE_SECONDS_MAX = 90.0
+LEASE_SECONDS_MAX = scale(120.0)
 
 
 class Workload:
@@ -203,7 +198,9 @@ def test_what_was_acknowledged_survives_kill_nine(
         java_client, tmp_path, victims, pause_seconds=PAUSE_SECONDS
     )
     judge(tmp_path / "workload")
-    assert kills_with_progress >= len(victims) // 4, "the server was killed, but not at work"
+    assert kills_with_progress >= max(1, len(victims) // 4), (
+        "the server was killed, but not at work"
+    )
 
 
 @pytest.mark.compat
@@ -232,6 +229,7 @@ def test_history_in_s3_survives_kill_nine(tmp_path: Path, monkeypatch: pytest.Mo
     assert not (tmp_path / "data" / "storage").exists()
 
 
+@pytest.mark.proof
 @pytest.mark.compat
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(TARGET_VARIABLE in os.environ, reason="kills only a server of its own")
@@ -247,6 +245,7 @@ def test_key_value_tables_survive_kill_nine(tmp_path: Path) -> None:
     assert kills_with_progress >= len(VICTIMS_WITH_TABLES) // 2
 
 
+@pytest.mark.proof
 @pytest.mark.compat
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(TARGET_VARIABLE in os.environ, reason="kills only a server of its own")
@@ -315,6 +314,6 @@ def judge(directory: Path) -> None:
         with (directory / "writes.log").open() as written, (directory / reads).open() as read:
             report = check(written, read)
         print(f"{reads}: {report}")
-        assert report.clean, f"{reads}: {report}"
+        report.check_promise(str(reads))
         assert report.acked_count >= ACKED_BEFORE_FIRST_KILL
     assert report.rewind_count == 0

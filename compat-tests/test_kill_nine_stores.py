@@ -14,6 +14,8 @@ from compat_harness.java import NEWEST, JavaClient
 from compat_harness.server import SEGMENT_STORE, TARGET_VARIABLE
 from test_kill_nine import PAUSE_SECONDS, judge, kill_under_load
 
+pytestmark = pytest.mark.proof
+
 STORE_COUNTS = (2, 1, 3, 2, 4, 1)
 VICTIMS = (*[()] * len(STORE_COUNTS), (SEGMENT_STORE,))
 

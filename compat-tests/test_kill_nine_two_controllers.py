@@ -20,6 +20,8 @@ from compat_harness.server import (
 )
 from test_kill_nine import PAUSE_SECONDS, check_nothing_left, judge, kill_under_load
 
+pytestmark = pytest.mark.proof
+
 ROUNDS = int(os.environ.get("KILL_ROUNDS", "3"))
 VICTIMS = (
     (CONTROLLER,),

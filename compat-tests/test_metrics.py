@@ -12,6 +12,7 @@ import pytest
 from compat_harness import python_events
 from compat_harness.secure import SecureServer
 from compat_harness.server import Server
+from foreign_servers.deadlines import scale
 from prometheus_client.parser import text_string_to_metric_families
 
 from segstore.testing.ports import free_ports
@@ -22,7 +23,7 @@ pravega_client: Any = pytest.importorskip(
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(300)]
 
-ANSWER_SECONDS_MAX = 60.0
+ANSWER_SECONDS_MAX = scale(60.0)
 EVENT_HEADER_BYTES = 8
 STREAM = {"scope": "s", "stream": "a"}
 BYTES, EVENTS = "segstore_stream_append_bytes_total", "segstore_stream_append_events_total"

@@ -12,6 +12,8 @@ from compat_harness.java import JavaClient
 from compat_harness.server import TARGET_VARIABLE
 from test_kill_nine import ACKED_BEFORE_FIRST_KILL, judge, running_workload
 
+pytestmark = pytest.mark.proof
+
 OUTAGE_SECONDS = (0.3, 1.0, 2.0, 4.0, 0.5)
 OFFLINE_WORDS = "container failed"
 

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from compat_harness.java import NEWEST, JavaClient, JavaError
 from compat_harness.original import run_original
+from foreign_servers.deadlines import scale
 
 TRIES_VARIABLE = "SEGSTORE_COMPAT_TRIES"
 TRIES, TRIES_FULL = 8, 100
@@ -25,11 +26,11 @@ SHARE_MAX = 0.25
 """Of few tries on a busy machine; without pacing it was half of them after a truncation."""
 MORE_MAX = 1
 """Of a hundred tries, what both servers may differ by for no reason."""
-RUN_SECONDS_MAX = 1_500.0
+RUN_SECONDS_MAX = scale(1500.0)
 OLDEST = "0.9.0"
 SLICE_SECONDS_MAX = 5.0
 
-pytestmark = [pytest.mark.compat, pytest.mark.timeout(2 * RUN_SECONDS_MAX)]
+pytestmark = [pytest.mark.proof, pytest.mark.compat, pytest.mark.timeout(2 * RUN_SECONDS_MAX)]
 
 
 @pytest.fixture(scope="session")

@@ -18,13 +18,14 @@ import pytest
 from compat_harness.java import NEWEST, JavaClient, JavaError
 from compat_harness.original import run_original
 from compat_harness.server import Server
+from foreign_servers.deadlines import scale
 
 from segstore.testing.ports import free_ports
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(300)]
 
-ANSWER_SECONDS_MAX = 60.0
-READY_SECONDS_MAX = 120.0
+ANSWER_SECONDS_MAX = scale(60.0)
+READY_SECONDS_MAX = scale(120.0)
 FIXED = {"type": "FIXED_NUM_SEGMENTS", "minSegments": 2}
 BY_EVENTS = {
     "type": "BY_RATE_IN_EVENTS_PER_SEC",

@@ -34,7 +34,7 @@ if str(Path(__file__).parent / "spark") not in sys.path:
 
 from guide_session import END
 
-pytestmark = [pytest.mark.compat, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.proof, pytest.mark.compat, pytest.mark.timeout(1500)]
 
 ROOT = Path(__file__).resolve().parent.parent
 GUIDE = ROOT / "docs" / "guides" / "spark.md"

@@ -36,6 +36,7 @@ SHORT = (
 )
 
 
+@pytest.mark.proof
 @pytest.mark.compat
 @pytest.mark.timeout(600)
 def test_a_store_survives_one_fault_after_the_other(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from kazoo.client import KazooClient
 
 from foreign_servers.cluster import BOOKIE, READY_SECONDS_MAX, ZOOKEEPER
+from foreign_servers.deadlines import scale
 from foreign_servers.durable_files import (
     LEDGERS_PATH,
     write_bookie_settings,
@@ -25,7 +26,7 @@ from foreign_servers.processes import ServerProcess
 from segstore.testing.ports import free_ports
 
 POLL_SECONDS = 0.05
-REGISTRATION_SECONDS_MAX = 40.0
+REGISTRATION_SECONDS_MAX = scale(60.0)
 """Maximum time between the start of a bookie and its registration, or its end, in seconds: it waits
 10 s for the session of its earlier life, on a machine that has other work."""
 OPTIONS = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from foreign_servers.deadlines import scale
 from foreign_servers.durable_files import write_bookie_settings, write_zookeeper_settings
 from foreign_servers.jvm import LOGBACK, java_command
 from foreign_servers.maven import MavenFailedError, resolve_class_path
@@ -27,8 +28,8 @@ from segstore.testing.ports import free_ports
 
 HERE = Path(__file__).parent
 HOST = "127.0.0.1"
-READY_SECONDS_MAX = 90.0
-FORMAT_SECONDS_MAX = 60.0
+READY_SECONDS_MAX = scale(90.0)
+FORMAT_SECONDS_MAX = scale(60.0)
 ZOOKEEPER = "org.apache.zookeeper.server.ZooKeeperServerMain"
 BOOKIE_SHELL = "org.apache.bookkeeper.bookie.BookieShell"
 BOOKIE = "org.apache.bookkeeper.server.Main"

@@ -13,6 +13,7 @@ import urllib.request
 from pathlib import Path
 from xml.sax.saxutils import escape
 
+from foreign_servers.deadlines import scale
 from foreign_servers.jvm import java_command
 from foreign_servers.maven import resolve_class_path
 from foreign_servers.processes import ServerProcess
@@ -28,7 +29,7 @@ SERVICE = "pair"
 """The name of the HDFS that two NameNodes serve."""
 USER = "segstore"
 ROOT = "/segstore"
-READY_SECONDS_MAX = 120.0
+READY_SECONDS_MAX = scale(120.0)
 POLL_SECONDS = 0.1
 OPTIONS = (
     "-Xmx256m",

@@ -4,6 +4,7 @@ import uuid
 from base64 import urlsafe_b64encode
 from pathlib import Path
 
+from foreign_servers.deadlines import scale
 from foreign_servers.jvm import java_command
 from foreign_servers.maven import MavenFailedError, resolve_class_path
 from foreign_servers.peer import PeerFailedError, RunningPeer
@@ -11,8 +12,8 @@ from foreign_servers.processes import ServerGroup
 from segstore.testing.ports import free_ports
 
 HERE = Path(__file__).parent
-READY_SECONDS_MAX = 60.0
-FORMAT_SECONDS_MAX = 60.0
+READY_SECONDS_MAX = scale(60.0)
+FORMAT_SECONDS_MAX = scale(60.0)
 SERVER = "kafka.Kafka"
 STORAGE_TOOL = "kafka.tools.StorageTool"
 QUIET = {"org.slf4j.simpleLogger.defaultLogLevel": "error"}

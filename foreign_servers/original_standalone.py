@@ -5,6 +5,8 @@ Its gRPC listener takes no address and listens on every interface; its others ar
 
 from pathlib import Path
 
+from foreign_servers.deadlines import scale
+from foreign_servers.jvm import say_temporary_directory
 from foreign_servers.maven import MavenFailedError, resolve_class_path
 from foreign_servers.peer import PeerFailedError, RunningPeer
 from foreign_servers.processes import ServerProcess
@@ -12,7 +14,7 @@ from segstore.testing.ports import free_ports
 
 HERE = Path(__file__).parent
 MAIN_CLASS = "io.pravega.local.LocalPravegaEmulator"
-READY_SECONDS_MAX = 60.0
+READY_SECONDS_MAX = scale(60.0)
 
 
 class OriginalStandalone:
@@ -71,7 +73,7 @@ class OriginalStandalone:
             "pravegaservice.service.published.host.nameOrIp": "127.0.0.1",
             **self._properties,
         }
-        command = ["java", *self._jvm_options]
+        command = ["java", say_temporary_directory(), *self._jvm_options]
         command += [f"-D{name}={value}" for name, value in properties.items()]
         command += ["-cp", self._class_path, MAIN_CLASS]
         self._server = ServerProcess(command, directory=directory)

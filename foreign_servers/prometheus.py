@@ -19,10 +19,11 @@ from typing import Any, TypeVar
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
+from foreign_servers.deadlines import scale
 from segstore.testing.ports import free_ports
 
 HOST = "127.0.0.1"
-START_SECONDS_MAX = 60.0
+START_SECONDS_MAX = scale(60.0)
 POLL_SECONDS = 0.2
 
 T = TypeVar("T")

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from foreign_servers.deadlines import scale
 from segstore.testing.ports import free_ports
 
 HOST = "127.0.0.1"
@@ -30,7 +31,7 @@ CREDENTIALS = {
 }
 VERSITYGW_VARIABLE = "SEGSTORE_VERSITYGW"
 """The environment variable that names versitygw's executable when it is not in the path."""
-START_SECONDS_MAX = 60.0
+START_SECONDS_MAX = scale(60.0)
 
 _MOTO = """
 import sys, threading

@@ -369,6 +369,39 @@ def test_a_test_that_starts_a_process_fails_without_the_marker() -> None:
         subprocess.run(["true"], check=True)
 
 
+NO_DEADLINES = {
+    "compat-tests/cluster/test_stores.py": {"GAP_SECONDS_MAX"},
+    "compat-tests/python/test_python_client.py": {"SLICE_SECONDS_MAX"},
+    "compat-tests/test_reader_races.py": {"SLICE_SECONDS_MAX"},
+    "compat-tests/vortex/cluster.py": {"SECURE_JUMP_SECONDS_MAX"},
+    "compat-tests/vortex/faults.py": {"DRAINED_SECONDS_MAX"},
+    "compat-tests/vortex/workers.py": {"PAUSE_SECONDS_MAX"},
+    "foreign_servers/processes.py": {"STOP_SECONDS_MAX"},
+}
+"""Bounds that are the subject of a test, or ways to be rough with a server."""
+ELSEWHERE = {"compat-tests/python/api_tour.py", "compat-tests/python/numbers_in_order.py"}
+"""Programs for other Pythons, which import nothing of the repository."""
+DEADLINE_SECONDS_MIN = 60
+
+
+def test_deadlines_of_tests_that_start_processes_are_long_and_scaled() -> None:
+    checked, offenders = 0, []
+    for path in python_sources("compat-tests") + python_sources("foreign_servers"):
+        for node in ast.parse(path.read_text()).body:
+            if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Name):
+                continue
+            name = node.targets[0].id
+            if not name.endswith("SECONDS_MAX") or name in NO_DEADLINES.get(name_of(path), ()):
+                continue
+            found = re.fullmatch(r"(?:scale\()?([\d.]+)\)?", ast.unparse(node.value))
+            checked += 1
+            is_scaled = "scale(" in ast.unparse(node.value) or name_of(path) in ELSEWHERE
+            if not is_scaled or (found and float(found[1]) < DEADLINE_SECONDS_MIN):
+                offenders.append(f"{name_of(path)}:{node.lineno}: {ast.unparse(node)}")
+    assert offenders == [], "scale(seconds) of foreign_servers.deadlines, and a minute at least"
+    assert checked > 50
+
+
 def test_no_test_is_switched_off() -> None:
     offenders = [
         f"{name_of(path)}:{number}"

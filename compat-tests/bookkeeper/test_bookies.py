@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import trio
 from compat_harness.official_bookkeeper import BookiesWithClient
+from foreign_servers.deadlines import scale
 
 from bookkeeper_client.client import BookKeeper, BookKeeperSettings, open_bookkeeper
 from bookkeeper_client.connections.connections import ConnectionLimits
@@ -31,7 +32,7 @@ from zookeeper_client.testing.behaviors import BEHAVIORS, Behavior
 pytestmark = pytest.mark.timeout(120)
 
 ALL = Quorums(3, 3, 2)
-SECONDS_MAX = 60.0
+SECONDS_MAX = scale(60.0)
 DIGEST_NAMES = {
     DigestType.CRC32: "CRC32",
     DigestType.HMAC: "MAC",

@@ -14,6 +14,7 @@ from compat_harness.cluster import BOOKIES, CONTROLLERS, STORES, Cluster
 from compat_harness.server import TARGET_VARIABLE
 
 pytestmark = [
+    pytest.mark.proof,
     pytest.mark.compat,
     pytest.mark.timeout(590),
     pytest.mark.skipif(TARGET_VARIABLE in os.environ, reason="needs a cluster of its own"),

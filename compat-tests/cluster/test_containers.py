@@ -19,18 +19,20 @@ from typing import Any
 import pytest
 import yaml
 from compat_harness.server import HOST, TARGET_VARIABLE
+from foreign_servers.deadlines import scale
 from foreign_servers.maven import resolve_class_path
 
 from segstore.testing.ports import free_neighbours
 
 pytestmark = [
+    pytest.mark.proof,
     pytest.mark.timeout(400),
     pytest.mark.skipif(TARGET_VARIABLE in os.environ, reason="needs a cluster of its own"),
 ]
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 SEGSTORE = Path(sys.executable).parent / "segstore"
-HEALTHY_SECONDS_MAX = 120.0
+HEALTHY_SECONDS_MAX = scale(120.0)
 POLL_SECONDS = 0.5
 BOOKIE_HERE = {"SET_allowLoopback": "true", "SET_listeningInterface": "lo"}
 

@@ -15,6 +15,7 @@ import pytest
 from benchmarks.peers.segstore_cluster import controller_command, segment_store_command
 from compat_harness.java import NEWEST, JavaClient
 from compat_harness.server import HOST, TARGET_VARIABLE
+from foreign_servers.deadlines import scale
 from foreign_servers.original_durable import OriginalDurable
 from kazoo.client import KazooClient
 
@@ -22,6 +23,7 @@ from pravega_cluster.nodes import find_paths
 from pravega_cluster.records import Host, decode_map, parse_node_name
 
 pytestmark = [
+    pytest.mark.proof,
     pytest.mark.compat,
     pytest.mark.timeout(600),
     pytest.mark.skipif(TARGET_VARIABLE in os.environ, reason="needs a cluster of its own"),
@@ -29,7 +31,7 @@ pytestmark = [
 
 PATHS = find_paths("pravega-cluster")
 SUITES = ("StreamManagementTest", "ScaleTest", "TruncationTest", "ByteStreamTest")
-SUITES_SECONDS_MAX = 400.0
+SUITES_SECONDS_MAX = scale(400.0)
 
 
 class OurController(OriginalDurable):

@@ -12,16 +12,18 @@ import pytest
 from compat_harness.cluster import Cluster
 from compat_harness.java import JavaClient
 from compat_harness.server import TARGET_VARIABLE
+from foreign_servers.deadlines import scale
 from test_kill_nine import ACKED_BEFORE_FIRST_KILL, judge, running_workload
 
 pytestmark = [
+    pytest.mark.proof,
     pytest.mark.compat,
     pytest.mark.timeout(590),
     pytest.mark.skipif(TARGET_VARIABLE in os.environ, reason="needs a cluster of its own"),
 ]
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "cluster.md"
-COMMAND_SECONDS_MAX = 400.0
+COMMAND_SECONDS_MAX = scale(400.0)
 
 
 def test_a_rolling_restart_by_the_guide_disturbs_no_client(

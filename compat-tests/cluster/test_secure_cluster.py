@@ -18,17 +18,19 @@ import pytest
 from compat_harness.cluster import CONTROLLERS, ROOT, STORES
 from compat_harness.secure import SecureCluster
 from compat_harness.server import HOST, TARGET_VARIABLE
+from foreign_servers.deadlines import scale
 
 from pravega_admin.errors import EXIT_CONFIGURATION
 
 pytestmark = [
+    pytest.mark.proof,
     pytest.mark.compat,
     pytest.mark.timeout(600),
     pytest.mark.skipif(TARGET_VARIABLE in os.environ, reason="needs a cluster of its own"),
 ]
 
 CLIENT = ROOT / "compat-tests" / "python" / "numbers_in_order.py"
-BACK_SECONDS_MAX = 60.0
+BACK_SECONDS_MAX = scale(60.0)
 ALERT = b"\x15"
 """The type of a record of TLS that tells why there is no connection."""
 STORE_NAMES = [f"segment-store-{number}" for number in range(STORES)]

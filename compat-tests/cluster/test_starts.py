@@ -13,14 +13,16 @@ from pathlib import Path
 import pytest
 from compat_harness.cluster import Cluster
 from compat_harness.server import HOST, TARGET_VARIABLE
+from foreign_servers.deadlines import scale
 
 pytestmark = [
+    pytest.mark.proof,
     pytest.mark.compat,
     pytest.mark.timeout(590),
     pytest.mark.skipif(TARGET_VARIABLE in os.environ, reason="needs a cluster of its own"),
 ]
 
-SECONDS_MAX = 120.0
+SECONDS_MAX = scale(120.0)
 SEGSTORE = str(Path(sys.executable).parent / "segstore")
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import trio
 from compat_harness.official_bookkeeper import BookiesWithClient
+from foreign_servers.deadlines import scale
 from foreign_servers.processes import ServerProcess
 
 from pravega_cluster.nodes import ClusterPaths, find_paths, read_hosts
@@ -25,13 +26,17 @@ from segstore.testing.roving_writer import RovingWriter
 from zookeeper_client.api import ANY_VERSION, NodeExistsError, ZooKeeper, ensure_path
 from zookeeper_client.kazoo_session import open_zookeeper
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.xdist_group("stores of a cluster")]
+pytestmark = [
+    pytest.mark.proof,
+    pytest.mark.timeout(180),
+    pytest.mark.xdist_group("stores of a cluster"),
+]
 
 CONTAINERS = 4
 SEGMENT = "scope/stream/0.#epoch.0"
 SESSION_SECONDS = 4.0
 """The least that ZooKeeper grants."""
-SECONDS_MAX = 120.0
+SECONDS_MAX = scale(120.0)
 GAP_SECONDS_MAX = 10.0
 """On a loaded machine. A container that moves is away for a fraction of a second."""
 

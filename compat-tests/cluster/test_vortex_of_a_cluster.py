@@ -14,6 +14,8 @@ from compat_harness.server import TARGET_VARIABLE
 from vortex.cluster import FAULTS, open_cluster
 from vortex.run import Run
 
+pytestmark = pytest.mark.proof
+
 SHORT = (
     "kill a segment store",
     "cut a segment store off from ZooKeeper",

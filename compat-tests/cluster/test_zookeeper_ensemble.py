@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 from compat_harness.server import TARGET_VARIABLE
+from foreign_servers.deadlines import scale
 from foreign_servers.maven import resolve_class_path
 from kazoo.client import KazooClient
 
 from segstore.testing.ports import free_ports
 
 pytestmark = [
+    pytest.mark.proof,
     pytest.mark.timeout(300),
     pytest.mark.skipif(TARGET_VARIABLE in os.environ, reason="needs servers of its own"),
 ]
@@ -24,7 +26,7 @@ DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 RUN_JAVA = DEPLOY / "image" / "run-java"
 HOSTS = ("127.0.7.1", "127.0.7.2", "127.0.7.3")
 """The ports between them are the same on each, so each has an address of its own."""
-SECONDS_MAX = 120.0
+SECONDS_MAX = scale(120.0)
 
 
 class Ensemble:

@@ -18,9 +18,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
+from foreign_servers.deadlines import scale
 
-START_SECONDS_MAX = 30.0
-CALL_SECONDS_MAX = 300.0
+START_SECONDS_MAX = scale(60.0)
+CALL_SECONDS_MAX = scale(300.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,13 @@ READ = 4
 FINDINGS_KEPT_MAX = 20
 
 
+class BrokenPromiseError(AssertionError):
+    """Acknowledged events were lost, doubled, changed or read out of order."""
+
+    no_second_try = True
+    """``make test`` does not try the test again (``gate.outcomes``)."""
+
+
 class LedgerError(Exception):
     """A ledger which no workload writes: the harness is wrong, not the server."""
 
@@ -81,6 +88,11 @@ class Report:
     @property
     def clean(self) -> bool:
         return not self.counts
+
+    def check_promise(self, where: str) -> None:
+        """Raise ``BrokenPromiseError`` if anything is wrong with what was read ``where``."""
+        if not self.clean:
+            raise BrokenPromiseError(f"{where}: {self}")
 
     def add(self, kind: Kind, key: str, sequence: int) -> None:
         """Note that a rule does not hold for an event."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from foreign_servers.deadlines import scale
 from kazoo.client import KazooClient
 
 from compat_harness.server import HOST, ServerError
@@ -23,8 +24,8 @@ from pravega_cluster.records import decode_map
 from segstore.testing.ports import free_neighbours
 
 ROOT = Path(__file__).resolve().parents[2]
-READY_SECONDS_MAX = 180.0
-STOP_SECONDS_MAX = 120.0
+READY_SECONDS_MAX = scale(180.0)
+STOP_SECONDS_MAX = scale(120.0)
 POLL_SECONDS = 0.05
 STORES = 3
 CONTROLLERS = 2

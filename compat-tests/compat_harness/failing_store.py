@@ -9,6 +9,7 @@ a crash would: its journal is there for the next start.
 from __future__ import annotations
 
 import errno
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -25,6 +26,7 @@ from segstore.process.assembly import open_containers
 from segstore.process.config import SegmentStoreConfig
 from segstore.testing.faults.faulty_disk import FaultyDisk
 
+COMPAT_TESTS = Path(__file__).resolve().parent.parent
 FAILING = "failing"
 FAILING_JOURNAL = "journal-0"
 POLL_SECONDS = 0.01
@@ -38,7 +40,8 @@ class FailingServer(Server):
         ports = (str(self.controller_port), str(self.segment_store_port))
         return subprocess.Popen(
             [sys.executable, "-m", "compat_harness.failing_store", str(self.data_dir), *ports],
-            cwd=Path(__file__).resolve().parent.parent,
+            cwd=COMPAT_TESTS,
+            env={**os.environ, "PYTHONPATH": str(COMPAT_TESTS.parent)},  # for ``foreign_servers``
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

@@ -25,12 +25,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
+from foreign_servers.deadlines import scale
+
 from compat_harness.server import HOST
 from segstore.testing.ports import free_neighbours
 
-COMMAND_SECONDS_MAX = 300.0
-START_SECONDS_MAX = 60.0
-STOP_SECONDS_MAX = 60.0
+COMMAND_SECONDS_MAX = scale(300.0)
+START_SECONDS_MAX = scale(60.0)
+STOP_SECONDS_MAX = scale(60.0)
 ENDLESS_SECONDS = 2.0
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 ENDLESS = re.compile(r"--follow|\btail -f\b|^while ")

@@ -25,6 +25,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
+from foreign_servers.deadlines import scale
+from foreign_servers.jvm import say_temporary_directory
 from foreign_servers.maven import MavenFailedError, locked, resolve_class_path
 
 PROJECT = Path(__file__).resolve().parent.parent / "java"
@@ -35,7 +37,7 @@ SHORT_VERSIONS = ("0.13.0", "0.12.0")
 
 NEWEST = CLIENT_VERSIONS[0]
 JAVA_VERSION_MIN = 17
-BUILD_SECONDS_MAX = 600.0
+BUILD_SECONDS_MAX = scale(600.0)
 TEST_SECONDS_DEFAULT = 120
 QUICK_COMPILER = "-XX:TieredStopAtLevel=1"
 """Of HotSpot's two compilers the quick one: tests are too short to earn the other's work."""
@@ -130,6 +132,7 @@ class JavaClient:
         level = os.environ.get("SEGSTORE_COMPAT_CLIENT_LOG", "off")
         return [
             require("java"),
+            say_temporary_directory(),
             *JVM_OPTIONS,
             *(f"-Dcompat.{name}={value}" for name, value in properties.items()),
             f"-Dcompat.text={sysconfig.get_paths()['stdlib']}",

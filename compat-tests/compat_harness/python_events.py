@@ -7,7 +7,9 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-READ_SECONDS_MAX = 60.0
+from foreign_servers.deadlines import scale
+
+READ_SECONDS_MAX = scale(60.0)
 
 
 def write(writer: Any, events: Iterable[str]) -> None:

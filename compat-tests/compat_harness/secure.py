@@ -14,13 +14,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from foreign_servers.deadlines import scale
 from foreign_servers.original_security import make_basic_environment
 
 from compat_harness.cluster import Cluster
 from compat_harness.server import Server, ServerError
 
 ADMINISTRATOR = "admin"
-COMMAND_SECONDS_MAX = 60.0
+COMMAND_SECONDS_MAX = scale(60.0)
 SECURE_API = "TLS and user"
 """The row of the matrix that tests with this store count for."""
 WHY_NOT_ORIGINAL = "its certificates, accounts and token keys are made by the server under test"

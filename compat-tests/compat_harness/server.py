@@ -18,14 +18,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
+from foreign_servers.deadlines import scale
+
 from segstore.testing.ports import free_neighbours
 
 TARGET_VARIABLE = "SEGSTORE_COMPAT_TARGET"
 """The environment variable that names a running server to test instead of one of our own."""
 
 HOST = "127.0.0.1"
-START_SECONDS_MAX = 60.0
-STOP_SECONDS_MAX = 30.0
+START_SECONDS_MAX = scale(60.0)
+STOP_SECONDS_MAX = scale(60.0)
 POLL_SECONDS = 0.02
 LOG_TAIL_LINES = 40
 

@@ -22,11 +22,12 @@ import pytest
 from compat_harness.secure import SECURE_API, SecureServer
 from compat_harness.server import Server
 from compat_harness.suite_groups import Target
+from foreign_servers.deadlines import scale
 from foreign_servers.maven import MavenFailedError, compiled_class_path
 
 HERE = Path(__file__).parent
 MAIN_CLASS = "flinkjobs.ExactlyOnce"
-STEP_SECONDS_MAX = 240.0
+STEP_SECONDS_MAX = scale(240.0)
 EVENTS = int(os.environ.get("SEGSTORE_COMPAT_FLINK_EVENTS", "12000"))
 """Events that the exactly-once job copies; each takes one of its two tasks 2.5 ms."""
 MICROSECONDS = 2_500
@@ -230,6 +231,7 @@ def copied(events: int) -> Counter[str]:
     return Counter(f"event: event {number} seen" for number in range(events))
 
 
+@pytest.mark.proof
 @matrix(api=SECURE_API)
 def test_a_user_with_rights_to_its_streams_alone_copies_exactly_once(
     class_path: str, secure_server: SecureServer, tmp_path: Path, directory_of_jvms: Path
@@ -278,6 +280,7 @@ def read_batch(start: Start, stream: str, count: int) -> Counter[str]:
             return Counter(events)
 
 
+@pytest.mark.proof
 @matrix(api="tables")
 def test_tables_are_written_and_asked(start: Start) -> None:
     """Half of the rows go on, exactly once, by a query without an end; batch queries count."""

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 import trio
+from foreign_servers.deadlines import scale
 from foreign_servers.hdfs import USER, HdfsCluster
 from tests.segstore.tiers import test_chunk_storage_behaviors as behaviors
 
@@ -24,11 +25,11 @@ from segstore.tiers.hdfs.settings import HdfsSettings
 from segstore.tiers.hdfs.storage import HdfsChunkStorage, file_path
 from segstore.tiers.hdfs.webhdfs import RepeatLimits, WebHdfs
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.xdist_group("hdfs")]
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(240), pytest.mark.xdist_group("hdfs")]
 
 NAME = "scope/stream/0.#epoch.0.S-7$00000000000000000000.E1.1"
 SETTINGS = HdfsSettings(user=USER)
-CLOSED_SECONDS_MAX = 150.0
+CLOSED_SECONDS_MAX = scale(150.0)
 
 globals().update({name: test for name, test in vars(behaviors).items() if name.startswith("test_")})
 """The suite of every chunk storage, with the fixtures of this module."""

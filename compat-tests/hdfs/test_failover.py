@@ -13,7 +13,7 @@ from segstore.tiers.hdfs.location import HdfsLocation
 from segstore.tiers.hdfs.opening import open_hdfs
 from segstore.tiers.hdfs.settings import HdfsSettings
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(300)]
 
 NAME = "scope/stream/0.#epoch.0.S-7$00000000000000000000.E1.1"
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from compat_harness.python_events import read, write
 from compat_harness.server import TARGET_VARIABLE, Server
+from foreign_servers.deadlines import scale
 
 from pravega_blocking.controller_client import ControllerClient
 from pravega_blocking.errors import NotFoundError
@@ -24,10 +25,10 @@ pravega_client: Any = pytest.importorskip(
 
 AT_ONCE = "[controller]\nhistory_period_seconds = 0.2\nhistory_seconds_min = 0.0\n"
 SEGMENTS = 100
-SCALE_SECONDS_MAX = 30.0
-DROP_SECONDS_MAX = 60.0
+SCALE_SECONDS_MAX = scale(60.0)
+DROP_SECONDS_MAX = scale(60.0)
 
-pytestmark = [pytest.mark.compat, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.proof, pytest.mark.compat, pytest.mark.timeout(180)]
 
 
 def scale(client: ControllerClient, count: int) -> None:

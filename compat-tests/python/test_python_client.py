@@ -16,12 +16,13 @@ from typing import Any
 
 import pytest
 from compat_harness.server import Server
+from foreign_servers.deadlines import scale
 
 pravega_client: Any = pytest.importorskip(
     "pravega_client", reason="there is no wheel of the official Python client for this Python"
 )
 
-READ_SECONDS_MAX = 60.0
+READ_SECONDS_MAX = scale(60.0)
 SLICE_SECONDS_MAX = 3.0
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(180)]

@@ -13,11 +13,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from foreign_servers.deadlines import scale
+
+pytestmark = pytest.mark.proof
 
 CLIENT = "pravega==0.3.8"
 TOUR = Path(__file__).with_name("api_tour.py")
 RUNNING = f"{sys.version_info.major}.{sys.version_info.minor}"
-SECONDS_MAX = 300.0
+SECONDS_MAX = scale(300.0)
 
 
 def find_python(version: str) -> str | None:

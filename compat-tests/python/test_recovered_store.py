@@ -15,7 +15,7 @@ pravega_client: Any = pytest.importorskip(
     "pravega_client", reason="there is no wheel of the official Python client for this Python"
 )
 
-pytestmark = [pytest.mark.compat, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.proof, pytest.mark.compat, pytest.mark.timeout(180)]
 
 
 @pytest.mark.skipif(TARGET_VARIABLE in os.environ, reason="recovers only its own server")

@@ -13,13 +13,15 @@ from pathlib import Path
 import pytest
 from compat_harness.server import Server
 from compat_harness.suite_groups import Target
+from foreign_servers.deadlines import scale
+from foreign_servers.jvm import say_temporary_directory
 from foreign_servers.maven import MavenFailedError, compiled_class_path
 
 from segstore.testing.ports import free_ports
 
 HERE = Path(__file__).parent
 MAIN_CLASS = "registry.Readings"
-SECONDS_MAX = 240.0
+SECONDS_MAX = scale(240.0)
 
 
 @pytest.fixture(scope="session")
@@ -47,7 +49,13 @@ def run_registry(
         # Its REST server is older than the walls between the modules of Java 17.
         "com.sun.xml.bind.v2.bytecode.ClassTailor.noOptimize": "true",
     }
-    command = ["java", "-Xmx600m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    command = [
+        "java",
+        say_temporary_directory(),
+        "-Xmx600m",
+        "-XX:+UseSerialGC",
+        "-XX:TieredStopAtLevel=1",
+    ]
     command += ["--add-opens=java.base/java.lang=ALL-UNNAMED"]
     command += [f"-D{name}={value}" for name, value in settings.items()]
     done = subprocess.run(

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 from compat_harness.secure import SECURE_API, SecureServer
+from foreign_servers.deadlines import scale
 
 HERE = Path(__file__).parent
-BUILD_SECONDS_MAX = 3600.0
-RUN_SECONDS_MAX = 600.0
+BUILD_SECONDS_MAX = scale(3600.0)
+RUN_SECONDS_MAX = scale(600.0)
 VERSION = "0.3.7"
 
 CHECKS = {
@@ -58,7 +59,11 @@ def program(request: pytest.FixtureRequest) -> Path:
     return target / "debug" / "rust-client"
 
 
-pytestmark = [pytest.mark.compat, pytest.mark.timeout(BUILD_SECONDS_MAX + RUN_SECONDS_MAX)]
+pytestmark = [
+    pytest.mark.proof,
+    pytest.mark.compat,
+    pytest.mark.timeout(BUILD_SECONDS_MAX + RUN_SECONDS_MAX),
+]
 
 
 def run_checks(

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from compat_harness.java import NEWEST, JavaClient, require
 from compat_harness.secure import ADMINISTRATOR, SECURE_API, SecureServer
+from foreign_servers.deadlines import scale
 
 TOUR = Path(__file__).resolve().parent.parent / "python" / "api_tour.py"
 SUITES = (
@@ -28,8 +29,8 @@ SUITES = (
 """The suites of the Java client that together use all of its kinds of segments and calls."""
 SUITES_OF_OTHERS = ("BatchReadTest", "StateSynchronizerTest", "TransactionTest")
 """The suites that also run with earlier clients: events, reader groups and transactions."""
-SUITES_SECONDS_MAX = 600.0
-SAMPLE_SECONDS_MAX = 120.0
+SUITES_SECONDS_MAX = scale(600.0)
+SAMPLE_SECONDS_MAX = scale(120.0)
 SAMPLE_EVENTS = [f"event {number}" for number in range(20)]
 UPDATE = "READ_UPDATE"
 
@@ -38,8 +39,16 @@ matrix = partial(pytest.mark.matrix, api=SECURE_API)
 
 
 def of_versions(*versions: str) -> pytest.MarkDecorator:
-    """Return the mark of a test that counts for each of these versions of the Java client."""
-    marked = [pytest.param(each, marks=matrix(client="Java", version=each)) for each in versions]
+    """Return the mark of a test that counts for each of these versions of the Java client.
+
+    ``make test`` runs it with the newest one alone.
+    """
+    marked = []
+    for each in versions:
+        marks = [matrix(client="Java", version=each)]
+        if each != NEWEST:
+            marks.append(pytest.mark.proof)
+        marked.append(pytest.param(each, marks=marks))
     return pytest.mark.parametrize("version", marked)
 
 
@@ -98,6 +107,7 @@ def test_suites_of_the_java_client_pass_over_tls_with_a_user(
     )
 
 
+@pytest.mark.proof
 @matrix(client="Java", version=NEWEST)
 def test_what_the_driver_of_the_openmessaging_benchmark_does_works_with_variables_alone(
     secure_server: SecureServer, creator: str, tmp_path: Path

@@ -15,17 +15,18 @@ from pathlib import Path
 import pyspark
 import pytest
 from compat_harness.server import HOST, Server, accepts
+from foreign_servers.deadlines import scale
 
 from pravega_blocking.controller_client import ControllerClient
 from pravega_blocking.event_writer import EventWriter
 from pravega_blocking.stream_settings import Scaling, StreamSettings
 from segstore.testing.ports import free_ports
 
-pytestmark = [pytest.mark.compat, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.proof, pytest.mark.compat, pytest.mark.timeout(400)]
 
 SCOPE = "spark-connect"
 EVENTS = 2_000
-START_SECONDS_MAX = 120.0
+START_SECONDS_MAX = scale(120.0)
 PROGRAM = Path(__file__).with_name("connect_tour.py")
 SERVER_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from compat_harness.server import Server
+from foreign_servers.deadlines import scale
 from foreign_servers.s3 import CREDENTIALS, client_of, moto_server
 from pyspark.sql.types import BinaryType, StringType, StructType
 
@@ -36,7 +37,7 @@ MIB = 1024 * 1024
 EVENT_BYTES = 5_000
 EVENTS = 1_000
 BUCKET = "direct"
-STORED_SECONDS_MAX = 60.0
+STORED_SECONDS_MAX = scale(60.0)
 
 
 class Stored:
@@ -334,6 +335,7 @@ def retried(function: Callable[[], object]) -> None:
             time.sleep(0.1)
 
 
+@pytest.mark.proof
 def test_spark_counts_the_same_on_both_paths(spark: Any, in_files: Stored) -> None:
     stream = Stream(in_files)
     stream.write()

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from pravega_admin.verbs import app
 
 pytestmark = [
+    pytest.mark.proof,
     pytest.mark.compat,
     pytest.mark.timeout(400),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),

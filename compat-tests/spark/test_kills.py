@@ -35,10 +35,12 @@ if str(Path(__file__).parent) not in sys.path:
     sys.path.insert(0, str(Path(__file__).parent))
 
 from copy_query import LEASE_MS, start_copy
+from foreign_servers.deadlines import scale
 
 ROUNDS = int(os.environ.get("SEGSTORE_SPARK_ROUNDS", "3"))
 
 pytestmark = [
+    pytest.mark.proof,
     pytest.mark.compat,
     # Clusters of its own, for minutes: beside the other tests, though that costs a second session.
     pytest.mark.xdist_group("spark kills"),
@@ -50,8 +52,8 @@ pytestmark = [
 SCOPE = "spark-kills"
 KEYS = 20
 MASTER = "local-cluster[2,1,512]"
-START_SECONDS_MAX = 400.0
-BATCH_SECONDS_MAX = 120.0
+START_SECONDS_MAX = scale(400.0)
+BATCH_SECONDS_MAX = scale(120.0)
 ROUND_EVENTS = 2_000
 """Maximum number of events that a round writes: a slow machine could not copy more in time."""
 PROGRAM = Path(__file__).with_name("copy_query.py")

@@ -61,6 +61,7 @@ def write_lines(path: Path, first: int, count: int) -> list[str]:
     return lines
 
 
+@pytest.mark.proof
 def test_files_become_a_stream_an_archive_and_a_stream_again(
     spark: Any, store: Server, tmp_path: Path
 ) -> None:

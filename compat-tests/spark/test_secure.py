@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from compat_harness.secure import ADMINISTRATOR, SecureServer
+from foreign_servers.deadlines import scale
 from pyspark.sql.types import StructType
 
 from pravega_blocking.access.settings import AccessSettings, build_access
@@ -35,7 +36,7 @@ pytestmark = [
 SCOPE = "secured"
 EVENTS = 600
 EVENT_BYTES = 5_000
-STORED_SECONDS_MAX = 60.0
+STORED_SECONDS_MAX = scale(60.0)
 
 
 class Secured:

@@ -81,6 +81,7 @@ def test_a_frame_whose_task_fails_leaves_nothing(spark: Any, store: Server) -> N
     assert len(read_events(spark, options)) == 10
 
 
+@pytest.mark.proof
 @pytest.mark.timeout(300 + EVENTS // 5_000)
 def test_very_many_events_go_in_and_come_out(spark: Any, store: Server) -> None:
     options = options_for(store.controller_uri)

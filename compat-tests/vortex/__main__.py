@@ -14,6 +14,8 @@ import time
 from functools import partial
 from pathlib import Path
 
+from compat_harness.checker import BrokenPromiseError
+
 from vortex.cluster import open_cluster
 from vortex.faults import open_store
 from vortex.run import Run, VortexError
@@ -44,7 +46,7 @@ def main() -> int:
         subject = cluster if options.cluster else open_store
         run = Run(directory, seed=seed, say=say, open_subject=subject)
         outcome = run.execute(seconds=options.minutes * 60.0)
-    except VortexError as error:
+    except (VortexError, BrokenPromiseError) as error:
         print(f"{error}\nseed {seed}; ledgers and logs are in {directory}")
         return 1
     for line in outcome.lines():

@@ -24,6 +24,7 @@ from compat_harness.cluster import BOOKIES, CONTROLLERS, STORES, Cluster
 from compat_harness.secure import SecureCluster
 from compat_harness.server import HOST
 from compat_harness.wall_clock import MISSING, WallClock, find_library
+from foreign_servers.deadlines import scale
 
 from vortex.proxy import Network, Proxy
 from vortex.subject import FaultTable, Subject, paused
@@ -35,7 +36,7 @@ FIRST_LINK = 3
 STORE_NAMES = tuple(f"segment-store-{number}" for number in range(STORES))
 CONTROLLER_NAMES = tuple(f"controller-{number}" for number in range(CONTROLLERS))
 BOOKIE_NAMES = tuple(f"bookie-{number}" for number in range(BOOKIES))
-BACK_SECONDS_MAX = 90.0
+BACK_SECONDS_MAX = scale(90.0)
 SHORT_SECONDS = (0.2, 5.0)
 LONG_SECONDS = (14.0, 25.0)
 """Longer than a session with ZooKeeper and the time until others have what it had."""

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from compat_harness.server import CONTROLLER, HOST, SEGMENT_STORE, Server
 from compat_harness.wall_clock import MISSING, WallClock, find_library
+from foreign_servers.deadlines import scale
 
 from pravega_blocking.controller_client import ControllerClient
 from pravega_blocking.event_writer import EventWriter
@@ -42,7 +43,7 @@ FULL_SECONDS = (1.0, 6.0)
 BALLAST = "ballast"
 BALLAST_BYTES = 48 * 1024 * 1024
 """Bytes of each stream that the fault of a full disk gets rid of."""
-FREEING_SECONDS_MAX = 120.0
+FREEING_SECONDS_MAX = scale(120.0)
 RECOVERY_SECONDS = (0.02, 0.6)
 """Time, in seconds, from a kill to the second kill."""
 JUMPED_SECONDS = (1.5, 8.0)

@@ -20,10 +20,11 @@ from enum import Enum
 from typing import TypeVar
 
 import trio
+from foreign_servers.deadlines import scale
 
 RELAY_BYTES = 64 * 1024
 SLOW_SECONDS = 0.03
-START_SECONDS_MAX = 10.0
+START_SECONDS_MAX = scale(60.0)
 
 T = TypeVar("T")
 

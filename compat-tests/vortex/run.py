@@ -22,7 +22,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from compat_harness.checker import check
+from compat_harness.checker import BrokenPromiseError, check
+from foreign_servers.deadlines import scale
 
 from pravega_admin.commands.scaling import plan_merge, plan_split
 from pravega_blocking.controller_client import RETRIED_ERRORS, ControllerClient
@@ -38,8 +39,8 @@ WRITERS_PER_STREAM = 2
 SCALES_SHARE = 0.5
 SEGMENTS_MAX = 12
 CALM_SECONDS = (0.2, 2.0)
-PROGRESS_SECONDS_MAX = 90.0
-END_SECONDS_MAX = 600.0
+PROGRESS_SECONDS_MAX = scale(90.0)
+END_SECONDS_MAX = scale(600.0)
 ACKED_BEFORE_FIRST_FAULT = 500
 HARNESS = Path(__file__).resolve().parent.parent
 
@@ -331,7 +332,7 @@ class Run:
                 if not report.clean:
                     wrong.append(self.outcome.reports[-1])
         if wrong:
-            raise VortexError("\n".join(wrong))
+            raise BrokenPromiseError("\n".join(wrong))
 
 
 def _lines(paths: Sequence[Path]) -> Iterator[str]:

@@ -11,6 +11,8 @@ from benchmarks.peers.btree.runs import RunFailedError, Workload, run
 
 from benchmarks import bench_btree
 
+pytestmark = pytest.mark.proof
+
 
 @pytest.mark.compat
 @pytest.mark.timeout(900)

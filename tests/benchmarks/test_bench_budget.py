@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from benchmarks.bench_budget import SMALL_CASES, call_counts, main, measure, stage_of, stage_shares
 
+pytestmark = pytest.mark.proof
+
 KERNEL = "[kernel.kallsyms]"
 FAST = "/x/_fast/wire/appends.cpython-311-x86_64-linux-gnu.so"
 PYTHON = "/usr/lib/libpython3.11.so.1.0"

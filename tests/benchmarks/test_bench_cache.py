@@ -13,6 +13,8 @@ from benchmarks.peers.cache.workload import SplitMix, Workload, draw
 
 from benchmarks import bench_cache
 
+pytestmark = pytest.mark.proof
+
 TINY = {"warmup_count": 10, "warmup_passes": 1, "passes": 2}
 
 

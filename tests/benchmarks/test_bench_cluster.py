@@ -24,6 +24,8 @@ from foreign_servers.peer import PeerFailedError
 from benchmarks import bench_cluster
 from pravega_wire.names import container_of
 
+pytestmark = pytest.mark.proof
+
 IN_A_MINUTE = ("L1", "T1", "open")
 """In the other kinds of rows a client is watched until its addresses are old: a minute each."""
 

@@ -8,6 +8,8 @@ from benchmarks.bench_codecs import GIGABYTES, ROWS, SMALL, run
 
 from benchmarks import bench_codecs
 
+pytestmark = pytest.mark.proof
+
 
 def test_every_row_has_a_number_and_its_limit() -> None:
     rows = run(SMALL, rounds=1)

@@ -1,6 +1,9 @@
 """The container's benchmark runs, and every append of it is acknowledged."""
 
+import pytest
 from benchmarks.bench_container import SMALL, STAGES, run
+
+pytestmark = pytest.mark.proof
 
 
 def test_every_load_has_its_stages() -> None:

@@ -18,6 +18,8 @@ from benchmarks.streams.rows import RAM
 from benchmarks.streams.servers import servers
 from foreign_servers.peer import running
 
+pytestmark = pytest.mark.proof
+
 
 @pytest.mark.compat
 @pytest.mark.timeout(600)  # a server for each row with stores of its own

@@ -8,6 +8,8 @@ from benchmarks.bench_events import SMALL, measure, run, ways
 from benchmarks import bench_events
 from pravega_wire.event_framing import frame_events
 
+pytestmark = pytest.mark.proof
+
 
 def test_every_row_has_ours_and_the_plain_way_and_ours_is_faster() -> None:
     rows = run(SMALL, rounds=1)

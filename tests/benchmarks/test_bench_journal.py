@@ -5,6 +5,8 @@ from benchmarks.bench_journal import SMALL, Row
 
 from benchmarks import bench_journal
 
+pytestmark = pytest.mark.proof
+
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> list[Row]:

@@ -19,6 +19,8 @@ from benchmarks.bench_openmessaging import (
 from benchmarks.streams.rows import KAFKA_FSYNC, OURS
 from benchmarks.streams.servers import server
 
+pytestmark = pytest.mark.proof
+
 
 def test_the_class_path_is_that_of_the_benchmarks_own_script(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="no built benchmark"):

@@ -5,6 +5,8 @@ import pytest
 
 from benchmarks import bench_read_index
 
+pytestmark = pytest.mark.proof
+
 
 def test_the_small_size_compares_the_read_index_with_a_sorted_dictionary(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -2,9 +2,12 @@
 
 from pathlib import Path
 
+import pytest
 from benchmarks.bench_recovery import SMALL
 
 from benchmarks import bench_recovery
+
+pytestmark = pytest.mark.proof
 
 
 def test_a_small_journal_is_recovered(tmp_path: Path) -> None:

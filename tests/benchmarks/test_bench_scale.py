@@ -11,6 +11,8 @@ from benchmarks.streams.rows import DURABLE, OURS, PUBLISHED
 from benchmarks.streams.run import Measured
 from benchmarks.streams.servers import servers
 
+pytestmark = pytest.mark.proof
+
 
 @pytest.mark.timeout(300)  # a server for each row
 def test_the_small_size_gives_every_row() -> None:

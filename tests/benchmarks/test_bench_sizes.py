@@ -4,6 +4,8 @@ import pytest
 import structlog
 from benchmarks.bench_sizes import Size, main, measure
 
+pytestmark = pytest.mark.proof
+
 
 def test_the_small_size_counts_moves_as_the_balancer_promises() -> None:
     found = {each.about: each.value for each in measure(Size(100, 1_000, 10_000), sample=20)}

@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
+import pytest
 from benchmarks.bench_slow_tier import SMALL, rows, run
+
+pytestmark = pytest.mark.proof
 
 
 def test_a_store_on_a_slow_tier_keeps_its_memory_and_its_data(tmp_path: Path) -> None:

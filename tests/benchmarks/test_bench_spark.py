@@ -8,6 +8,7 @@ from benchmarks.bench_spark import ROWS, SMALL, readme_table, run
 from benchmarks.finished_parts import FinishedParts
 
 pytestmark = [
+    pytest.mark.proof,
     pytest.mark.compat,
     pytest.mark.timeout(600),
     # py4j leaves sockets to the collector.

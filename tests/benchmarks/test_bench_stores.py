@@ -1,6 +1,8 @@
 import pytest
 from benchmarks.bench_stores import main
 
+pytestmark = pytest.mark.proof
+
 
 @pytest.mark.timeout(300)
 def test_the_small_size_writes_to_one_store_and_to_two(capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,6 +22,8 @@ from foreign_servers.peer import Peer
 
 from benchmarks import bench_streams
 
+pytestmark = pytest.mark.proof
+
 QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 RATE = Metric(rows.PUBLISHED, "events/s", "higher")
 P95 = Metric(rows.PUBLISH_P95, "ms", "lower")

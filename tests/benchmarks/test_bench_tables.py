@@ -3,6 +3,8 @@ from pathlib import Path
 import pytest
 from benchmarks.bench_tables import LAYOUTS, METRICS, measure
 
+pytestmark = pytest.mark.proof
+
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 async def test_a_small_run_measures_everything(layout: str, tmp_path: Path) -> None:

@@ -3,9 +3,12 @@
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pytest
 from benchmarks.demo_scaling import measure, picture_of, running_store
 
 from segstore.testing.ports import free_ports
+
+pytestmark = pytest.mark.proof
 
 
 def test_a_load_is_followed_and_drawn(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ from benchmarks.load_driver import driver_class_path
 from benchmarks.peers.segstore_standalone import SegstoreStandalone
 from foreign_servers.peer import running
 
+pytestmark = pytest.mark.proof
+
 LATENCY = {"count": 5, "p50": 1.0, "p95": 2.0, "p99": 3.0, "p99_9": 4.0, "max": 5.0}
 NO_LATENCY = {"count": 0, "p50": None, "p95": None, "p99": None, "p99_9": None, "max": None}
 NO_ERROR = {"count": 0, "first": None}

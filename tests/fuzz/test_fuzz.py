@@ -1,4 +1,4 @@
-"""Two seconds of broken input for every parser; ``make fuzz`` goes on for longer."""
+"""A second of broken input for every parser; ``make fuzz`` goes on for longer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from fuzzing import SECONDS_MAX, FuzzFinding, Target, fuzz, replay, unpacked
 from targets import TARGETS
 
-SECONDS = float(os.environ.get("FUZZ_SECONDS", "2"))
+SECONDS = float(os.environ.get("FUZZ_SECONDS", "1"))
 SEED = int(os.environ.get("FUZZ_SEED", "1"))
 
 

@@ -13,6 +13,8 @@ import pytest
 
 from segstore.testing.faults.small_disk import fill_disk, mounted_disk
 
+pytestmark = pytest.mark.proof
+
 if TYPE_CHECKING:
     from .conftest import Standalone
 

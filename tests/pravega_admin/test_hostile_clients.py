@@ -108,6 +108,7 @@ def is_closed(client: socket.socket) -> bool:
         return True
 
 
+@pytest.mark.proof
 def test_idle_connections_leave_the_controller_its_descriptors(
     new_store: Callable[[], Standalone],
 ) -> None:
@@ -230,6 +231,7 @@ def send_what_fits(client: socket.socket, data: bytes) -> None:
 READ_TABLE = 78
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("ends", [False, True])
 def test_commands_that_stop_in_the_middle_take_bounded_memory(
     small_cache: Standalone, ends: bool

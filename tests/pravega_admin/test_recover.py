@@ -263,6 +263,7 @@ def test_a_truncated_segment_whose_chunk_is_lost_goes_on_at_its_end(new_store: N
     assert store.stop() == 0
 
 
+@pytest.mark.proof
 @pytest.mark.timeout(300)
 def test_a_recovery_that_is_killed_is_run_again(new_store: NewStore) -> None:
     store = filled(new_store)

@@ -30,7 +30,7 @@ from .serving.test_standalone import (
     write_numbers,
 )
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.proof, pytest.mark.processes]
 
 STORE_1 = "segment-store-1"
 SEGMENTS = 8

@@ -68,6 +68,7 @@ def replace(path: Path, copy: Path) -> None:
     shutil.copytree(copy, path)
 
 
+@pytest.mark.proof
 def test_an_older_journal_is_refused_each_time_and_nothing_is_lost(
     new_store: NewStore, tmp_path: Path
 ) -> None:

@@ -21,7 +21,7 @@ from .serving.test_standalone import (
     write_numbers,
 )
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.proof, pytest.mark.processes]
 
 EVENT_COUNT = 500
 SECONDS_MAX = 60

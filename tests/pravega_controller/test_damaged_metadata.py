@@ -83,6 +83,7 @@ async def work(controller: Controller, scope: str, name: str) -> None:
     assert not await streams.exists(scope, name)
 
 
+@pytest.mark.proof
 async def test_a_damaged_record_stops_what_it_belongs_to_alone(
     open_on_memory: OpenController,
     memory_store: MemorySegmentStore,

@@ -42,6 +42,8 @@ from pravega_controller.tables.key_value_tables import KeyValueTableConfiguratio
 from pravega_controller.testing.memory_segment_store import MemorySegmentStore
 from pravega_wire import commands as wire
 
+pytestmark = pytest.mark.proof
+
 OpenController: TypeAlias = Callable[..., AbstractAsyncContextManager[Controller]]
 Act: TypeAlias = Callable[[Controller], Awaitable[object]]
 

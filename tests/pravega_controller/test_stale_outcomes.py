@@ -26,6 +26,8 @@ from pravega_controller.transactions import archiving
 
 from .test_stale_deletions import OpenController, StandStill, end_stream, tolerate
 
+pytestmark = pytest.mark.proof
+
 PATIENT = {"reply_seconds_max": 200.0}
 ARCHIVE_SECONDS = 10
 """Time, in seconds, after which an outcome is in the archive."""

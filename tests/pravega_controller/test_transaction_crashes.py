@@ -242,7 +242,7 @@ async def check_nothing_left(memory: MemorySegmentStore) -> None:
 
 @pytest.mark.parametrize(
     ("is_applied", "port"),
-    [(False, 9090), (True, 9090), (True, 9091)],
+    [(False, 9090), pytest.param(True, 9090, marks=pytest.mark.proof), (True, 9091)],
     ids=["not applied", "applied", "applied, another"],
 )
 @pytest.mark.parametrize("name", SCENARIOS)

@@ -535,7 +535,9 @@ async def test_a_request_does_what_it_says(
     assert len(set(memory_store.created)) == len(memory_store.created)
 
 
-@pytest.mark.parametrize("port", [9090, 9091], ids=["next", "another"])
+@pytest.mark.parametrize(
+    "port", [pytest.param(9090, marks=pytest.mark.proof), 9091], ids=["next", "another"]
+)
 @pytest.mark.parametrize("is_applied", [False, True], ids=["not applied", "applied"])
 @pytest.mark.parametrize("name", SCENARIOS)
 async def test_a_controller_killed_anywhere_is_finished_by_the_next_or_another(

@@ -15,7 +15,8 @@ if str(FOLDER) not in sys.path:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give the tests of this folder their time limit."""
+    """Give the tests of this folder their time limit; a seed that fails is no chance."""
     for item in items:
         if item.path.is_relative_to(FOLDER):
             item.add_marker(pytest.mark.timeout(SECONDS_MAX), append=False)
+            item.add_marker(pytest.mark.no_second_try)

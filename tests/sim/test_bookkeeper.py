@@ -136,6 +136,7 @@ def plant_reads_from_new_bookies(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("plant", "expected"),
     [

@@ -213,6 +213,7 @@ def plant_deletes_what_is_needed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(garbage, "_collect", collect)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("plant", "expected"),
     [

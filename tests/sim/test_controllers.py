@@ -146,6 +146,7 @@ def plant_withdrawn_epochs_that_leave_segments(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(PendingWork, "give_up", give_up)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("plant", "expected"),
     [

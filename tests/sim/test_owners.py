@@ -166,6 +166,7 @@ def trust_listings_without_the_own_claim(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(EpochClaim, "_refuse_hidden", lambda self, found: None)
 
 
+@pytest.mark.proof
 def test_an_owner_that_trusts_a_listing_without_its_claim_is_found(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -186,6 +187,7 @@ def keep_offline_what_tier_two_refuses(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(HostedContainer, "record_failure", give_up)
 
 
+@pytest.mark.proof
 def test_a_container_that_stays_offline_for_what_tier_two_showed_is_found(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -204,6 +206,7 @@ def finds(what: str, first: int, folder: Path, *, hides: bool = False) -> bool:
     return False
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("plant", "what", "first"),
     [

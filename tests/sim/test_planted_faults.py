@@ -49,6 +49,8 @@ from segstore.writer import storage_writer
 from segstore.writer.segment_aggregator import SegmentAggregator
 from support.simulated.simulated_disk import SimulatedDisk
 
+pytestmark = pytest.mark.proof
+
 SEEDS = range(2, 14)
 
 

@@ -73,6 +73,7 @@ def keep_only_what_the_log_has(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SegmentPieces, "of", of_log)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("plant", "what"),
     [

@@ -121,6 +121,7 @@ def plant_a_master_token_that_is_not_minted_anew(patch: pytest.MonkeyPatch) -> N
     patch.setattr(TokenMinter, "mint_master", mint_master)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("plant", "expected"),
     [

@@ -217,6 +217,7 @@ async def test_sizes_of_sealed_segments_outlive_the_segments(
         assert await history.lengths_of([0, *later]) == {0: 700, later[0]: 30, later[1]: 4}
 
 
+@pytest.mark.proof
 async def test_nine_groups_release_a_stream_of_5000_segments(
     open_on_memory: OpenController, memory_store: MemorySegmentStore
 ) -> None:

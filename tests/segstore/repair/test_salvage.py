@@ -627,6 +627,7 @@ async def begin_recovery(path: Path) -> None:
         await recovery.run(await recovery.plan())
 
 
+@pytest.mark.proof
 async def test_a_recovery_that_ends_before_any_step_is_repeated_without_a_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

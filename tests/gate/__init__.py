@@ -1,0 +1,1 @@
+"""Runs pytest for ``make test``, and once more, alone, what failed by chance."""

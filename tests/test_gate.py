@@ -1,0 +1,206 @@
+"""``make test`` tries what failed by chance once more, and hides nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from foreign_servers.deadlines import FACTOR_VARIABLE
+
+from gate.deadlines import FACTOR_MAX, measure_factor
+from gate.proof import replace_row
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
+
+TESTS = Path(__file__).resolve().parent
+CONFTEST = f"""\
+import sys
+
+sys.path[:0] = [{str(TESTS)!r}, {str(TESTS.parent)!r}]
+pytest_plugins = ("gate.deadlines", "gate.outcomes")
+"""
+FAILS_ONCE = """\
+from pathlib import Path
+
+
+def fail_once(name, error=AssertionError):
+    flag = Path(name)
+    if not flag.exists():
+        flag.touch()
+        raise error(name)
+"""
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A repository whose accepted commit has ``test_known``."""
+    folder = tmp_path / "repository"
+    for name, text in {
+        "tests/conftest.py": CONFTEST,
+        "tests/fails_once.py": FAILS_ONCE,
+        "tests/test_known.py": "def test_known(): pass\n",
+        "pytest.ini": "[pytest]\nmarkers =\n  no_second_try\npythonpath = tests\ntimeout = 7\n",
+    }.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    for command in (
+        ("init", "-q"),
+        ("add", "-A"),
+        ("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-m", "tests: one"),
+    ):
+        subprocess.run(["git", *command], cwd=folder, check=True)
+    head = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=folder, check=True, capture_output=True, text=True
+    ).stdout
+    (folder / ".ci").mkdir()
+    (folder / ".ci" / "accepted").write_text(head)
+    (tmp_path / "temporary").mkdir()
+    return folder
+
+
+@pytest.fixture
+def run(repository: Path, tmp_path: Path) -> Run:
+    """Write the module of ``test_known`` anew, and run the tests of the repository."""
+
+    def run_tests(text: str, *options: str) -> subprocess.CompletedProcess[str]:
+        (repository / "tests" / "test_known.py").write_text(text)
+        variables = {
+            "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}",
+            "TMPDIR": str(tmp_path / "temporary"),
+            FACTOR_VARIABLE: "2",
+        }
+        return subprocess.run(
+            [sys.executable, "-m", "gate", "unit", "tests", *options],
+            cwd=repository,
+            env={**os.environ, **variables},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    return run_tests
+
+
+def failed_once(repository: Path) -> list[str]:
+    path = repository / "build" / "failed-once.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [json.loads(line)["test"] for line in lines]
+
+
+@pytest.mark.parametrize("options", [(), ("-n", "2")])
+def test_what_fails_by_chance_passes_alone_and_is_named(
+    run: Run, repository: Path, options: tuple[str, ...]
+) -> None:
+    done = run("from fails_once import fail_once\ndef test_known(): fail_once('known')\n", *options)
+    assert done.returncode == 0, done.stdout
+    last = done.stdout.splitlines()[-1]
+    assert last == "failed once, passed alone: tests/test_known.py::test_known"
+    assert failed_once(repository) == ["tests/test_known.py::test_known"]
+
+
+def test_what_always_fails_fails(run: Run, repository: Path) -> None:
+    done = run("def test_known(): assert False\n")
+    assert done.returncode == 1
+    assert "1 failed: once more, alone" in done.stdout
+    assert failed_once(repository) == []
+
+
+def test_a_new_test_has_no_second_try(run: Run) -> None:
+    done = run("from fails_once import fail_once\ndef test_new(): fail_once('new')\n")
+    assert done.returncode == 1
+    assert "is new since the last accepted commit" in done.stdout
+
+
+@pytest.mark.parametrize("options", [(), ("-n", "2")])
+def test_a_loss_has_no_second_try(run: Run, options: tuple[str, ...]) -> None:
+    done = run(
+        "from fails_once import fail_once\n"
+        "class Loss(Exception):\n    no_second_try = True\n"
+        "def raise_group(name): raise ExceptionGroup(name, [ValueError(), Loss()])\n"
+        "def test_known(): fail_once('known', raise_group)\n",
+        *options,
+    )
+    assert done.returncode == 1
+    assert "may not fail at all" in done.stdout
+
+
+def test_a_marked_test_has_no_second_try(run: Run) -> None:
+    done = run(
+        "import pytest\nfrom fails_once import fail_once\n"
+        "@pytest.mark.no_second_try\ndef test_known(): fail_once('known')\n"
+    )
+    assert done.returncode == 1
+    assert "may not fail at all" in done.stdout
+
+
+def test_a_crash_has_no_second_try(run: Run) -> None:
+    done = run(
+        "import os\nfrom fails_once import fail_once\n"
+        "def test_known(): fail_once('known', lambda name: os._exit(1))\n",
+        "-n",
+        "2",
+    )
+    assert done.returncode == 1
+    assert "may not fail at all" in done.stdout
+
+
+def test_more_than_five_are_no_chance(run: Run) -> None:
+    done = run(
+        "import pytest\nfrom fails_once import fail_once\n"
+        "@pytest.mark.parametrize('name', 'abcdef')\ndef test_known(name): fail_once(name)\n"
+    )
+    assert done.returncode == 1
+    assert "6 tests failed, more than 5" in done.stdout
+
+
+def test_a_process_that_is_left_fails_the_run(run: Run) -> None:
+    done = run(
+        "import subprocess\n"
+        "def test_known():\n"
+        "    subprocess.run(['sh', '-c', 'sleep 1000 >/dev/null 2>&1 &'], check=True)\n"
+    )
+    assert done.returncode == 1
+    assert "left running by tests, and killed:" in done.stdout
+    assert "sleep 1000" in done.stdout
+
+
+def test_a_run_that_passes_leaves_no_file(run: Run, tmp_path: Path) -> None:
+    text = "def test_known(tmp_path): (tmp_path / 'a').write_text('b')\n"
+    assert run(text).returncode == 0
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
+def test_what_a_failed_test_wrote_is_kept(run: Run, tmp_path: Path) -> None:
+    text = "def test_known(tmp_path): (tmp_path / 'a').write_text('b'); assert False\n"
+    assert run(text).returncode == 1
+    assert len(list((tmp_path / "temporary").rglob("a"))) >= 1
+
+
+def test_time_limits_are_multiplied(run: Run) -> None:
+    done = run(
+        "import pytest\n"
+        "def limit(request): return request.node.get_closest_marker('timeout').args[0]\n"
+        "def test_known(request): assert limit(request) == 14\n"
+        "@pytest.mark.timeout(11)\n"
+        "def test_other(request): assert limit(request) == 22\n"
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_machine_has_a_factor() -> None:
+    assert 1 <= measure_factor() <= FACTOR_MAX
+
+
+def test_a_step_of_the_proof_has_one_row() -> None:
+    page = "# Proof\n\n| step | result |\n| --- | --- |\n"
+    page = replace_row(page, "| `sim` | passed |")
+    page = replace_row(page, "| `vortex` | passed |")
+    page = replace_row(page, "| `sim` | **failed** |")
+    assert page.endswith("| --- | --- |\n| `sim` | **failed** |\n| `vortex` | passed |\n")
