@@ -1,5 +1,6 @@
 """The extensions in Cython and cffi; everything else is declared in pyproject.toml."""
 
+import multiprocessing
 import os
 from pathlib import Path
 
@@ -14,6 +15,9 @@ SANITIZE = os.environ.get("SEGSTORE_SANITIZE") == "1"
 SANITIZE_ARGS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 if SANITIZE:
     COMPILE_ARGS = ["-O1", "-g", "-fno-omit-frame-pointer", *SANITIZE_ARGS]
+CORES = len(os.sched_getaffinity(0))
+# Where processes are not forked, each of Cython's would run this file again.
+TRANSLATORS = CORES if multiprocessing.get_start_method() == "fork" else 0
 MACROS = [("CYTHON_TRACE", "1")] if DEBUG else []
 
 
@@ -34,6 +38,7 @@ def extensions() -> list[Extension]:
 
 
 setup(
+    options={"build_ext": {"parallel": CORES}},
     cffi_modules=["src/segstore/runtime/kernel_build.py:builder"],
     ext_modules=cythonize(
         extensions(),
@@ -41,6 +46,7 @@ setup(
         # A build of another kind must not make the sources of this one look old.
         build_dir="build/sanitize" if SANITIZE else None,
         annotate=DEBUG,
+        nthreads=TRANSLATORS,
         compiler_directives={
             "language_level": 3,
             "embedsignature": True,
