@@ -22,7 +22,7 @@ CONFTEST = f"""\
 import sys
 
 sys.path[:0] = [{str(TESTS)!r}, {str(TESTS.parent)!r}]
-pytest_plugins = ("gate.deadlines", "gate.outcomes")
+pytest_plugins = ("gate.deadlines", "gate.logs", "gate.outcomes")
 """
 FAILS_ONCE = """\
 from pathlib import Path
@@ -192,6 +192,19 @@ def test_time_limits_are_multiplied(run: Run) -> None:
         "def test_other(request): assert limit(request) == 22\n"
     )
     assert done.returncode == 0, done.stdout
+
+
+def test_a_failure_shows_the_logs_that_were_written_meanwhile(run: Run) -> None:
+    done = run(
+        "def test_known(tmp_path):\n"
+        "    lines = '\\n'.join(f'line {number}' for number in range(100))\n"
+        "    (tmp_path / 'server.log').write_text(lines)\n"
+        "    assert False\n"
+    )
+    assert "server.log" in done.stdout
+    assert "line 99\n" in done.stdout
+    assert "line 75\n" in done.stdout
+    assert "line 74\n" not in done.stdout
 
 
 def test_a_machine_has_a_factor() -> None:
