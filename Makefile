@@ -52,7 +52,7 @@ build: $(VENV)/.installed ## install into .venv, with the Cython extensions comp
 
 .PHONY: test
 test: $(VENV)/.tested lint java versitygw faketime prometheus ## everything: lint, all tests, official clients, small benchmarks
-	$(BIN)/pytest tests -n $(JOBS) --dist loadgroup --durations=25 $(ARGS)
+	$(BIN)/pytest tests -m "not proof" -n $(JOBS) --dist loadgroup --durations=25 $(ARGS)
 	$(BIN)/pytest compat-tests $(SHARED) --durations=25 $(ARGS)
 
 .PHONY: lint
@@ -64,7 +64,7 @@ lint: $(VENV)/.tested ## style and types
 
 .PHONY: unit
 unit: $(VENV)/.tested ## all tests that start no process, without simulations: TESTS=tests/segstore/tables for some
-	$(BIN)/pytest $(TESTS) -m "not processes" --ignore tests/benchmarks --ignore tests/sim -n $(JOBS) --dist loadgroup $(ARGS)
+	$(BIN)/pytest $(TESTS) -m "not processes and not proof" --ignore tests/benchmarks --ignore tests/sim -n $(JOBS) --dist loadgroup $(ARGS)
 
 .PHONY: sim
 sim: $(VENV)/.tested ## containers on simulated tiers that crash and fail: SEEDS=1000, or SEED=17 to replay one
@@ -135,11 +135,11 @@ compat-full: $(VENV)/.tested java ## every client version, here and on the origi
 
 .PHONY: vortex
 vortex: $(VENV)/.tested faketime ## a real store among kills, cuts, full disks and wrong clocks: MINUTES=60, or SEED=17
-	@cd compat-tests && $(CURDIR)/$(BIN)/python -m vortex --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED)) $(ARGS)
+	@cd compat-tests && PYTHONPATH=$(CURDIR) $(CURDIR)/$(BIN)/python -m vortex --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 .PHONY: vortex-cluster
 vortex-cluster: $(VENV)/.tested java faketime ## a real cluster among kills, pauses, cuts and wrong clocks: MINUTES=60, or SEED=17; SECURE=1
-	@cd compat-tests && $(CURDIR)/$(BIN)/python -m vortex --cluster $(if $(SECURE),--secure) --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED)) $(ARGS)
+	@cd compat-tests && PYTHONPATH=$(CURDIR) $(CURDIR)/$(BIN)/python -m vortex --cluster $(if $(SECURE),--secure) --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 .PHONY: spark-proof
 spark-proof: $(VENV)/.tested ## Spark among kills and with very many events: ROUNDS=20 EVENTS=10000000 SEED=1

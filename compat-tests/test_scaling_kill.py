@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from compat_harness.server import CONTROLLER, SEGMENT_STORE, TARGET_VARIABLE, Server
 from compat_harness.suite_groups import QUICK
+from foreign_servers.tied_processes import tied
 
 KEYS = 16
 STEP_EVENTS = 40
@@ -51,7 +52,9 @@ def test_a_stream_scales_while_servers_are_killed(tmp_path: Path) -> None:
         for arguments in (("scope", "create", "kill"), ("stream", "create", "kill/load", *policy)):
             subprocess.run(command(server, *arguments), check=True, capture_output=True)
         writing = command(server, "write", "kill/load", "--key-field", "1", "--delimiter", " ")
-        with subprocess.Popen(writing, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as writer:
+        with subprocess.Popen(
+            tied(writing), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
+        ) as writer:
             assert writer.stdin is not None
             written = _write_and_kill(server, writer)
             writer.stdin.close()

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
+from foreign_servers.tied_processes import tied
 from segstore.testing.ports import free_ports
 
 HOST = "127.0.0.1"
@@ -107,7 +108,7 @@ def prometheus_server(
     with (
         log.open("wb") as output,
         subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            tied(command), stdin=subprocess.DEVNULL, stdout=output, stderr=output
         ) as process,
     ):
         server = PrometheusServer(f"http://{HOST}:{port}")

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from compat_harness.server import TARGET_VARIABLE
 from foreign_servers.maven import resolve_class_path
+from foreign_servers.tied_processes import tied
 from kazoo.client import KazooClient
 
 from segstore.testing.ports import free_ports
@@ -49,7 +50,7 @@ class Ensemble:
         environment = self.environments[number]
         with (Path(environment["DATA"]) / "log").open("ab") as log:
             return subprocess.Popen(
-                [RUN_JAVA, "zookeeper"],
+                tied([RUN_JAVA, "zookeeper"]),
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -18,6 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
+from foreign_servers.tied_processes import tied
+
 from segstore.testing.ports import free_neighbours
 
 TARGET_VARIABLE = "SEGSTORE_COMPAT_TARGET"
@@ -141,7 +143,7 @@ class Server:
             *self._options,
         ]
         return subprocess.Popen(
-            command,
+            tied(command),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from compat_harness.checker import check
+from foreign_servers.tied_processes import tied
 
 from pravega_admin.commands.scaling import plan_merge, plan_split
 from pravega_blocking.controller_client import RETRIED_ERRORS, ControllerClient
@@ -102,7 +103,7 @@ class Worker:
         command = [sys.executable, "-m", "vortex.workers", verb, controller, SCOPE, stream]
         with self._output_path.open("wb") as output:
             self.process = subprocess.Popen(
-                [*command, str(directory), name, str(seed)],
+                tied([*command, str(directory), name, str(seed)]),
                 cwd=HARNESS,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
