@@ -121,7 +121,8 @@ def test_processes_are_dialled_at_hosts_of_proxies(tmp_path: Path) -> None:
 
 
 def test_two_do_not_run_one_cluster(settings: ClusterSettings, directory: RunDirectory) -> None:
-    with pytest.raises(ConfigurationError, match="in use by another"), open_directory(settings):
+    in_use = f"the cluster in {settings.data_dir} is in use by process {os.getpid()} "
+    with pytest.raises(ConfigurationError, match=re.escape(in_use)), open_directory(settings):
         pytest.fail("it has the directory")
 
 
