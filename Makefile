@@ -70,7 +70,7 @@ lint: $(VENV)/.tested ## style and types
 
 .PHONY: unit
 unit: $(VENV)/.tested ## all tests that start no process, without simulations: TESTS=tests/segstore/tables for some
-	$(BIN)/pytest $(TESTS) -m "not processes" --ignore tests/benchmarks --ignore tests/sim -n $(JOBS) --dist loadgroup $(ARGS)
+	$(BIN)/pytest $(TESTS) -m "not processes and not proof" --ignore tests/benchmarks --ignore tests/sim -n $(JOBS) --dist loadgroup $(ARGS)
 
 .PHONY: sim
 sim: $(VENV)/.tested ## containers on simulated tiers that crash and fail: SEEDS=1000, or SEED=17 to replay one

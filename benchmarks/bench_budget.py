@@ -30,6 +30,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from foreign_servers.processes import ServerProcess
+from foreign_servers.tied_processes import tied
 
 from benchmarks.block_load import BlockLoadResult, BlockSender, event_block
 from benchmarks.comparison import (
@@ -203,7 +204,10 @@ def _traced(process_id: int, directory: Path) -> Iterator[Counter[str]]:
 def _tool(command: Sequence[str]) -> Iterator[None]:
     """Attach a tool to the server while the block runs, and end the tool with an interrupt."""
     with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        tied(command),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     ) as tool:
         time.sleep(0.5)  # It says nowhere that it is attached.
         try:

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from foreign_servers.jvm import java_command
 from foreign_servers.peer import Peer, PeerFailedError, running
-from foreign_servers.processes import DIE_WITH_PARENT
+from foreign_servers.tied_processes import tied
 
 from benchmarks.comparison import Metric, Outcome, compare, plain_table, write_json_if_asked
 from benchmarks.finished_parts import keep_parts
@@ -144,7 +144,7 @@ def run_benchmark(driver: str, class_path: str, workload: Path, directory: Path)
     log = directory / "benchmark.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [*DIE_WITH_PARENT, *command],
+            tied(command),
             cwd=directory,
             stdin=subprocess.DEVNULL,
             stdout=output,

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from foreign_servers.processes import DIE_WITH_PARENT
+from foreign_servers.tied_processes import tied
 
 from benchmarks.comparison import ComparedRow, Metric, Outcome, limited, write_json_if_asked
 from pravega_wire import commands as wire
@@ -173,10 +173,10 @@ class Server:
     """The store's process, its memory and its messages."""
 
     def __init__(self, directory: Path, size: Size) -> None:
-        command = [*DIE_WITH_PARENT, sys.executable, "-m", "benchmarks.slow_tier_store"]
+        command = [sys.executable, "-m", "benchmarks.slow_tier_store"]
         self._log = (directory / "server.log").open("w")
         self.process = subprocess.Popen(
-            [*command, str(directory / "data"), str(size.cache_mib)],
+            tied([*command, str(directory / "data"), str(size.cache_mib)]),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,

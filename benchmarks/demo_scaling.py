@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import quantiles
 
+from foreign_servers.tied_processes import tied
+
 from benchmarks.plots import Curve, Panel, timeline_svg
 from pravega_blocking.controller_client import ControllerClient
 from pravega_blocking.event_writer import EventWriter
@@ -74,7 +76,7 @@ def running_store(directory: Path, controller_port: int, store_port: int) -> Ite
         "--log-level=warning",
     ]
     with (directory / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
+        process = subprocess.Popen(tied(command), stdout=log, stderr=log)
     address = f"tcp://127.0.0.1:{controller_port}"
     try:
         wait_until_it_answers(address)

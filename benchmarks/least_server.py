@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from foreign_servers.tied_processes import tied
+
 from benchmarks.history import HOST, READ_BYTES, forget_pages, segment_name
 from pravega_wire.codec import encode
 from pravega_wire.commands import HELLO, ReadSegment, SegmentRead
@@ -112,7 +114,7 @@ def serving(directory: Path) -> Iterator[int]:
     """Run the least server for the files that a store left below a directory; yield its port."""
     forget_pages(directory)
     command = [sys.executable, "-m", "benchmarks.least_server", str(directory)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(tied(command), stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None
             yield int(process.stdout.readline())

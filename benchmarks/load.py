@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any
 
 from foreign_servers.peer import OPEN, ClientAccess
-from foreign_servers.processes import DIE_WITH_PARENT
+from foreign_servers.tied_processes import tied
 
 from benchmarks.load_driver import driver_class_path
 
@@ -333,7 +333,7 @@ class Drained:
 
 def _java(heap: str, main: str, *arguments: str, options: Sequence[str] = ()) -> list[str]:
     jvm = ["java", f"-Xms{heap}", f"-Xmx{heap}", *options, "-cp", driver_class_path()]
-    return [*DIE_WITH_PARENT, *jvm, main, *arguments]
+    return [*jvm, main, *arguments]
 
 
 @contextmanager
@@ -341,7 +341,7 @@ def _started(
     command: list[str], environment: Mapping[str, str] = MappingProxyType({})
 ) -> Iterator[subprocess.Popen[str]]:
     driver = subprocess.Popen(
-        command,
+        tied(command),
         env={**os.environ, **environment},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from foreign_servers.processes import DIE_WITH_PARENT
+from foreign_servers.tied_processes import tied
 
 SPIN = "while True: pass"
 
@@ -15,11 +15,11 @@ SPIN = "while True: pass"
 @contextmanager
 def spinning(count: int) -> Iterator[list[int]]:
     """Run so many processes that never rest, as long as the block; yields their ids."""
-    command = [*DIE_WITH_PARENT, sys.executable, "-c", SPIN]
+    command = [sys.executable, "-c", SPIN]
     with ExitStack() as stack:
         processes = []
         for _ in range(count):
-            process = stack.enter_context(subprocess.Popen(command, stdin=subprocess.DEVNULL))
+            process = stack.enter_context(subprocess.Popen(tied(command), stdin=subprocess.DEVNULL))
             stack.callback(os.kill, process.pid, signal.SIGKILL)
             processes.append(process.pid)
         yield processes

@@ -18,6 +18,7 @@ from compat_harness.java import NEWEST, JavaClient
 from compat_harness.server import CONTROLLER, SEGMENT_STORE, TARGET_VARIABLE, Server
 from foreign_servers.deadlines import scale
 from foreign_servers.s3 import CREDENTIALS, client_of, moto_server
+from foreign_servers.tied_processes import tied
 
 from pravega_admin.inspection.open_transactions import read_open_transactions, read_table
 from pravega_blocking.controller_client import ControllerClient
@@ -111,7 +112,7 @@ def running_workload(
     command = java_client.command(f"compat.{program}", str(directory), controller=controller_uri)
     with (directory / "output.log").open("wb") as output:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+            tied(command), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
         )
     try:
         yield Workload(process, directory)

@@ -19,6 +19,7 @@ from compat_harness.java import NEWEST, JavaClient, JavaError
 from compat_harness.original import run_original
 from compat_harness.server import Server
 from foreign_servers.deadlines import scale
+from foreign_servers.tied_processes import tied
 
 from segstore.testing.ports import free_ports
 
@@ -214,7 +215,7 @@ def held_readers(rest: Rest, *arguments: str) -> Iterator[Callable[[], None]]:
         pytest.fail(str(error), pytrace=False)
     command = client.command("compat.HeldReaders", *arguments, controller=rest.controller)
     with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        tied(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None

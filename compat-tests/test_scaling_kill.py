@@ -18,6 +18,7 @@ import pytest
 from compat_harness.server import CONTROLLER, SEGMENT_STORE, TARGET_VARIABLE, Server
 from compat_harness.suite_groups import QUICK
 from foreign_servers.deadlines import scale
+from foreign_servers.tied_processes import tied
 
 pytestmark = pytest.mark.proof
 
@@ -54,7 +55,9 @@ def test_a_stream_scales_while_servers_are_killed(tmp_path: Path) -> None:
         for arguments in (("scope", "create", "kill"), ("stream", "create", "kill/load", *policy)):
             subprocess.run(command(server, *arguments), check=True, capture_output=True)
         writing = command(server, "write", "kill/load", "--key-field", "1", "--delimiter", " ")
-        with subprocess.Popen(writing, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as writer:
+        with subprocess.Popen(
+            tied(writing), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
+        ) as writer:
             assert writer.stdin is not None
             written = _write_and_kill(server, writer)
             writer.stdin.close()

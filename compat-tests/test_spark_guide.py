@@ -27,6 +27,7 @@ import pyarrow.dataset as ds
 import pytest
 from compat_harness.guide_shell import STOP_SECONDS_MAX, GuideShell, Step, read_steps
 from compat_harness.server import HOST
+from foreign_servers.tied_processes import tied
 from packaging.requirements import Requirement
 
 if str(Path(__file__).parent / "spark") not in sys.path:
@@ -104,7 +105,7 @@ class Walk(GuideShell):
         if self._session is None:
             with self.directory.with_suffix(".errors").open("wb") as errors:
                 self._session = subprocess.Popen(
-                    [sys.executable, "-u", str(SESSION)],
+                    tied([sys.executable, "-u", str(SESSION)]),
                     cwd=self.directory,
                     env=self.environment,
                     stdin=subprocess.PIPE,

@@ -20,10 +20,10 @@ from types import MappingProxyType
 
 from foreign_servers.peer import PeerFailedError
 from foreign_servers.process_tree import ProcessTree
+from foreign_servers.tied_processes import tied
 
 STOP_SECONDS_MAX = 10.0
 POLL_SECONDS = 0.01
-DIE_WITH_PARENT = ("setpriv", "--pdeathsig", "KILL")
 
 
 class ServerProcess:
@@ -42,7 +42,7 @@ class ServerProcess:
         self.started_epoch = time.time()
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
-                [*DIE_WITH_PARENT, *command],
+                tied(command),
                 cwd=directory,
                 env={**os.environ, **environment},
                 stdin=subprocess.DEVNULL,

@@ -20,6 +20,7 @@ from urllib.parse import urlencode
 from urllib.request import urlopen
 
 from foreign_servers.deadlines import scale
+from foreign_servers.tied_processes import tied
 from segstore.testing.ports import free_ports
 
 HOST = "127.0.0.1"
@@ -108,7 +109,7 @@ def prometheus_server(
     with (
         log.open("wb") as output,
         subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            tied(command), stdin=subprocess.DEVNULL, stdout=output, stderr=output
         ) as process,
     ):
         server = PrometheusServer(f"http://{HOST}:{port}")

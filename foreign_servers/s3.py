@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from foreign_servers.deadlines import scale
+from foreign_servers.tied_processes import tied
 from segstore.testing.ports import free_ports
 
 HOST = "127.0.0.1"
@@ -47,7 +48,7 @@ sys.stdin.read()
 def moto_server() -> Iterator[str]:
     """Run moto's server; its URL. It forgets everything at the end, and ends with this process."""
     process = subprocess.Popen(
-        [sys.executable, "-c", _MOTO],
+        tied([sys.executable, "-c", _MOTO]),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -80,7 +81,7 @@ def versitygw_server(executable: str, directory: Path) -> Iterator[str]:
     root = directory / "objects"
     root.mkdir(parents=True)
     with subprocess.Popen(
-        [executable, "--port", f"{HOST}:{port}", "posix", str(root)],
+        tied([executable, "--port", f"{HOST}:{port}", "posix", str(root)]),
         env={**os.environ, "ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from foreign_servers.process_tree import ProcessTree
-from foreign_servers.processes import DIE_WITH_PARENT
+from foreign_servers.tied_processes import tied
 
 from benchmarks.load_driver import driver_class_path
 
@@ -86,7 +86,7 @@ def controller_driver(address: str, log: Path) -> Iterator[ControllerDriver]:
     command = ["java", f"-Xms{HEAP}", f"-Xmx{HEAP}", "-cp", driver_class_path()]
     with log.open("w") as errors:
         process = subprocess.Popen(
-            [*DIE_WITH_PARENT, *command, MAIN_CLASS, address],
+            tied([*command, MAIN_CLASS, address]),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,

@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import trio
-from foreign_servers.processes import DIE_WITH_PARENT
+from foreign_servers.tied_processes import tied
 
 from benchmarks.peers.segstore_standalone import HELD, UNSTORED
 from segstore.network.server import serve
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str]) -> None:
     )
     command = [sys.executable, "-m", "pravega_admin", "controller"]
     command += ["--port", controller_port, "--segment-store", f"127.0.0.1:{segment_store_port}"]
-    with subprocess.Popen([*DIE_WITH_PARENT, *command]):
+    with subprocess.Popen(tied(command)):
         trio.run(_serve, tiers, config)
 
 

@@ -21,6 +21,7 @@ import yaml
 from compat_harness.server import HOST, TARGET_VARIABLE
 from foreign_servers.deadlines import scale
 from foreign_servers.maven import resolve_class_path
+from foreign_servers.tied_processes import tied
 
 from segstore.testing.ports import free_neighbours
 
@@ -109,7 +110,7 @@ class Services:
         """Start the process of a service."""
         with (self._directory / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
-                [*self.program(name), *self.services[name]["command"]],
+                tied([*self.program(name), *self.services[name]["command"]]),
                 env=self.environment(name),
                 cwd=self._directory,
                 stdin=subprocess.DEVNULL,

@@ -12,6 +12,7 @@ import pytest
 from compat_harness.server import TARGET_VARIABLE
 from foreign_servers.deadlines import scale
 from foreign_servers.maven import resolve_class_path
+from foreign_servers.tied_processes import tied
 from kazoo.client import KazooClient
 
 from segstore.testing.ports import free_ports
@@ -51,7 +52,7 @@ class Ensemble:
         environment = self.environments[number]
         with (Path(environment["DATA"]) / "log").open("ab") as log:
             return subprocess.Popen(
-                [RUN_JAVA, "zookeeper"],
+                tied([RUN_JAVA, "zookeeper"]),
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

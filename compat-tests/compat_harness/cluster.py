@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from foreign_servers.deadlines import scale
+from foreign_servers.tied_processes import tied
 from kazoo.client import KazooClient
 
 from compat_harness.server import HOST, ServerError
@@ -108,7 +109,7 @@ class Cluster:
         with self._output.open("ab") as output:
             position = output.tell()
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "deploy.one_machine", *self._options],
+                tied([sys.executable, "-m", "deploy.one_machine", *self._options]),
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,
                 stdout=output,

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO
 
 import trio
+from foreign_servers.tied_processes import tied
 
 from compat_harness.server import HOST, Server
 from segstore.network.server import serve
@@ -26,11 +27,10 @@ from segstore.process.assembly import open_containers
 from segstore.process.config import SegmentStoreConfig
 from segstore.testing.faults.faulty_disk import FaultyDisk
 
-COMPAT_TESTS = Path(__file__).resolve().parent.parent
+HARNESS = Path(__file__).resolve().parent.parent
 FAILING = "failing"
 FAILING_JOURNAL = "journal-0"
 POLL_SECONDS = 0.01
-DIE_WITH_PARENT = ("setpriv", "--pdeathsig", "KILL")
 
 
 class FailingServer(Server):
@@ -38,10 +38,13 @@ class FailingServer(Server):
 
     def _spawn(self, log: IO[bytes]) -> subprocess.Popen[bytes]:
         ports = (str(self.controller_port), str(self.segment_store_port))
+        command = [sys.executable, "-m", "compat_harness.failing_store", str(self.data_dir), *ports]
+        # The packages of this folder's parent and of the one above it.
+        path = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(HARNESS.parent))))
         return subprocess.Popen(
-            [sys.executable, "-m", "compat_harness.failing_store", str(self.data_dir), *ports],
-            cwd=COMPAT_TESTS,
-            env={**os.environ, "PYTHONPATH": str(COMPAT_TESTS.parent)},  # for ``foreign_servers``
+            tied(command),
+            cwd=HARNESS,
+            env={**os.environ, "PYTHONPATH": path},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -64,7 +67,7 @@ def main(arguments: Sequence[str]) -> None:
     config = SegmentStoreConfig(data_dir=Path(data_dir), host=HOST, port=int(segment_store_port))
     command = [sys.executable, "-m", "pravega_admin", "controller", "--port", controller_port]
     command += ["--host", HOST, "--segment-store", f"{HOST}:{segment_store_port}"]
-    with subprocess.Popen([*DIE_WITH_PARENT, *command]):
+    with subprocess.Popen(tied(command)):
         trio.run(_serve, config)
 
 

@@ -26,6 +26,7 @@ from pathlib import Path
 from types import TracebackType
 
 from foreign_servers.deadlines import scale
+from foreign_servers.tied_processes import tied
 
 from compat_harness.server import HOST
 from segstore.testing.ports import free_neighbours
@@ -191,7 +192,7 @@ class GuideShell:
         log = self.directory.with_name(f"{self.directory.name}-server-{len(self._servers)}.log")
         with log.open("wb") as output:
             server = subprocess.Popen(
-                shlex.split(command),
+                tied(shlex.split(command)),
                 cwd=self.directory,
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
@@ -251,7 +252,7 @@ class GuideShell:
 
     def _start_endless(self, command: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            ["bash", "-c", command],
+            tied(["bash", "-c", command]),
             cwd=self.directory,
             env=self.environment,
             stdin=subprocess.DEVNULL,

@@ -28,6 +28,7 @@ import msgspec
 from foreign_servers.deadlines import scale
 from foreign_servers.jvm import say_temporary_directory
 from foreign_servers.maven import MavenFailedError, locked, resolve_class_path
+from foreign_servers.tied_processes import tied
 
 PROJECT = Path(__file__).resolve().parent.parent / "java"
 SOURCES = PROJECT / "src" / "test"
@@ -210,7 +211,7 @@ class JavaClient:
         output = directory / "output.log"
         with output.open("wb") as log:
             process = subprocess.Popen(
-                command,
+                tied(command),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -11,6 +11,7 @@ from pathlib import Path
 from foreign_servers.bookies import BookieCluster, small_java_command
 from foreign_servers.durable_files import LEDGERS_PATH
 from foreign_servers.maven import compiled_class_path
+from foreign_servers.tied_processes import tied
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = ROOT / "compat-tests" / "bookkeeper"
@@ -24,7 +25,11 @@ class OfficialClient:
     def __init__(self, command: list[str], directory: Path) -> None:
         self._log = (directory / "client.log").open("wb")
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True
+            tied(command),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
         )
 
     def ask(self, *words: object) -> list[str]:

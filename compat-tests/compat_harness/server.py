@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import IO
 
 from foreign_servers.deadlines import scale
+from foreign_servers.tied_processes import tied
 
 from segstore.testing.ports import free_neighbours
 
@@ -143,7 +144,7 @@ class Server:
             *self._options,
         ]
         return subprocess.Popen(
-            command,
+            tied(command),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

@@ -24,6 +24,7 @@ from compat_harness.server import Server
 from compat_harness.suite_groups import Target
 from foreign_servers.deadlines import scale
 from foreign_servers.maven import MavenFailedError, compiled_class_path
+from foreign_servers.tied_processes import tied
 
 HERE = Path(__file__).parent
 MAIN_CLASS = "flinkjobs.ExactlyOnce"
@@ -66,7 +67,7 @@ class Job:
         self._log = log
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
-                command,
+                tied(command),
                 env={**os.environ, **environment},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,

@@ -16,6 +16,7 @@ import pyspark
 import pytest
 from compat_harness.server import HOST, Server, accepts
 from foreign_servers.deadlines import scale
+from foreign_servers.tied_processes import tied
 
 from pravega_blocking.controller_client import ControllerClient
 from pravega_blocking.event_writer import EventWriter
@@ -59,7 +60,11 @@ def connect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     }
     with log_path.open("wb") as log:
         process = subprocess.Popen(
-            [*command, "spark-internal"], stdout=log, stderr=log, env=environment, cwd=directory
+            tied([*command, "spark-internal"]),
+            stdout=log,
+            stderr=log,
+            env=environment,
+            cwd=directory,
         )
     try:
         deadline = time.monotonic() + START_SECONDS_MAX

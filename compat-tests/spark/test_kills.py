@@ -23,6 +23,7 @@ from typing import Any
 import pytest
 from compat_harness.queries import run_query_to_its_end
 from compat_harness.server import CONTROLLER, SEGMENT_STORE, Server
+from foreign_servers.tied_processes import tied
 
 from pravega_admin.commands.scaling import plan_merge, plan_split
 from pravega_admin.inspection.open_transactions import read_open_transactions
@@ -76,7 +77,7 @@ class Driver:
         self.kill()
         self.starts += 1
         self._process = subprocess.Popen(
-            self._command,
+            tied(self._command),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

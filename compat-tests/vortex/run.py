@@ -24,6 +24,7 @@ from pathlib import Path
 
 from compat_harness.checker import BrokenPromiseError, check
 from foreign_servers.deadlines import scale
+from foreign_servers.tied_processes import tied
 
 from pravega_admin.commands.scaling import plan_merge, plan_split
 from pravega_blocking.controller_client import RETRIED_ERRORS, ControllerClient
@@ -103,7 +104,7 @@ class Worker:
         command = [sys.executable, "-m", "vortex.workers", verb, controller, SCOPE, stream]
         with self._output_path.open("wb") as output:
             self.process = subprocess.Popen(
-                [*command, str(directory), name, str(seed)],
+                tied([*command, str(directory), name, str(seed)]),
                 cwd=HARNESS,
                 stdin=subprocess.DEVNULL,
                 stdout=output,

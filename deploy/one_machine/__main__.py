@@ -11,13 +11,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import fcntl
 import os
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
 from deploy.one_machine.parts import (
     HOST,
@@ -34,11 +31,13 @@ from foreign_servers.maven import MavenFailedError, resolve_class_path
 
 from pravega_admin.errors import EXIT_OK, AdminError, ConfigurationError, report_error
 from pravega_admin.output.standard_streams import run_command
+from pravega_admin.serving.data_directory import tell_wait
 from pravega_admin.serving.standalone import check_port, describe_secure_clients
 from pravega_admin.supervisor.run_directory import RunDirectory
 from pravega_admin.supervisor.supervise import end_by_signals
 from pravega_admin.supervisor.supervisor import Supervisor
 from pravega_admin.supervisor.terminal import print_at_once
+from segstore.ownership.holders import HeldError, take_lock, write_holder
 
 POM = Path(__file__).resolve().parent / "pom.xml"
 SELF = "cluster"
@@ -57,8 +56,6 @@ PORTS = {
 }
 """The ports to choose, and whose each is."""
 DEFAULT = " (default: %(default)s)"
-LOCK_SECONDS_MAX = 3.0
-LOCK_POLL_SECONDS = 0.05
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -140,41 +137,31 @@ def parse_arguments(arguments: list[str] | None) -> tuple[ClusterSettings, bool]
 
 @contextlib.contextmanager
 def open_directory(settings: ClusterSettings) -> Iterator[RunDirectory]:
-    """Lock the run directory, so that only this process runs the cluster.
+    """Lock the run directory, so that only this process runs the cluster. Waits for one that ends.
 
     Raises ``ConfigurationError``.
     """
     run_path = settings.data_dir / "run"
     try:
         run_path.mkdir(parents=True, exist_ok=True)
-        lock = (run_path / "lock").open("ab")
+        lock = os.open(run_path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise ConfigurationError(f"{run_path} cannot be used: {error.strerror}") from error
-    with lock:
-        _take_lock(lock, settings)
-        directory = RunDirectory(run_path, lock.fileno())
+    with contextlib.ExitStack() as stack:
+        stack.callback(os.close, lock)
+        try:
+            take_lock(lock, f"the cluster in {settings.data_dir}", tell=tell_wait)
+            write_holder(lock)
+        except HeldError as error:
+            raise ConfigurationError(str(error)) from error
+        except OSError as error:
+            raise ConfigurationError(f"{run_path} cannot be used: {error.strerror}") from error
+        directory = RunDirectory(run_path, lock)
         directory.write_pid(SELF, os.getpid())
         try:
             yield directory
         finally:
             directory.remove_pid(SELF)
-
-
-def _take_lock(lock: IO[bytes], settings: ClusterSettings) -> None:
-    """Lock the directory; wait for processes of a killed cluster, which end soon after it.
-
-    ``ConfigurationError`` where it stays locked for ``LOCK_SECONDS_MAX``.
-    """
-    deadline = time.monotonic() + LOCK_SECONDS_MAX
-    while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError as error:
-            if time.monotonic() >= deadline:
-                sentence = f"{settings.data_dir} is in use by another cluster"
-                raise ConfigurationError(sentence) from error
-        time.sleep(LOCK_POLL_SECONDS)
 
 
 def open_given_security(settings: ClusterSettings) -> ClusterSecurity | None:

@@ -1,6 +1,7 @@
 """The processes of a cluster on one machine: what each is called, and its command.
 
-Owns: ``ClusterSettings``, the settings files of ZooKeeper and bookies, and ``list_parts``.
+Owns: ``ClusterSettings``, the settings files of ZooKeeper and bookies, ``list_parts``, and how a
+part is launched.
 
     zookeeper                  one server
     format                     makes once in ZooKeeper what bookies need, and ends
@@ -22,6 +23,7 @@ from pathlib import Path
 from deploy.one_machine.security import ClusterSecurity
 from foreign_servers.durable_files import write_bookie_settings, write_zookeeper_settings
 from foreign_servers.jvm import java_command
+from foreign_servers.tied_processes import TIED, tied
 
 from pravega_admin.supervisor.child_process import ChildSpec
 
@@ -188,8 +190,19 @@ def _part(
     once: bool = False,
 ) -> ChildSpec:
     log = str(settings.data_dir / "log" / f"{name}.log")
+    launched = launched_command(log, command, ready_port=ready_port)
+    return ChildSpec(name, launched, log_path=log, once=once)
+
+
+def launched_command(
+    log: str, command: Sequence[str], *, ready_port: int | None = None
+) -> tuple[str, ...]:
+    """Return the command by which this process, the supervisor, starts a part with this log.
+
+    The part ends with the supervisor. With ``ready_port`` it is ready when that port is open.
+    """
     ready = "-" if ready_port is None else str(ready_port)
-    return ChildSpec(name, (str(LAUNCH), log, ready, *command), log_path=log, once=once)
+    return tuple(tied([str(LAUNCH), str(TIED), log, ready, *command]))
 
 
 def _java(

@@ -23,8 +23,8 @@ if str(ROOT) not in sys.path:
 
 from deploy.one_machine.__main__ import main, open_directory, parse_arguments  # noqa: E402
 from deploy.one_machine.parts import (  # noqa: E402
-    LAUNCH,
     ClusterSettings,
+    launched_command,
     list_parts,
     write_settings_files,
 )
@@ -121,13 +121,13 @@ def test_processes_are_dialled_at_hosts_of_proxies(tmp_path: Path) -> None:
 
 
 def test_two_do_not_run_one_cluster(settings: ClusterSettings, directory: RunDirectory) -> None:
-    with pytest.raises(ConfigurationError, match="in use by another"), open_directory(settings):
+    in_use = f"the cluster in {settings.data_dir} is in use by process {os.getpid()} "
+    with pytest.raises(ConfigurationError, match=re.escape(in_use)), open_directory(settings):
         pytest.fail("it has the directory")
 
 
 @pytest.mark.processes
-def test_a_cluster_waits_for_the_last_process_of_a_killed_one(settings: ClusterSettings) -> None:
-    """Earlier a process that waited for the port held the lock: a start at once was refused."""
+def test_a_cluster_waits_for_a_process_that_ends_with_the_lock(settings: ClusterSettings) -> None:
     with open_directory(settings) as directory:
         ending = subprocess.Popen(["sleep", "0.5"], pass_fds=[directory.lock_descriptor])
     with ending, open_directory(settings):
@@ -144,7 +144,9 @@ def test_a_part_logs_and_tells_when_its_port_is_open(
         f"held = socket.create_server(('127.0.0.1', {port})); time.sleep(600)"
     )
     log = tmp_path / "part.log"
-    spec = ChildSpec("part", (str(LAUNCH), str(log), str(port), sys.executable, "-c", source))
+    spec = ChildSpec(
+        "part", launched_command(str(log), [sys.executable, "-c", source], ready_port=port)
+    )
     supervisor = Supervisor([spec], directory=directory, report=print)
     ready = threading.Event()
     thread = threading.Thread(target=supervisor.run, kwargs={"on_ready": ready.set})
@@ -168,7 +170,7 @@ def test_a_part_that_is_killed_before_it_listens_is_started_again(
     """Earlier who waited for its port held the pipe, and the supervisor waited for that end."""
     [port] = free_ports(1)
     log = tmp_path / "part.log"
-    spec = ChildSpec("part", (str(LAUNCH), str(log), str(port), "sleep", "600"))
+    spec = ChildSpec("part", launched_command(str(log), ["sleep", "600"], ready_port=port))
     sentences: list[str] = []
     supervisor = Supervisor([spec], directory=directory, report=sentences.append, lasts=True)
     # A daemon: one that stands still fails the test, and does not hang it.
@@ -193,15 +195,16 @@ def test_a_part_that_is_killed_before_it_listens_is_started_again(
 
 
 @pytest.mark.processes
-def test_a_part_whose_supervisor_died_before_the_part_began_does_not_run(tmp_path: Path) -> None:
-    """Earlier it ran for ever: the kernel tells nobody of a parent that has ended already."""
-    log = tmp_path / "run" / "part.log"
+def test_the_pid_of_a_part_is_written_before_the_part_does_anything(
+    tmp_path: Path, directory: RunDirectory
+) -> None:
+    """Here no supervisor writes it: as where that one is slow, or ends between."""
+    log = tmp_path / "log" / "part.log"
     log.parent.mkdir()
-    command = [str(LAUNCH), str(log), "-", "sleep", "600"]
-    supervisor = subprocess.Popen(["true"])
-    supervisor.wait()
-    environment = os.environ | {"SEGSTORE_SUPERVISOR": str(supervisor.pid)}
-    assert subprocess.run(command, env=environment, timeout=SECONDS_MAX, check=False).returncode
+    command = launched_command(str(log), ["sh", "-c", "echo $$; cat run/part.pid"])
+    subprocess.run(command, timeout=SECONDS_MAX, check=True)
+    own, written = log.read_text().split()
+    assert written == own
 
 
 def _pid_of_command(data_dir: Path, program: bytes) -> int | None:

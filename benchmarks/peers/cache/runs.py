@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from foreign_servers.maven import compiled_class_path
+from foreign_servers.tied_processes import tied
 
 from benchmarks.peers.cache.workload import Workload
 
@@ -64,7 +65,7 @@ def is_missing(store: str) -> str | None:
 def run(store: str, workload: Workload) -> Run:
     """Do a workload to a store, in a new process."""
     process = subprocess.Popen(
-        _command(store, workload),
+        tied(_command(store, workload)),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

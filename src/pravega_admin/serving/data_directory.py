@@ -5,9 +5,8 @@ Owns: the lock and the checks for that.
 Invariants:
 1. When a store uses the directory, a second supervisor is refused. Held by
    ``test_a_directory_in_use_is_refused_with_its_user``.
-2. After a supervisor was killed, the next one waits until the last of its children has ended,
-   because children inherit the lock. Held by
-   ``test_the_last_child_of_a_killed_supervisor_is_waited_for``.
+2. A process that still has the lock, but is about to end, is waited for. Held by
+   ``test_a_process_that_ends_with_the_lock_is_waited_for``.
 3. A directory with other contents is refused and not changed. Held by
    ``test_a_directory_of_something_else_is_refused_and_left_alone``.
 """
@@ -20,10 +19,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pravega_admin.errors import cannot_start
+from pravega_admin.output.output import print_message
 from pravega_admin.supervisor.run_directory import SUPERVISOR, RunDirectory
 from segstore.errors import DataDirectoryError
 from segstore.ownership.data_directory import DataDirectory
 from segstore.runtime.refused_files import reason_of
+
+
+def tell_wait(sentence: str) -> None:
+    """Tell the user that a start waits."""
+    print_message(f"segstore: {sentence}")
 
 
 @contextlib.contextmanager
@@ -41,7 +46,7 @@ def open_run_directory(
             directory = DataDirectory.open(
                 data_dir, container_count=container_count, journal_count=journal_count
             )
-            descriptor = stack.enter_context(directory.lock(SUPERVISOR))
+            descriptor = stack.enter_context(directory.lock(SUPERVISOR, tell=tell_wait))
         except DataDirectoryError as error:
             raise cannot_start(str(error), error.__cause__) from error
         run = RunDirectory(data_dir / "run", descriptor)

@@ -43,6 +43,7 @@ from pravega_admin.supervisor.child_protocol import (
 )
 from pravega_blocking.errors import PravegaError
 from segstore.errors import leaf_errors
+from segstore.ownership.holders import HeldError, wait_for_port
 from segstore.runtime.event_loop import run_event_loop
 from segstore.runtime.refused_files import is_refusal, reason_of
 
@@ -173,11 +174,21 @@ def run_server(
     try:
         config = read_config(server.title, parts.config_type, settings)
         with _explaining_errors(parts, config):
+            _wait_for_ports(config)
             run_event_loop(_serve_until_signal, parts.serve, config, on_ready)
     except PravegaError as error:
         is_final = isinstance(error, DataLostError)
         announce(Verdict(is_ready=False, error=str(error), is_final=is_final))
         raise
+
+
+def _wait_for_ports(config: Any) -> None:
+    """Wait for ports that are in use. Raises ``HeldError``."""
+    for port in (config.port, getattr(config, "http_port", 0)):
+        # Of an address that cannot be used the server tells when it listens.
+        with suppress(OSError):
+            if port:
+                wait_for_port(config.host, port)
 
 
 def share_out_containers(settings: Mapping[str, Any], store_count: int) -> Shares:
@@ -267,10 +278,8 @@ def _meaning(error: BaseException, parts: Parts, config: Any) -> AdminError | No
         return cannot_start(str(error), cause) if is_refusal(cause) else AdminError(str(error))
     if isinstance(error, socket.gaierror):
         return ConfigurationError(f"{config.host} is not a known host")
-    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-        return ConfigurationError(
-            f"port {config.port} on {config.host} is in use by another process"
-        )
+    if isinstance(error, HeldError):
+        return ConfigurationError(str(error))
     if isinstance(error, OSError) and error.errno == errno.EADDRNOTAVAIL:
         return ConfigurationError(f"{config.host} is not an address of this machine")
     if is_refusal(error) and error.filename:

@@ -17,7 +17,6 @@ Invariants:
 from __future__ import annotations
 
 import contextlib
-import errno
 import ipaddress
 import json
 import os
@@ -30,7 +29,7 @@ from typing import IO, TYPE_CHECKING, Any
 from pravega_admin.errors import ConfigurationError, cannot_start
 from pravega_admin.output.log_options import LogFormat, LogLevel
 from pravega_admin.output.output import print_message
-from pravega_admin.serving.data_directory import open_run_directory
+from pravega_admin.serving.data_directory import open_run_directory, tell_wait
 from pravega_admin.serving.security_files import (
     ADMINISTRATOR,
     PASSWORD_VARIABLE,
@@ -47,6 +46,7 @@ from pravega_admin.supervisor.supervise import become_supervisor
 from pravega_blocking.addresses import PORT_MAX
 from segstore.errors import DataDirectoryError
 from segstore.ownership.data_directory import DataDirectory
+from segstore.ownership.holders import HeldError, wait_for_port
 from segstore.runtime.refused_files import reason_of
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def run_standalone(settings: StandaloneSettings, *, began: float) -> None:
         _open_log(settings) as log_file,
         contextlib.ExitStack() as first_children,
     ):
-        # Until the lock is held, children of a killed supervisor may use the ports.
+        # Processes of a killed supervisor that have not ended yet may use the ports.
         _check_ports(settings)
         security = None
         if settings.secure:
@@ -244,22 +244,14 @@ def check_exposure(
 
 
 def check_port(host: str, port: int, option: str) -> None:
-    """Raise ``ConfigurationError`` if the port cannot be opened now."""
+    """Wait for a port that is in use. Raises ``ConfigurationError`` if it cannot be opened."""
     try:
-        family, kind, _, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        with socket.socket(family, kind) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-            probe.listen()
+        wait_for_port(host, port, remark=f"; choose another with {option}", tell=tell_wait)
+    except HeldError as error:
+        raise ConfigurationError(str(error)) from error
     except socket.gaierror as error:
         raise ConfigurationError(f"{host} is not a known host") from error
     except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise ConfigurationError(
-                f"port {port} on {host} is in use by another process; choose another with {option}"
-            ) from error
         raise ConfigurationError(f"cannot listen on {host}:{port}: {error.strerror}") from error
 
 

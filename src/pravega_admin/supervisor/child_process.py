@@ -10,6 +10,9 @@ Invariants:
 2. When another program replaces the supervisor's in the same process (``exec``), it supervises the
    running children, which it knows by their process ids. Held by
    ``test_another_program_in_the_same_process_goes_on_with_the_children``.
+3. No child has the lock of the directory: one that does not end keeps no later start away. Held by
+   ``test_no_child_has_the_lock_of_the_directory`` and
+   ``test_a_child_does_not_get_the_lock_with_its_settings``.
 """
 
 from __future__ import annotations
@@ -111,7 +114,7 @@ class ChildProcess:
 
 def spawn(spec: ChildSpec, directory: RunDirectory, *, log_file: int | None = None) -> ChildProcess:
     """Start the process; its output goes to the descriptor ``log_file``, or else to our stderr."""
-    process = start_child_process(spec, directory, log_file=log_file)
+    process = start_child_process(spec, log_file=log_file)
     write_pid_or_abandon(process, spec, directory)
     return process
 
@@ -125,18 +128,15 @@ def write_pid_or_abandon(process: ChildProcess, spec: ChildSpec, directory: RunD
         raise
 
 
-def start_child_process(
-    spec: ChildSpec, directory: RunDirectory, *, log_file: int | None = None
-) -> ChildProcess:
-    """Start a process that holds the directory's lock, without a pid file, and return it."""
-    output = 2 if log_file is None else log_file
-    return start_process(spec.command, inherited=[directory.lock_descriptor], output=output)
+def start_child_process(spec: ChildSpec, *, log_file: int | None = None) -> ChildProcess:
+    """Start a process without a pid file, and return it."""
+    return start_process(spec.command, output=2 if log_file is None else log_file)
 
 
 def start_process(
-    command: tuple[str, ...], *, inherited: Sequence[int], output: int = 2
+    command: tuple[str, ...], *, inherited: Sequence[int] = (), output: int = 2
 ) -> ChildProcess:
-    """Start a child that inherits these descriptors."""
+    """Start a child that inherits these descriptors, and never the directory's lock."""
     reader, writer = os.pipe()
     environment = {
         # With the default, the allocator keeps some MB per thread of memory that was freed.

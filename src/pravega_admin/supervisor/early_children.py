@@ -3,7 +3,7 @@
 Owns: the children that were started early, and the delivery of their settings.
 
 A child gets, over a socket, its settings as JSON up to the end of the stream, and with the first
-bytes the descriptor of the data directory's lock and, if there is one, that of the log file.
+bytes the descriptor of the log file, if there is one. Its pid file is written before it gets them.
 
 This module has few imports, because children are started only after them.
 
@@ -56,31 +56,30 @@ def start_child(
     if kind not in _early:
         return spawn(spec, directory, log_file=log_file)
     process, channel = _early.pop(kind)
-    descriptors = [directory.lock_descriptor, *([] if log_file is None else [log_file])]
+    descriptors = [] if log_file is None else [log_file]
     settings = spec.command[-1].encode()
-    try:
-        with channel:
+    with channel:
+        write_pid_or_abandon(process, spec, directory)
+        try:
             sent = socket.send_fds(channel, [settings], descriptors)
             channel.sendall(settings[sent:])
-    except OSError:  # it has ended already
-        process.abandon()
-        return spawn(spec, directory, log_file=log_file)
-    write_pid_or_abandon(process, spec, directory)
+        except OSError:  # it has ended already
+            process.abandon()
+            return spawn(spec, directory, log_file=log_file)
     return process
 
 
 def receive_settings(descriptor: int) -> str | None:
     """Wait, in a child, for its settings; None when there will be none."""
     with socket.socket(fileno=descriptor) as channel:
-        data, descriptors, _, _ = socket.recv_fds(channel, RECEIVED_BYTES, 2)
+        data, descriptors, _, _ = socket.recv_fds(channel, RECEIVED_BYTES, 1)
         more = data
         while more:
             more = channel.recv(RECEIVED_BYTES)
             data += more
     if not data:
         return None
-    # The first descriptor is the lock, which is held until the descriptor is closed.
-    for log_file in descriptors[1:]:
+    for log_file in descriptors:
         os.dup2(log_file, 1)
         os.dup2(log_file, 2)
     return data.decode()

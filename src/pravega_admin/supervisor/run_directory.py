@@ -16,7 +16,7 @@ SUPERVISOR = "standalone"
 
 
 class RunDirectory:
-    """``<data-dir>/run``. Children must inherit ``lock_descriptor``."""
+    """``<data-dir>/run``. No child inherits ``lock_descriptor``."""
 
     def __init__(self, path: str | os.PathLike[str], lock_descriptor: int) -> None:
         self.path = path

@@ -264,7 +264,7 @@ class Supervisor:
         """Start a child, or report why not and try again later."""
         child.log_position = length_of(child.spec.log_path)
         try:
-            process = start_child_process(child.spec, self._directory, log_file=self._log_file)
+            process = start_child_process(child.spec, log_file=self._log_file)
             try:
                 child.adopt(process)
             except OSError:

@@ -24,12 +24,9 @@ Invariants:
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import json
 import os
 import re
-import time
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -39,6 +36,14 @@ from pathlib import Path
 from typing import Any
 
 from segstore.errors import DataDirectoryError, DataDirectoryInUseError
+from segstore.ownership.holders import (
+    WAIT_SECONDS,
+    HeldError,
+    Tell,
+    log_wait,
+    take_lock,
+    write_holder,
+)
 from segstore.runtime.durable_files import make_directory, sync_directory, write_durably
 from segstore.runtime.refused_files import reason_of
 
@@ -50,8 +55,6 @@ VERSION_FILE = "segstore.toml"
 FOREIGN_NAMES = frozenset({"run", "logs", "lost+found", "security"})
 """Names that may be in a directory before a store is made in it: those of supervisors' files, of a
 new file system, and of users that were added before the first start."""
-LOCK_SECONDS = 3.0
-"""Maximum time, in seconds, that a killed process may take to end."""
 _STORE_ID = re.compile("[0-9a-f]{32}", re.ASCII)
 
 
@@ -241,10 +244,10 @@ class DataDirectory:
             yield now
 
     @contextmanager
-    def lock_journal(self, journal: int, *, wait_seconds: float = LOCK_SECONDS) -> Iterator[Path]:
+    def lock_journal(self, journal: int, *, wait_seconds: float = WAIT_SECONDS) -> Iterator[Path]:
         """Hold the lock of a journal, and yield the journal's directory, which may be missing.
 
-        Blocks for up to ``wait_seconds`` while a process that was killed still has the lock. Raises
+        Blocks for up to ``wait_seconds`` while another process has the lock. Raises
         ``DataDirectoryError`` with the number of the process that uses the journal.
         """
         with self.lock(f"journal-{journal}", wait_seconds=wait_seconds):
@@ -262,9 +265,11 @@ class DataDirectory:
             ) from error
 
     @contextmanager
-    def lock(self, role: str, *, wait_seconds: float = LOCK_SECONDS) -> Iterator[int]:
+    def lock(
+        self, role: str, *, wait_seconds: float = WAIT_SECONDS, tell: Tell = log_wait
+    ) -> Iterator[int]:
         """Hold the lock with the name ``role`` in this directory, for the block. Waits as
-        ``lock_journal`` does.
+        ``lock_journal`` does, and tells of a longer wait.
 
         Yields the descriptor of the lock file: a process that inherits it holds the lock, too.
         Raises ``DataDirectoryInUseError`` when another process has the lock.
@@ -277,9 +282,22 @@ class DataDirectory:
                 f"{path} cannot be opened: {reason_of(error, path)}"
             ) from error
         try:
-            self._acquire(descriptor, role, wait_seconds)
             try:
-                os.pwrite(descriptor, f"{os.getpid()}\n".encode().ljust(16), 0)
+                take_lock(
+                    descriptor,
+                    f"data directory {self.path}",
+                    remark=f": it holds {path.name}",
+                    wait_seconds=wait_seconds,
+                    tell=tell,
+                )
+            except HeldError as error:
+                raise DataDirectoryInUseError(str(error)) from error
+            except OSError as error:
+                raise DataDirectoryError(
+                    f"{path} cannot be locked: {reason_of(error, path)}"
+                ) from error
+            try:
+                write_holder(descriptor)
             except OSError as error:
                 raise DataDirectoryError(
                     f"{path} cannot be written: {reason_of(error, path)}"
@@ -287,26 +305,6 @@ class DataDirectory:
             yield descriptor
         finally:
             os.close(descriptor)
-
-    def _acquire(self, descriptor: int, role: str, wait_seconds: float) -> None:
-        deadline = time.monotonic() + wait_seconds
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            except OSError as error:
-                if error.errno not in (errno.EAGAIN, errno.EACCES):
-                    raise DataDirectoryError(
-                        f"{role} of data directory {self.path} cannot be locked: {error.strerror}"
-                    ) from error
-            holder = _holder(descriptor)
-            if time.monotonic() > deadline or (holder is not None and _lives(holder)):
-                who = "" if holder is None else f" (process {holder})"
-                raise DataDirectoryInUseError(
-                    f"data directory {self.path} is in use by another segstore{who}: it holds"
-                    f" {role}.lock"
-                )
-            time.sleep(0.02)
 
 
 def _read_version_file(path: Path) -> DataDirectory | None:
@@ -432,21 +430,3 @@ def quote_toml(text: str) -> str:
     """Return a text as a value in TOML. Characters that cannot be printed become ``?``."""
     printable = "".join(each if each.isprintable() else "?" for each in text)
     return json.dumps(printable, ensure_ascii=False)
-
-
-def _holder(descriptor: int) -> int | None:
-    """Return the number of the process that wrote it into the lock file, or None."""
-    try:
-        return int(os.pread(descriptor, 16, 0))
-    except ValueError:
-        return None
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

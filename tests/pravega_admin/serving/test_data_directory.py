@@ -35,7 +35,7 @@ def test_a_directory_in_use_is_refused_with_its_user(tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
-def test_the_last_child_of_a_killed_supervisor_is_waited_for(tmp_path: Path) -> None:
+def test_a_process_that_ends_with_the_lock_is_waited_for(tmp_path: Path) -> None:
     source = """
         import os, sys, time
         from pathlib import Path

@@ -168,8 +168,12 @@ def test_a_second_store_in_the_same_directory_is_refused(store: "Standalone") ->
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 78
     assert done.stdout == ""
-    (line,) = done.stderr.splitlines()
-    assert line.startswith(f"segstore: data directory {store.data_dir} is in use")
+    waiting, refusal = done.stderr.splitlines()
+    assert store.process is not None
+    use = f"data directory {store.data_dir} is in use by process {store.process.pid} (python"
+    assert waiting.startswith(f"segstore: waiting: {use}")
+    assert refusal.startswith(f"segstore: {use}")
+    assert refusal.endswith("): it holds standalone.lock")
 
 
 def test_data_survives_a_gentle_end_and_a_brutal_one(

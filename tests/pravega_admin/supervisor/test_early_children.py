@@ -60,7 +60,7 @@ def test_a_child_goes_on_with_the_settings_that_it_gets(waiting: int, tmp_path: 
     assert log.read_text() == "300010 settings éxx\n"
 
 
-def test_a_child_holds_the_lock_that_it_got(waiting: int, tmp_path: Path) -> None:
+def test_a_child_does_not_get_the_lock_with_its_settings(waiting: int, tmp_path: Path) -> None:
     holding = f"/proc/{waiting}/fd"
     log = tmp_path / "log"
     with open_run_directory(tmp_path / "data") as directory, log.open("wb") as log_file:
@@ -69,7 +69,8 @@ def test_a_child_holds_the_lock_that_it_got(waiting: int, tmp_path: Path) -> Non
         while not log.stat().st_size:
             assert process.poll() is None
         held = {os.readlink(each) for each in Path(holding).iterdir()}
-        assert str(tmp_path / "data" / "standalone.lock") in held
+        assert str(log) in held
+        assert str(tmp_path / "data" / "standalone.lock") not in held
         process.abandon()
 
 

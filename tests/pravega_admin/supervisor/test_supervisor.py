@@ -336,6 +336,16 @@ def test_children_die_with_a_supervisor_that_is_killed(tmp_path: Path) -> None:
         pass
 
 
+def test_no_child_has_the_lock_of_the_directory(directory: RunDirectory, tmp_path: Path) -> None:
+    """Earlier all had it, and one that did not end kept every later start away for good."""
+    supervisor = Supervisor([child("one", SLEEPER)], directory=directory, report=print)
+    with running(supervisor):
+        pid = int((tmp_path / "run" / "one.pid").read_text())
+        held = {os.readlink(each) for each in Path(f"/proc/{pid}/fd").iterdir()}
+        assert held
+        assert str(tmp_path / "standalone.lock") not in held
+
+
 def test_output_of_children_goes_to_the_log_file(
     directory: RunDirectory, sentences: list[str], tmp_path: Path
 ) -> None:

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -200,17 +199,16 @@ def test_another_process_is_named_and_its_death_frees_the_journal(tmp_path: Path
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
         directory = DataDirectory.open(tmp_path)
-        started = time.monotonic()
         with (
             pytest.raises(DataDirectoryError) as caught,
-            directory.lock_journal(0, wait_seconds=30),
+            directory.lock_journal(0, wait_seconds=0.1),
         ):
             pass
-        assert time.monotonic() - started < 20
-        assert str(caught.value) == (
-            f"data directory {tmp_path} is in use by another segstore (process {holder.pid}): it"
-            " holds journal-0.lock"
+        sentence = str(caught.value)
+        assert sentence.startswith(
+            f"data directory {tmp_path} is in use by process {holder.pid} (python"
         )
+        assert sentence.endswith("): it holds journal-0.lock")
         holder.send_signal(signal.SIGKILL)
         holder.wait()
         with directory.lock_journal(0):

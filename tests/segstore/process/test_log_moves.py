@@ -415,7 +415,7 @@ async def test_a_log_that_is_older_than_tier_2_does_not_move(store: Store, tmp_p
 
 async def test_a_store_that_runs_keeps_its_logs(store: Store) -> None:
     async with open_containers(store.config([0])):
-        await refuse(store, DataDirectoryError, 2, "in use by another segstore")
+        await refuse(store, DataDirectoryError, 2, "in use by process")
     assert store.directory.layout == 0
 
 
