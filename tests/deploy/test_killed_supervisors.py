@@ -7,6 +7,7 @@ sleep: ``part`` waits for a port that never opens, so that somebody waits for it
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import shutil
@@ -174,12 +175,10 @@ def is_command(pid: int) -> bool:
 
 
 def kill(pid: int) -> None:
-    # A fork that has not marked itself yet has the number 0 at most.
+    # 0, where no process is known, would mean our own process group.
     if pid:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            return
 
 
 def eventually(condition: Callable[[], bool], output: Path) -> None:
