@@ -242,6 +242,7 @@ def test_promtool_finds_the_rules_right(tmp_path: Path) -> None:
     assert f"{len(ALERTS)} rules found" in done.stdout
 
 
+@pytest.mark.proof
 def test_a_full_disk_is_told_and_freed_by_the_command_of_the_runbook(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     percents = [f"SegstoreDisk{percent}Percent" for percent in (80, 90, 95)]
@@ -269,6 +270,7 @@ def test_a_full_disk_is_told_and_freed_by_the_command_of_the_runbook(tmp_path: P
                 wait_until_clear(server, *waits)
 
 
+@pytest.mark.proof
 def test_a_full_tier_2_is_told_until_the_command_of_the_runbook(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     alert = "SegstoreTier2Failing"
@@ -287,6 +289,7 @@ def test_a_full_tier_2_is_told_until_the_command_of_the_runbook(tmp_path: Path) 
                 wait_until_clear(server, alert)
 
 
+@pytest.mark.proof
 def test_a_store_that_hangs_is_told_until_it_is_killed(tmp_path: Path) -> None:
     names = ("SegstoreStoreDown", "SegstoreControllerNotReady")
     with started(tmp_path / "data") as store, watched(store, tmp_path, scrape_seconds=10) as server:

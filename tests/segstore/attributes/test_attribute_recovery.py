@@ -499,6 +499,7 @@ async def test_a_later_tree_is_not_forgotten_for_an_earlier_one_of_the_same_flus
         assert await everything(container) == model
 
 
+@pytest.mark.proof
 async def test_no_tree_is_cut_off_before_the_log_has_the_place_of_the_one_that_took_its_place(
     tiers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -294,6 +294,7 @@ def move_and_die(path: Path, store_count: int, dies_at: int) -> None:
     os._exit(0)
 
 
+@pytest.mark.proof
 @pytest.mark.processes
 async def test_a_move_that_is_killed_at_any_step_loses_nothing(
     store: Store, tmp_path: Path
