@@ -54,6 +54,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain, groupby
+from threading import RLock
 
 from pravega_admin.errors import (
     EXIT_CONFIGURATION,
@@ -204,6 +205,9 @@ class Supervisor:
         self._by_force = False
         self._stopping = False
         self._wake_reader, self._wake_writer = os.pipe()
+        # A thread that stops the supervisor may meet ``run`` while it closes the pipe. A signal
+        # handler may interrupt the thread that has the lock.
+        self._waking = RLock()
 
     def run(self, *, on_ready: Callable[[], None]) -> None:
         """Keep the children running until ``stop``; call ``on_ready`` once, when all serve.
@@ -223,9 +227,10 @@ class Supervisor:
                     on_ready()
         finally:
             self._stop_children()
-            reader, self._wake_reader = self._wake_reader, -1
-            os.close(reader)
-            os.close(self._wake_writer)
+            with self._waking:
+                reader, self._wake_reader = self._wake_reader, -1
+                os.close(reader)
+                os.close(self._wake_writer)
 
     def stop(self) -> None:
         """Make ``run`` end the children and return. Any thread or signal handler may call this."""
@@ -242,8 +247,9 @@ class Supervisor:
         self._wake()
 
     def _wake(self) -> None:
-        if self._wake_reader >= 0:
-            os.write(self._wake_writer, b"!")
+        with self._waking:
+            if self._wake_reader >= 0:
+                os.write(self._wake_writer, b"!")
 
     def _permitted(self) -> list[_Child]:
         """Return the children up to the first that still does its work ``once``, or all of them."""

@@ -500,3 +500,23 @@ def test_a_traceback_is_shown_after_the_exec_when_it_is_asked_for(
     assert done.returncode == 78
     assert ("Traceback (most recent call last)" in done.stderr) is debug
     assert "one" in done.stderr
+
+
+def test_a_supervisor_that_is_stopped_while_it_ends_writes_to_no_closed_pipe(
+    directory: RunDirectory, sentences: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    supervisor = Supervisor([], directory=directory, report=sentences.append)
+    thread = threading.Thread(target=supervisor.run, kwargs={"on_ready": lambda: None})
+    write = os.write
+
+    def write_slowly(descriptor: int, data: bytes) -> int:
+        """Wake the supervisor, and write once more when it has had the time to close the pipe."""
+        write(descriptor, data)
+        thread.join(0.5)
+        return write(descriptor, data)
+
+    thread.start()
+    monkeypatch.setattr(supervisor_module.os, "write", write_slowly)
+    supervisor.stop()
+    thread.join()
+    supervisor.stop()
