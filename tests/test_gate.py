@@ -105,6 +105,21 @@ def test_what_fails_by_chance_passes_alone_and_is_named(
     assert failed_once(repository) == ["tests/test_known.py::test_known"]
 
 
+def test_a_test_of_a_group_is_found_again(run: Run, repository: Path) -> None:
+    done = run(
+        "import pytest\nfrom fails_once import fail_once\n"
+        "@pytest.mark.xdist_group('java 0.13.0')\n"
+        "@pytest.mark.parametrize('name', ['a@b'])\n"
+        "def test_known(name): fail_once('known')\n",
+        "-n",
+        "2",
+        "--dist",
+        "loadgroup",
+    )
+    assert done.returncode == 0, done.stdout
+    assert failed_once(repository) == ["tests/test_known.py::test_known[a@b]"]
+
+
 def test_what_always_fails_fails(run: Run, repository: Path) -> None:
     done = run("def test_known(): assert False\n")
     assert done.returncode == 1
@@ -199,9 +214,11 @@ def test_a_failure_shows_the_logs_that_were_written_meanwhile(run: Run) -> None:
         "def test_known(tmp_path):\n"
         "    lines = '\\n'.join(f'line {number}' for number in range(100))\n"
         "    (tmp_path / 'server.log').write_text(lines)\n"
+        "    (tmp_path / '0000.log').write_bytes(bytes(100))\n"
         "    assert False\n"
     )
-    assert "server.log" in done.stdout
+    assert "/server.log" in done.stdout
+    assert "/0000.log" not in done.stdout
     assert "line 99\n" in done.stdout
     assert "line 75\n" in done.stdout
     assert "line 74\n" not in done.stdout

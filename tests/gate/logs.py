@@ -39,16 +39,23 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 def find_logs(directory: Path, since: float) -> list[Path]:
-    """Return the logs written since that time that have something in them, the newest first."""
+    """Return the logs written since that time that have text in them, the newest first."""
     found = []
     for path in directory.rglob("*.log"):
         try:
             stat = path.stat()
         except OSError:
             continue  # it went meanwhile, with its server's directory
-        if stat.st_mtime >= since and stat.st_size and path.is_file():
+        if stat.st_mtime >= since and path.is_file() and is_text(path):
             found.append((stat.st_mtime, path))
     return [path for _, path in sorted(found, reverse=True)[:LOGS_MAX]]
+
+
+def is_text(path: Path) -> bool:
+    """Return whether a file begins as a text: other servers' data are called logs, too."""
+    with path.open("rb") as file:
+        begin = file.read(LINE_LENGTH_MAX)
+    return bool(begin) and b"\0" not in begin
 
 
 def read_end(path: Path) -> str:

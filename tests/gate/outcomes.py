@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 FINAL_ATTRIBUTE = "is_final_failure"
+TEST_ATTRIBUTE = "test_without_group"
 CRASH = "worker '"
 """The beginning of what pytest-xdist says of a worker that ended in the middle of a test."""
 
@@ -43,7 +44,17 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     if report.failed and call.excinfo is not None:
         marked = item.get_closest_marker("no_second_try") is not None
         setattr(report, FINAL_ATTRIBUTE, marked or is_broken_promise(call.excinfo.value))
+        setattr(report, TEST_ATTRIBUTE, without_group(item))
     return report
+
+
+def without_group(item: pytest.Item) -> str:
+    """Return a test's id as pytest takes it: pytest-xdist appends the group of the test."""
+    group = item.get_closest_marker("xdist_group")
+    if group is None:
+        return item.nodeid
+    name = group.kwargs.get("name") or group.args[0]
+    return item.nodeid.removesuffix(f"@{name}")
 
 
 def is_broken_promise(error: BaseException) -> bool:
@@ -66,7 +77,7 @@ class FailureFile:
             return
         text = str(report.longrepr)
         line = {
-            "test": report.nodeid,
+            "test": getattr(report, TEST_ATTRIBUTE, report.nodeid),
             "when": report.when,
             "is_final": getattr(report, FINAL_ATTRIBUTE, False) or text.startswith(CRASH),
             "message": text.strip().rpartition("\n")[2][-400:],
