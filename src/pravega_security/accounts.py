@@ -2,16 +2,17 @@
 
 Owns: the accounts file in memory, its reloading, and the logins that were verified of late.
 
-The file is looked at when it is used, at most once a second, and read when it has changed. A new
-password, new rights and a removed user hold from then on, also for connections that are there.
+The file is looked at with every use, which takes two microseconds, and read when it is another
+one. So a new user, a new password, new rights and a removal hold when the command that made them
+has ended, also for connections that are there.
 
 Deriving a password takes long on purpose, and clients send theirs with every call. So a verified
 login is remembered until the file changes: not as user and password, but as an HMAC of them with a
 key that this process alone has.
 
 Invariants:
-1. When the file changes, logins are checked against the new content within a second. Held by
-   ``test_a_changed_file_holds_within_a_second``.
+1. When the file has changed, the next login and the next right are of the new content. Held by
+   ``test_a_changed_file_holds_at_once``.
 2. When the new file is broken or missing, the old accounts stay, and one line is logged. Held by
    ``test_a_broken_file_keeps_the_old_accounts_and_logs_once``.
 3. When a login is verified while the file changes, it is not remembered for the new one. Held by
@@ -27,11 +28,11 @@ from __future__ import annotations
 import base64
 import binascii
 import hmac
+import os
 import secrets
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -44,7 +45,6 @@ from pravega_security.passwords import PASSWORD_BYTES_MAX, ROUNDS, spend_rounds
 from pravega_security.principals import AuthenticationError, Principal
 from pravega_security.resources import Level
 
-CHECK_SECONDS: Final = 1.0
 REMEMBERED_LOGINS_MAX: Final = 1024
 TOKEN_LENGTH_MAX: Final = 4096
 WRONG_LOGIN: Final = "user or password is wrong"
@@ -57,7 +57,8 @@ logger = structlog.get_logger(__name__)
 class _LoadedAccounts:
     """The accounts of one state of the file, and the logins that were verified against it."""
 
-    def __init__(self, file: AccountsFile) -> None:
+    def __init__(self, file: AccountsFile, state: _FileState) -> None:
+        self.state = state
         self.accounts = file.accounts
         rounds = [account.password.rounds for account in file.accounts.values()]
         self.rounds_max = max(rounds, default=ROUNDS)
@@ -111,15 +112,12 @@ class _LoadedAccounts:
 class Accounts:
     """The accounts in a file. Any thread may call it."""
 
-    def __init__(self, path: Path, *, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, path: Path) -> None:
         """Read the file. Raises ``AccountsFileError``."""
         self._path = path
-        self._now = now
         self._key = secrets.token_bytes(32)
         self._lock = threading.Lock()
-        self._state: _FileState = None
         self._broken_state: tuple[_FileState] | None = None
-        self._checked = now()
         self._loaded = self._read()
 
     def __repr__(self) -> str:
@@ -145,21 +143,20 @@ class Accounts:
 
     def _current(self) -> _LoadedAccounts:
         """Return the accounts, of the changed file if it has changed."""
-        if self._now() - self._checked < CHECK_SECONDS or not self._lock.acquire(blocking=False):
-            return self._loaded
-        try:
-            self._checked = self._now()
+        loaded, state = self._loaded, self._look()
+        if state == loaded.state:
+            self._broken_state = None
+            return loaded
+        if self._broken_state == (state,):
+            return loaded
+        with self._lock:
             self._reload()
-        finally:
-            self._lock.release()
         return self._loaded
 
     def _reload(self) -> None:
+        """Read the file unless another thread has."""
         state = self._look()
-        if state == self._state:
-            self._broken_state = None
-            return
-        if self._broken_state == (state,):
+        if state == self._loaded.state or self._broken_state == (state,):
             return
         try:
             self._loaded = self._read()
@@ -176,17 +173,19 @@ class Accounts:
 
     def _look(self) -> _FileState:
         try:
-            found = self._path.stat()
+            return _state_of(self._path.stat())
         except OSError:
             return None
-        return (found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)
 
     def _read(self) -> _LoadedAccounts:
         file, found = read_accounts_file(self._path)
-        self._state = (found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)
         for warning in file.warnings:
             logger.warning("the accounts file has something doubtful", what=warning)
-        return _LoadedAccounts(file)
+        return _LoadedAccounts(file, _state_of(found))
+
+
+def _state_of(found: os.stat_result) -> _FileState:
+    return (found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)
 
 
 class AccountPrincipal:
