@@ -587,7 +587,7 @@ async def test_a_scope_is_found_that_was_made_anew_by_another_controller(
         assert await one.streams.create("s", "a", fixed_configuration(1))
         await two.scopes.delete_with_contents("s")
         await two.scopes.create("s")
-        assert await one.streams.create("s", "a", fixed_configuration(1))
+        assert await one.streams.create("s", "b", fixed_configuration(1))
 
 
 async def test_records_of_version_0_1_are_read(

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias
 import trio
 from msgspec import structs
 
-from controllers.clients import Client, GoneError
+from controllers.clients import Client, GoneError, Side
 from controllers.ledger import ViolationError
 from controllers.linearizability import (
     UNKNOWN,
@@ -51,9 +51,11 @@ from pravega_controller.rules.streams import Segment, fixed_configuration
 from pravega_controller.tables.key_value_tables import KeyValueTableConfiguration
 
 RIVALS_MAX = 4
-NEAR_SECONDS = 0.03
-"""Rivals mostly ask within so many seconds: some requests to a segment store take as long."""
+NEAR_SECONDS = (0.002, 0.01, 0.04)
+"""Rivals mostly ask within so many seconds: one request to a segment store takes 4 ms."""
 FAR_SECONDS = 3.0
+NEW_SHARE = 0.25
+"""Part of the times that rivals begin with an object that is not there: mostly they create it."""
 LEASE_MS = 60_000
 SCOPE = "rivals"
 TABLE = KeyValueTableConfiguration(1, 8)
@@ -90,19 +92,6 @@ QUESTIONS = ("exists", "tag", "segments")
 Act: TypeAlias = Callable[[Controller], Awaitable[Any]]
 Call: TypeAlias = tuple[str, Any, Act]
 """The name of a call in the model, its argument there, and the call."""
-
-PREPARATIONS: Final[dict[tuple[str, str], Sequence[str]]] = {
-    ("rival", "delete"): ("create",),
-    ("rival", "create table"): ("create",),
-    ("rival", "delete table"): ("create", "create table"),
-    (f"{SCOPE}/x", "update"): ("create",),
-    (f"{SCOPE}/x", "scale"): ("create", "segments"),
-    (f"{SCOPE}/x", "truncate"): ("create", "segments"),
-    (f"{SCOPE}/x", "delete"): ("create", "seal"),
-    (f"{SCOPE}/g", "update"): ("delete", "create"),
-    (f"{SCOPE}/g", "delete"): ("create",),
-}
-"""What is asked before, so that a call has something to do."""
 
 
 @dataclass
@@ -261,6 +250,25 @@ def step_transaction(state: State, name: str, argument: Any, answer: Any) -> Ite
     return (after,) if answer in (after == name, UNKNOWN) else ()
 
 
+STEPS: Final[dict[str, Step]] = {
+    "scope": step_scope,
+    "stream": step_stream,
+    "group": step_group,
+}
+PREPARATIONS: Final[dict[tuple[Step, str], Sequence[str]]] = {
+    (step_scope, "delete"): ("create",),
+    (step_scope, "create table"): ("create",),
+    (step_scope, "delete table"): ("create", "create table"),
+    (step_stream, "update"): ("create",),
+    (step_stream, "scale"): ("create", "segments"),
+    (step_stream, "truncate"): ("create", "segments"),
+    (step_stream, "delete"): ("create", "seal"),
+    (step_group, "update"): ("delete", "create"),
+    (step_group, "delete"): ("create",),
+}
+"""What is asked before, so that a call has something to do."""
+
+
 # ---- Calls ---------------------------------------------------------------------------------------
 
 
@@ -272,53 +280,80 @@ class Rivals(Client):
         await self.ask(_make_scope)
         make = partial(self.ask, _make_stream)
         await make()
-        self.objects = {
-            "scope": Object("rival", None, step_scope),
-            "stream": Object(f"{SCOPE}/x", None, step_stream),
-            "group": Object(f"{SCOPE}/g", None, step_group),
-        }
+        self.objects: list[Object] = []
         self._seen: tuple[int, int] = (0, 0)
-        for number in range(count):
+        for _ in range(count):
             await self.pause(3)
             kind = self.random.choice(["scope", "scope", "stream", "group", "transaction"])
             if kind == "transaction":
-                await self._end_a_transaction(number)
+                await self._end_a_transaction()
                 continue
-            about, calls_of = self.objects[kind], getattr(self, f"_calls_of_{kind}")
-            await self._compete(about, calls_of)
+            about = self._object_of(kind, is_new=self.random.random() < NEW_SHARE)
+            await self._compete(about, partial(getattr(self, f"_calls_of_{kind}"), about.name))
+
+    def _object_of(self, kind: str, *, is_new: bool) -> Object:
+        """Return the object of a kind; a new one, too, if a change of the last was not answered.
+
+        Such a change may be made at any time later, which would explain too much.
+        """
+        known = [one for one in self.objects if one.step is STEPS[kind]]
+        if (
+            is_new
+            or not known
+            or any(
+                one.answer == UNKNOWN and one.name not in QUESTIONS for one in known[-1].operations
+            )
+        ):
+            known.append(Object(f"{kind}{len(known)}", None, STEPS[kind]))
+            self.objects.append(known[-1])
+        return known[-1]
 
     def check(self) -> int:
         """Check all answers; return the number of objects with too many orders."""
-        return sum(not one.check() for one in self.objects.values())
+        return sum(not one.check() for one in self.objects)
 
     async def _compete(self, about: Object, calls_of: Callable[[], list[Call]]) -> None:
         """Let some clients ask at nearly the same time, mostly for what can be done then."""
-        drawn = self.random.choice(calls_of())
-        if self.random.random() < 0.7:
-            for wanted in PREPARATIONS.get((about.name, drawn[0]), ()):
+        calls = calls_of()
+        drawn = self.random.choice(calls)
+        if not about.operations and self.random.random() < 0.7:
+            drawn = next(call for call in calls if call[0] == "create")
+        elif self.random.random() < 0.7:
+            for wanted in PREPARATIONS.get((about.step, drawn[0]), ()):
                 first = next(call for call in calls_of() if call[0] == wanted)
                 if wanted.endswith("table"):
-                    first = (wanted, drawn[1], partial(_make_table, drawn[1]))
+                    first = (wanted, drawn[1], partial(_make_table, about.name, drawn[1]))
                 await self._ask_once(about, *first, 0.0)
-            # What was seen meanwhile is an argument of the call.
-            drawn = next(call for call in calls_of() if call[0] == drawn[0])
-        far = self.random.random() < 0.2
+            if about.step is step_stream:
+                # What was seen meanwhile is an argument of the call.
+                drawn = next(call for call in calls_of() if call[0] == drawn[0])
+        seconds_max = self.random.choice([*NEAR_SECONDS, FAR_SECONDS])
+        sides = self.random.sample(self.sides, 2)
         async with trio.open_nursery() as nursery:
-            for _ in range(self.random.randint(2, RIVALS_MAX)):
-                if self.random.random() < 0.3:
+            for number in range(self.random.randint(2, RIVALS_MAX)):
+                if number > 1 and self.random.random() < 0.5:
                     drawn = self.random.choice(calls_of())
-                seconds = self.random.random() * (FAR_SECONDS if far else NEAR_SECONDS)
-                nursery.start_soon(self._ask_once, about, *drawn, seconds)
+                seconds = self.random.random() * seconds_max
+                nursery.start_soon(
+                    partial(self._ask_once, about, *drawn, seconds, side=sides[number % 2])
+                )
 
     async def _ask_once(
-        self, about: Object, name: str, argument: Any, act: Act, seconds: float
+        self,
+        about: Object,
+        name: str,
+        argument: Any,
+        act: Act,
+        seconds: float,
+        *,
+        side: Side | None = None,
     ) -> Any:
-        """Ask any controller once, and note the answer."""
+        """Ask a controller once, and note the answer."""
         await trio.sleep(seconds)
         operation = Operation(name, argument, self.ledger.count())
         about.operations.append(operation)
         try:
-            answer = await self.random.choice(self.sides).call(act)
+            answer = await (side or self.random.choice(self.sides)).call(act)
         except NO_ANSWERS:
             return UNKNOWN
         except Exception as error:
@@ -332,60 +367,60 @@ class Rivals(Client):
 
     # ---- What is asked ---------------------------------------------------------------------------
 
-    def _calls_of_scope(self) -> list[Call]:
+    def _calls_of_scope(self, name: str) -> list[Call]:
         table = self.random.choice(["t", "u"])
         return [
-            ("create", None, lambda c: c.scopes.create("rival")),
-            ("create", None, lambda c: c.scopes.create("rival")),
-            ("delete", None, lambda c: c.scopes.delete("rival")),
-            ("delete", None, lambda c: c.scopes.delete("rival")),
-            ("exists", None, lambda c: c.scopes.exists("rival")),
-            ("create table", table, lambda c: c.tables.create("rival", table, TABLE)),
-            ("delete table", table, lambda c: c.tables.delete("rival", table)),
-            ("delete table", table, lambda c: c.tables.delete("rival", table)),
+            ("create", None, lambda c: c.scopes.create(name)),
+            ("create", None, lambda c: c.scopes.create(name)),
+            ("delete", None, lambda c: c.scopes.delete(name)),
+            ("delete", None, lambda c: c.scopes.delete(name)),
+            ("exists", None, lambda c: c.scopes.exists(name)),
+            ("create table", table, lambda c: c.tables.create(name, table, TABLE)),
+            ("delete table", table, lambda c: c.tables.delete(name, table)),
+            ("delete table", table, lambda c: c.tables.delete(name, table)),
         ]
 
-    def _calls_of_stream(self) -> list[Call]:
+    def _calls_of_stream(self, name: str) -> list[Call]:
         tag, seen = f"tag{self.random.randrange(3)}", self._seen
         tagged = structs.replace(fixed_configuration(SEGMENTS), tags=(tag,))
         return [
-            ("create", tag, lambda c: c.streams.create(SCOPE, "x", tagged)),
-            ("update", tag, lambda c: c.streams.update(SCOPE, "x", tagged)),
-            ("tag", None, _tag_of),
-            ("segments", None, self._see_segments),
-            ("segments", None, self._see_segments),
-            ("scale", seen, partial(_scale, seen)),
-            ("scale", seen, partial(_scale, seen)),
-            ("truncate", seen, partial(_truncate, seen)),
-            ("seal", None, lambda c: c.streams.seal(SCOPE, "x")),
-            ("delete", None, lambda c: c.streams.delete(SCOPE, "x")),
+            ("create", tag, lambda c: c.streams.create(SCOPE, name, tagged)),
+            ("update", tag, lambda c: c.streams.update(SCOPE, name, tagged)),
+            ("tag", None, partial(_tag_of, name)),
+            ("segments", None, partial(self._see_segments, name)),
+            ("segments", None, partial(self._see_segments, name)),
+            ("scale", seen, partial(_scale, name, seen)),
+            ("scale", seen, partial(_scale, name, seen)),
+            ("truncate", seen, partial(_truncate, name, seen)),
+            ("seal", None, lambda c: c.streams.seal(SCOPE, name)),
+            ("delete", None, lambda c: c.streams.delete(SCOPE, name)),
         ]
 
-    async def _see_segments(self, controller: Controller) -> Any:
-        active = await controller.streams.active_segments(SCOPE, "x")
+    async def _see_segments(self, name: str, controller: Controller) -> Any:
+        active = await controller.streams.active_segments(SCOPE, name)
         if not active:
             return "sealed"
         self._seen = _place_of(active)
         return self._seen
 
-    def _calls_of_group(self) -> list[Call]:
+    def _calls_of_group(self, name: str) -> list[Call]:
         generation = self.random.choice([0, 0, 0, 1, 2])
         return [
-            ("create", None, _create_group),
+            ("create", None, partial(_create_group, name)),
             (
                 "update",
                 generation,
-                lambda c: c.groups.update(SCOPE, "g", GROUP_ID, generation, GROUP),
+                lambda c: c.groups.update(SCOPE, name, GROUP_ID, generation, GROUP),
             ),
-            ("delete", None, lambda c: c.groups.delete(SCOPE, "g", GROUP_ID)),
+            ("delete", None, lambda c: c.groups.delete(SCOPE, name, GROUP_ID)),
         ]
 
-    async def _end_a_transaction(self, number: int) -> None:
+    async def _end_a_transaction(self) -> None:
         """Begin a transaction, and let some clients commit and abort it."""
         begun = await self.ask(lambda c: c.transactions.begin(SCOPE, "y", lease_ms=LEASE_MS))
         about = Object(f"transaction {begun.identifier.hex()}", "open", step_transaction)
         about.operations.append(Operation("lease", None, self.ledger.count()))
-        self.objects[f"transaction {number}"] = about
+        self.objects.append(about)
 
         def calls_of() -> list[Call]:
             return [
@@ -419,26 +454,26 @@ def _ids_at(place: tuple[int, int]) -> list[int]:
     return [(epoch << 32) + number for number in range(first, first + SEGMENTS)]
 
 
-async def _tag_of(controller: Controller) -> str:
-    (tag,) = (await controller.streams.configuration(SCOPE, "x")).tags
+async def _tag_of(name: str, controller: Controller) -> str:
+    (tag,) = (await controller.streams.configuration(SCOPE, name)).tags
     return tag
 
 
-async def _scale(place: tuple[int, int], controller: Controller) -> None:
+async def _scale(name: str, place: tuple[int, int], controller: Controller) -> None:
     halves = [(0.0, 0.5), (0.5, 1.0)]
-    await controller.streams.scale(SCOPE, "x", _ids_at(place), halves, now_ms=5)
+    await controller.streams.scale(SCOPE, name, _ids_at(place), halves, now_ms=5)
 
 
-async def _truncate(place: tuple[int, int], controller: Controller) -> None:
-    await controller.streams.truncate(SCOPE, "x", dict.fromkeys(_ids_at(place), 0))
+async def _truncate(name: str, place: tuple[int, int], controller: Controller) -> None:
+    await controller.streams.truncate(SCOPE, name, dict.fromkeys(_ids_at(place), 0))
 
 
-async def _create_group(controller: Controller) -> int:
-    return (await controller.groups.create(SCOPE, "g", GROUP_ID, GROUP)).record.generation
+async def _create_group(name: str, controller: Controller) -> int:
+    return (await controller.groups.create(SCOPE, name, GROUP_ID, GROUP)).record.generation
 
 
-async def _make_table(name: str, controller: Controller) -> bool:
-    return await controller.tables.create("rival", name, TABLE)
+async def _make_table(scope: str, name: str, controller: Controller) -> bool:
+    return await controller.tables.create(scope, name, TABLE)
 
 
 async def _commit(identifier: bytes, controller: Controller) -> bool:

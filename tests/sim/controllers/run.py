@@ -248,7 +248,7 @@ class Simulation:
                 ledger.tell_state(identifier, state)
         assert self._rivals is not None
         self.counts["undecided"] = self._rivals.check()
-        self.counts["rivals"] = sum(len(o.operations) for o in self._rivals.objects.values())
+        self.counts["rivals"] = sum(len(o.operations) for o in self._rivals.objects)
         ledger.check_metadata(store)
         ledger.check_streams(store)
         ledger.check_order(store)
