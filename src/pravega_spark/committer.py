@@ -14,8 +14,8 @@ with their leases are replaced by new ones, which are recorded first.
 A batch is known only if it is provably the one that was recorded: of the same query by Spark's id,
 which a new checkpoint changes and a moved one keeps, with the same number, by the same plan, and in
 the same stream. Where this process cannot read the plan, an equal number of rows stands for it. The
-number of a segment is never used again, so a stream that was deleted and made again does not know
-the segments of the earlier one.
+number of a segment is never used again, so no epoch of a stream that was deleted and made again has
+a segment of the earlier one.
 
 | the record | the batch that comes |
 | --- | --- |
@@ -49,6 +49,7 @@ from pravega_blocking.errors import NotFoundError, PravegaError, RefusedError
 from pravega_spark.commit_log import BatchRecord, BatchState, CommitLog, old_key, query_key
 from pravega_spark.options import Options
 from pravega_wire.commands import NOT_EXISTS
+from pravega_wire.names import segment_epoch
 
 COMMIT_SECONDS_MAX = 300.0
 RUNS_KEPT = 8
@@ -198,14 +199,16 @@ class Committer:
 
     def _is_of_this_stream(self, state: BatchState, attempt: Attempt) -> bool:
         """Return whether a batch was written to the stream as it exists now."""
-        if not state.segments or not attempt.segments or state.segments & attempt.segments:
+        if not state.segments or state.segments & attempt.segments:
             return True
-        options = self._options
+        options, newest = self._options, max(state.segments)
         try:
-            self._controller.successors(options.scope, options.stream, max(state.segments))
+            found = self._controller.epoch_segments(
+                options.scope, options.stream, segment_epoch(newest)
+            )
         except NotFoundError:
             return False
-        return True
+        return any(item.segment_id == newest for item in found)
 
     def _find_old(self, log: CommitLog, attempt: Attempt) -> BatchState | None:
         """Return what version 0.1 recorded of the batch; None for a new batch.

@@ -18,6 +18,7 @@ from support.models.memory_pravega import MemoryPravega
 from support.models.spark_programs import (
     SCHEMA,
     TASKS,
+    Crash,
     DiedError,
     Plan,
     Program,
@@ -97,6 +98,23 @@ def test_a_stream_that_was_made_again_gets_everything(scene: Scene) -> None:
     scene.pravega.create("t")
     scene.run()
     assert scene.counts() == Counter({1: 30})
+
+
+def test_a_batch_whose_rows_are_gone_does_not_wait_for_an_earlier_stream(scene: Scene) -> None:
+    """Its recorded transactions ended with the stream to which they wrote."""
+    scene.add(4)
+    scene.pravega.crash_at = 12  # The batch is recorded, and not committed.
+    with pytest.raises(Crash):
+        scene.run()
+    scene.pravega.crash_at = None
+    assert scene.pravega.table
+    scene.pravega.delete("t")
+    scene.pravega.create("t")
+    scene.source = []
+    scene.run()
+    scene.source = ["event-0", "event-1", "event-2", "event-3", "event-4"]
+    scene.run()
+    assert scene.counts() == Counter({1: 1})
 
 
 def test_after_many_batches_a_new_query_writes_each_of_its_own(scene: Scene) -> None:

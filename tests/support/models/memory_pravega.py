@@ -18,7 +18,7 @@ from pravega_blocking.controller_client import (
     SegmentRange,
     TableSettings,
 )
-from pravega_blocking.errors import NotFoundError
+from pravega_blocking.errors import AlreadyExistsError, NotFoundError
 from pravega_wire import commands as wire
 
 
@@ -42,7 +42,7 @@ class MemoryStream:
     first_number: int
     epoch: int = 0
     segments: list[int] = field(default_factory=list)
-    known: set[int] = field(default_factory=set)
+    epochs: dict[int, list[int]] = field(default_factory=dict)
     events: list[Any] = field(default_factory=list)
 
 
@@ -94,7 +94,7 @@ class MemoryPravega:
         first = self.numbers[name]
         self.numbers[name] += count
         stream.segments = [stream.epoch << 32 | first + number for number in range(count)]
-        stream.known.update(stream.segments)
+        stream.epochs[stream.epoch] = stream.segments
 
     # ---- Requests --------------------------------------------------------------------------------
 
@@ -165,11 +165,12 @@ class MemoryController:
             if stream not in self._pravega.streams:
                 self._pravega.create(stream)
 
-    def successors(self, scope: str, stream: str, segment_id: int) -> tuple[object, ...]:
+    def epoch_segments(self, scope: str, stream: str, epoch: int) -> tuple[SegmentRange, ...]:
         with self._pravega.request():
-            if segment_id not in self._pravega.streams[stream].known:
-                raise NotFoundError(f"segment {segment_id} of {scope}/{stream} does not exist")
-            return ()
+            segments = self._pravega.streams[stream].epochs.get(epoch)
+            if segments is None:
+                raise NotFoundError(f"stream {scope}/{stream} does not exist")
+            return tuple(SegmentRange(each, 0.0, 1.0) for each in segments)
 
     def begin_transaction(self, scope: str, stream: str, lease_ms: int) -> BegunTransaction:
         with self._pravega.request():
@@ -212,6 +213,8 @@ class MemoryController:
 
     def create_table(self, scope: str, table: str, **settings: int) -> None:
         with self._pravega.request():
+            if self._pravega.table is not None:
+                raise AlreadyExistsError(f"key-value table {scope}/{table} exists already")
             self._pravega.table = {}
 
     def table_segments(self, scope: str, table: str) -> list[int]:
