@@ -116,7 +116,7 @@ def test_an_archive_is_replayed_once_wherever_it_is(
     spark: Any, store: Server, tmp_path: Path
 ) -> None:
     address = store.controller_uri
-    source, archive, moved = (tmp_path / name for name in ("logs", "archive", "moved"))
+    source, archive, copy = (tmp_path / name for name in ("logs", "archive", "copy"))
     source.mkdir()
     name, back = (f"{SCOPE}/{each}-{uuid.uuid4().hex[:12]}" for each in ("p", "r"))
     ingest = ["ingest", str(source), name, "--checkpoint", str(tmp_path / "ingested")]
@@ -125,26 +125,29 @@ def test_an_archive_is_replayed_once_wherever_it_is(
         options = {"controller": address, "scope": SCOPE, "stream": back.split("/")[1]}
         return int(spark.read.format("pravega").options(**options).load().count())
 
-    def archive_lines(first: int, number: int, to: Path) -> None:
+    def archive_lines(first: int, number: int) -> None:
         write_lines(source / f"{first}.txt", first, number)
         segstore(*ingest, controller=address)
-        segstore("archive", name, str(to), controller=address)
+        segstore("archive", name, str(archive), controller=address)
 
-    archive_lines(0, 50, archive)
-    segstore("replay", str(archive), back, controller=address)
-    archive.rename(moved)
+    archive_lines(0, 50)
+    compact(spark, source=str(archive), output=str(copy))
+    segstore("replay", str(copy), back, controller=address)
+    moved = copy.rename(tmp_path / "moved")
     segstore("replay", str(moved), back, controller=address)
     assert count() == 50
-    # Another archive takes its place, and the moved one grows.
-    archive_lines(50, 10, archive)
+    # Another archive takes its place.
+    compact(spark, source=str(archive), output=str(copy))
+    segstore("replay", str(copy), back, controller=address)
+    assert count() == 100
     segstore("replay", str(archive), back, controller=address)
-    assert count() == 110
-    archive_lines(60, 5, moved)
-    said = segstore("replay", str(moved), back, controller=address, code=1)
+    assert count() == 150
+    archive_lines(50, 5)
+    said = segstore("replay", str(archive), back, controller=address, code=1)
     assert "from other data" in said
-    assert count() == 110
-    segstore("replay", str(moved), back, "--again", "grown", controller=address)
-    assert count() == 110 + 65
+    assert count() == 150
+    segstore("replay", str(archive), back, "--again", "grown", controller=address)
+    assert count() == 150 + 55
 
 
 def test_what_is_wrong_is_said_in_one_sentence(spark: Any, store: Server) -> None:
