@@ -160,3 +160,11 @@ def make_administrator(
 def executable() -> str:
     """Return the path of our command."""
     return str(Path(sys.executable).parent / "segstore")
+
+
+def read_if_there(path: Path) -> bytes:
+    """Return what a file has; nothing if the store has deleted it: it goes on working."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""
