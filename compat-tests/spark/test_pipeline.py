@@ -98,7 +98,6 @@ def test_files_become_a_stream_an_archive_and_a_stream_again(
             scope=SCOPE,
             stream=back,
             source=compacted,
-            query_id=back,
             key="split(cast(event as string), ' ')[0]",
             segments=3,
         )
@@ -111,6 +110,44 @@ def test_files_become_a_stream_an_archive_and_a_stream_again(
             key, _, number = bytes(row.event).decode().split()
             assert int(number) > last.get(key, -1)
             last[key] = int(number)
+
+
+def test_an_archive_is_replayed_once_wherever_it_is(
+    spark: Any, store: Server, tmp_path: Path
+) -> None:
+    address = store.controller_uri
+    source, archive, copy = (tmp_path / name for name in ("logs", "archive", "copy"))
+    source.mkdir()
+    name, back = (f"{SCOPE}/{each}-{uuid.uuid4().hex[:12]}" for each in ("p", "r"))
+    ingest = ["ingest", str(source), name, "--checkpoint", str(tmp_path / "ingested")]
+
+    def count() -> int:
+        options = {"controller": address, "scope": SCOPE, "stream": back.split("/")[1]}
+        return int(spark.read.format("pravega").options(**options).load().count())
+
+    def archive_lines(first: int, number: int) -> None:
+        write_lines(source / f"{first}.txt", first, number)
+        segstore(*ingest, controller=address)
+        segstore("archive", name, str(archive), controller=address)
+
+    archive_lines(0, 50)
+    compact(spark, source=str(archive), output=str(copy))
+    segstore("replay", str(copy), back, controller=address)
+    moved = copy.rename(tmp_path / "moved")
+    segstore("replay", str(moved), back, controller=address)
+    assert count() == 50
+    # Another archive takes its place.
+    compact(spark, source=str(archive), output=str(copy))
+    segstore("replay", str(copy), back, controller=address)
+    assert count() == 100
+    segstore("replay", str(archive), back, controller=address)
+    assert count() == 150
+    archive_lines(50, 5)
+    said = segstore("replay", str(archive), back, controller=address, code=1)
+    assert "from other data" in said
+    assert count() == 150
+    segstore("replay", str(archive), back, "--again", "grown", controller=address)
+    assert count() == 150 + 55
 
 
 def test_what_is_wrong_is_said_in_one_sentence(spark: Any, store: Server) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import uuid
 from collections import Counter, defaultdict
 from pathlib import Path
@@ -15,10 +16,10 @@ from compat_harness.server import Server
 from pravega_blocking.controller_client import ControllerClient
 from pravega_blocking.errors import RefusedError
 from pravega_blocking.transaction_writer import TransactionWriter
-from pravega_spark.commit_log import BatchState, CommitLog
+from pravega_spark.commit_log import BatchState, CommitLog, query_key
+from pravega_spark.committer import Attempt, Committer
 from pravega_spark.errors import OptionError
 from pravega_spark.options import Options
-from pravega_spark.sink import Committer
 
 pytestmark = [
     pytest.mark.compat,
@@ -144,19 +145,87 @@ def test_a_query_copies_each_batch_once(spark: Any, store: Server, tmp_path: Pat
     assert sorted(read_events(spark, target)) == sorted(read_events(spark, source))
 
 
+def test_a_query_whose_checkpoint_was_removed_writes_everything_again(
+    spark: Any, address: str, tmp_path: Path
+) -> None:
+    """Spark has a new query then, whatever the path; a crash between the two commits is none."""
+    options = options_for(address)
+    checkpoint = tmp_path / "checkpoint"
+
+    def copy(location: str) -> None:
+        query = (
+            spark.readStream.format("text")
+            .load(str(tmp_path / "texts"))
+            .selectExpr("value as event")
+            .writeStream.format("pravega")
+            .options(**options)
+            .option("checkpointLocation", location)
+            .trigger(availableNow=True)
+        )
+        run_query_to_its_end(query.start, 200)
+
+    def write(first: int, count: int) -> None:
+        lines = "".join(f"{number}\n" for number in range(first, first + count))
+        (tmp_path / f"{first}.new").write_text(lines)
+        (tmp_path / "texts").mkdir(exist_ok=True)
+        (tmp_path / f"{first}.new").rename(tmp_path / "texts" / f"{first}.txt")
+
+    def counts() -> Counter[int]:
+        return Counter(Counter(read_events(spark, options)).values())
+
+    write(0, 30)
+    copy(str(checkpoint))
+    shutil.rmtree(checkpoint)
+    write(30, 70)
+    copy(str(checkpoint))
+    assert counts() == Counter({2: 30, 1: 70})
+    for each in checkpoint.rglob(".*.crc"):
+        each.unlink()
+    (checkpoint / "commits" / "0").unlink()
+    moved = checkpoint.rename(tmp_path / "moved")
+    copy(f"file://{moved}")
+    assert counts() == Counter({2: 30, 1: 70})
+    write(100, 10)
+    copy(str(moved))
+    assert counts() == Counter({2: 30, 1: 80})
+    with ControllerClient(address) as client:
+        client.seal_stream(SCOPE, options["stream"])
+        client.delete_stream(SCOPE, options["stream"])
+    last = max(int(each.name) for each in (moved / "commits").glob("[0-9]*"))
+    for each in (moved / "commits").glob(f"*{last}*"):
+        each.unlink()
+    copy(str(moved))
+    assert counts() == Counter({1: 10})
+
+
 class Batch:
     """A batch of a query, written by hand: two tasks with a transaction each."""
 
     def __init__(self, address: str) -> None:
-        self.options = Options.parse({**options_for(address), "query_id": uuid.uuid4().hex})
+        self.options = Options.parse(options_for(address))
+        self.query = str(uuid.uuid4())
         self.controller = ControllerClient(address)
         self.committer = Committer(self.options, self.controller)
         self.controller.ensure_scope(SCOPE)
         self.attempts = 0
+        self.segments: frozenset[int] = frozenset()
+        """Segments to which the last attempt wrote."""
 
     def log(self) -> CommitLog:
-        options = self.options
-        return CommitLog(self.controller, SCOPE, options.commit_table, options.query_id)
+        return CommitLog(self.controller, SCOPE, self.options.commit_table)
+
+    def record(self, transactions: dict[int, bytes]) -> None:
+        """Record batch 7, and nothing more."""
+        key = query_key("query", self.query, "", self.options.name)
+        state = BatchState(transactions, batch=7, plan="a plan", segments=self.segments)
+        assert self.log().write(key, state)
+
+    def commit(self, transactions: dict[int, bytes]) -> None:
+        """Commit batch 7 with the transactions of an attempt, whatever was recorded."""
+        attempt = Attempt(
+            self.query, 7, transactions, len(transactions), self.segments, "a plan", run="a run"
+        )
+        self.committer.commit_recorded(self.log(), attempt)
 
     def attempt(self, tasks: int = 2) -> dict[int, bytes]:
         """Run all writing tasks and return their transactions."""
@@ -172,6 +241,7 @@ class Batch:
                     SCOPE, self.options.stream, segment
                 ),
             )
+            self.segments = frozenset(item.segment_id for item in begun.ranges)
             writer.write([f"task {task} attempt {self.attempts}"], ["key"])
             writer.flush()
             writer.close()
@@ -197,17 +267,17 @@ def events_of(spark: Any, batch: Batch) -> Counter[str]:
 
 def test_a_batch_that_was_recorded_is_finished_by_its_repetition(spark: Any, batch: Batch) -> None:
     first = batch.attempt()
-    assert batch.log().write(7, BatchState(first))
+    batch.record(first)
     batch.committer.commit([first[0]])  # and then the driver died
-    batch.committer.commit_recorded(batch.log(), 7, batch.attempt())
+    batch.commit(batch.attempt())
     assert events_of(spark, batch) == Counter(["task 0 attempt 1", "task 1 attempt 1"])
-    batch.committer.commit_recorded(batch.log(), 7, batch.attempt())
+    batch.commit(batch.attempt())
     assert events_of(spark, batch) == Counter(["task 0 attempt 1", "task 1 attempt 1"])
 
 
 def test_a_batch_that_was_not_recorded_counts_with_its_repetition(spark: Any, batch: Batch) -> None:
     batch.attempt()
-    batch.committer.commit_recorded(batch.log(), 7, batch.attempt())
+    batch.commit(batch.attempt())
     assert events_of(spark, batch) == Counter(["task 0 attempt 2", "task 1 attempt 2"])
 
 
@@ -217,9 +287,9 @@ def test_a_recorded_transaction_that_ended_is_replaced_with_all_others(
     first = batch.attempt()
     batch.abort(first[1])
     with pytest.raises(RefusedError, match="ended before they could be committed"):
-        batch.committer.commit_recorded(batch.log(), 7, first)
+        batch.commit(first)
     assert events_of(spark, batch) == Counter()
-    batch.committer.commit_recorded(batch.log(), 7, batch.attempt(3))
+    batch.commit(batch.attempt(3))
     assert events_of(spark, batch) == Counter(f"task {task} attempt 2" for task in range(3))
 
 
@@ -227,10 +297,10 @@ def test_beside_committed_transactions_only_those_that_ended_are_replaced(
     spark: Any, batch: Batch
 ) -> None:
     first = batch.attempt()
-    assert batch.log().write(7, BatchState(first))
+    batch.record(first)
     batch.committer.commit([first[0]])  # and then the driver died
     batch.abort(first[1])
-    batch.committer.commit_recorded(batch.log(), 7, batch.attempt())
+    batch.commit(batch.attempt())
     assert events_of(spark, batch) == Counter(["task 0 attempt 1", "task 1 attempt 2"])
 
 
@@ -240,12 +310,12 @@ def test_a_batch_that_was_divided_anew_replaces_no_single_transaction(
 ) -> None:
     """A task wrote other data in the earlier division than the task of its number writes now."""
     first = batch.attempt()
-    assert batch.log().write(7, BatchState(first))
+    batch.record(first)
     batch.committer.commit([first[1]])  # and then the driver died
     batch.abort(first[0])
     for _ in range(2):
         with pytest.raises(RefusedError, match="plan has changed"):
-            batch.committer.commit_recorded(batch.log(), 7, batch.attempt(tasks))
+            batch.commit(batch.attempt(tasks))
     assert events_of(spark, batch) == Counter(["task 1 attempt 1"])
 
 
@@ -253,8 +323,8 @@ def test_a_batch_that_was_divided_anew_is_finished_if_its_transactions_live(
     spark: Any, batch: Batch
 ) -> None:
     first = batch.attempt()
-    assert batch.log().write(7, BatchState(first))
-    batch.committer.commit_recorded(batch.log(), 7, batch.attempt(3))
+    batch.record(first)
+    batch.commit(batch.attempt(3))
     assert events_of(spark, batch) == Counter(["task 0 attempt 1", "task 1 attempt 1"])
 
 
@@ -263,9 +333,9 @@ def test_a_recorded_transaction_that_nobody_knows_any_more_is_not_replaced(
 ) -> None:
     """It may have been committed long ago."""
     forgotten = bytes(8) + os.urandom(8)
-    assert batch.log().write(7, BatchState({**batch.attempt(), 1: forgotten}))
+    batch.record({**batch.attempt(), 1: forgotten})
     with pytest.raises(RefusedError, match="is not known any more"):
-        batch.committer.commit_recorded(batch.log(), 7, batch.attempt())
+        batch.commit(batch.attempt())
     assert events_of(spark, batch) == Counter()
 
 
@@ -288,4 +358,4 @@ def test_a_commit_table_of_another_make_is_refused_by_name(
         SCOPE, table, partitions=partitions, primary_key=primary_key, secondary_key=0
     )
     with pytest.raises(OptionError, match=f"commit_table.*{table}"):
-        CommitLog(batch.controller, SCOPE, table, "query").read(1)
+        CommitLog(batch.controller, SCOPE, table)

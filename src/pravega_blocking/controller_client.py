@@ -648,16 +648,20 @@ class ControllerClient:
                 )
                 .with_call
             )
+            began = time.monotonic()
             try:
                 reply, call = invoke(request, timeout=CALL_SECONDS, metadata=self._metadata())
             except grpc.RpcError as error:
-                if _is_away(error):
+                # A controller that gives its reason so late has waited for a segment store itself.
+                is_late = time.monotonic() - began > patience.seconds
+                has_waited = is_late and isinstance(error, grpc.Call) and bool(_reason_of(error))
+                if _is_away(error) and not has_waited:
                     self._turn_from(current)
                     if untried > 0:
                         untried -= 1
                         continue
                 # A controller that restarts is unavailable for a moment only.
-                if _may_pass(error) and patience.wait():
+                if _may_pass(error) and not has_waited and patience.wait():
                     continue
                 raise self._explain(error, method, scope, stream) from error
             assert isinstance(reply, reply_type)

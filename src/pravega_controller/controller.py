@@ -201,7 +201,7 @@ def _assemble(
     environment: Environment,
 ) -> Controller:
     random, now_ms, finish_later = environment.random, environment.now_ms, background.finish_later
-    table_client = TableClient(segments)
+    table_client = TableClient(segments, random=random)
 
     def adopt_transactions() -> None:
         transaction_workflows.adoption.start_adopting_all()

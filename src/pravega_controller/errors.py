@@ -47,6 +47,10 @@ class StreamNotFoundError(NotFoundError):
     """The stream does not exist."""
 
 
+class StreamWithdrawnError(StreamNotFoundError):
+    """A segment store has refused to create the stream, which was removed."""
+
+
 class ReaderGroupNotFoundError(NotFoundError):
     """The reader group does not exist, or not under this id."""
 
@@ -95,8 +99,18 @@ class StoreDelayedError(StoreUnavailableError):
     """A segment store delays requests, for example until its disk has room; the text says why."""
 
 
+class StoreSilentError(StoreUnavailableError):
+    """A segment store answers nothing, not even the question what its requests wait for."""
+
+
 class OwnedElsewhereError(StoreUnavailableError):
     """Another living controller works on the stream, and has not finished in time."""
+
+
+class OutcomeUnknownError(StoreUnavailableError):
+    """The request may have been carried out or not: other controllers have changed its object since
+    it was begun, and what is stored does not tell any more.
+    """
 
 
 class StoreAnswerError(ControllerError):
@@ -117,6 +131,12 @@ class TableNotEmptyError(ControllerError):
 
 class VersionConflictError(ControllerError):
     """A conditional update found another version of a key: another writer has changed it."""
+
+
+class UncertainConflictError(VersionConflictError):
+    """A conditional update was sent again, as its reply was lost, and found another version: it may
+    have been made before another writer changed the key.
+    """
 
 
 class CorruptMetadataError(ControllerError):

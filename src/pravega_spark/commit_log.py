@@ -1,11 +1,15 @@
-"""Records the transactions of each batch of a query, in a key-value table of the stream's scope.
+"""Records the last batch of each query, in a key-value table of the stream's scope.
 
-Owns: ``CommitLog``. A key is the SHA-256 of query and batch; its value is JSON:
+Owns: ``CommitLog``. A key is the SHA-256 of a query's name; its value is JSON:
 
-    {"transactions": {"<task>": "<hexadecimal id>"}, "done": false}
+    {"batch": 7, "plan": "<hash>", "rows": 200, "segments": [0, 1], "runs": ["<id>", ...],
+     "transactions": {"<task>": "<hexadecimal id>"}, "done": false}
 
-A batch's record is written before the first of its transactions is committed, and only if there is
-none.
+Spark repeats the last batch only, so a query has one record, which each batch replaces: before the
+first of its transactions is committed, and only if no other program has replaced it.
+
+Version 0.1 had a record for each batch, of ``transactions`` and ``done`` alone, under a name made
+of the checkpoint's path. ``old_key`` returns its key.
 
 Invariants:
 1. When a batch is repeated after a crash, it finds the transactions that its first attempt
@@ -18,7 +22,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -42,10 +46,20 @@ REPLY_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class BatchState:
-    """The transactions of a batch that are committed, by task, and whether all are committed."""
+    """A batch: what tells it from others, and its transactions by task."""
 
     transactions: dict[int, bytes]
     is_done: bool = False
+    """True when all transactions are committed."""
+    batch: int = 0
+    plan: str = ""
+    """Hash of what the batch reads; "" if that is not known."""
+    row_count: int = -1
+    """Number of rows; -1 if it is not known."""
+    segments: frozenset[int] = frozenset()
+    """Segments of the stream to which the transactions write."""
+    runs: tuple[str, ...] = ()
+    """The runs of the query that recorded batches, the last one at the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,23 +70,31 @@ class BatchRecord:
     version: int
 
 
-class CommitLog:
-    """Reads and writes the records of one query's batches. Its calls block."""
+def query_key(*names: str) -> bytes:
+    """Return the key of a query that is named by several texts."""
+    return hashlib.sha256("\0".join(("last batch", *names)).encode()).digest()
 
-    def __init__(self, controller: ControllerClient, scope: str, table: str, query: str) -> None:
+
+def old_key(name: str, stream: str, batch: int) -> bytes:
+    """Return the key of the record that version 0.1 kept of a batch; ``stream`` is scope/name."""
+    return hashlib.sha256(f"{name}\0{stream}\0{batch}".encode()).digest()
+
+
+class CommitLog:
+    """Reads and writes the records of queries. Its calls block."""
+
+    def __init__(self, controller: ControllerClient, scope: str, table: str) -> None:
         self._controller = controller
         self._scope = scope
         self._stream = key_value_table_stream(table)
-        self._query = query
         _ensure_table(controller, scope, table)
         # The token is for the name in the segments' names: the original matches no other.
         self._access = controller.store_access(scope, self._stream, Purpose.READ_WRITE)
         (self._segment_id,) = controller.table_segments(scope, table)
         self._name = segment_name(scope, self._stream, self._segment_id)
 
-    def read(self, batch: int) -> BatchRecord | None:
-        """Return the record of a batch, or None."""
-        key = self._key(batch)
+    def read(self, key: bytes) -> BatchRecord | None:
+        """Return the record of a key, or None."""
         reply = self._request(
             lambda i, token: wire.ReadTable(i, self._name, token, (wire.TableKey(key),))
         )
@@ -83,28 +105,25 @@ class CommitLog:
         return BatchRecord(_decode(bytes(entry.value)), entry.key.version)
 
     def write(
-        self, batch: int, state: BatchState, *, version: int = wire.NOT_EXISTS
+        self, key: bytes, state: BatchState, *, version: int = wire.NOT_EXISTS
     ) -> BatchRecord | None:
-        """Record a batch if its stored record has this version; return the record, or None if not.
+        """Record a batch if the stored record has this version; return the record, or None if not.
 
         If the reply is lost, the stored record is read and compared with the new one.
         """
-        entry = wire.TableEntry(wire.TableKey(self._key(batch), version), _encode(state))
+        entry = wire.TableEntry(wire.TableKey(key, version), _encode(state))
         reply = self._request(
             lambda i, token: wire.UpdateTableEntries(i, self._name, token, (entry,))
         )
         if isinstance(reply, wire.TableEntriesUpdated):
             return BatchRecord(state, reply.updated_versions[0])
-        found = self.read(batch)
+        found = self.read(key)
         return found if found is not None and found.state == state else None
 
-    def remove(self, batch: int) -> None:
-        """Remove the record of a batch that can never be repeated."""
-        key = wire.TableKey(self._key(batch))
-        self._request(lambda i, token: wire.RemoveTableKeys(i, self._name, token, (key,)))
-
-    def _key(self, batch: int) -> bytes:
-        return hashlib.sha256(f"{self._query}\0{batch}".encode()).digest()
+    def remove(self, keys: Iterable[bytes]) -> None:
+        """Remove the records of some keys; one that does not exist is passed over."""
+        gone = tuple(wire.TableKey(key) for key in keys)
+        self._request(lambda i, token: wire.RemoveTableKeys(i, self._name, token, gone))
 
     def _request(self, make: Callable[[int, str], wire.Request]) -> wire.Reply:
         """Send what ``make`` returns for a request id and a token, until it is answered."""
@@ -165,11 +184,26 @@ def _ensure_table(controller: ControllerClient, scope: str, table: str) -> None:
 
 
 def _encode(state: BatchState) -> bytes:
-    tasks = {str(task): ident.hex() for task, ident in state.transactions.items()}
-    return json.dumps({"transactions": tasks, "done": state.is_done}).encode()
+    value = {
+        "batch": state.batch,
+        "plan": state.plan,
+        "rows": state.row_count,
+        "segments": sorted(state.segments),
+        "runs": list(state.runs),
+        "transactions": {str(task): ident.hex() for task, ident in state.transactions.items()},
+        "done": state.is_done,
+    }
+    return json.dumps(value).encode()
 
 
 def _decode(value: bytes) -> BatchState:
     found = json.loads(value)
-    tasks = {int(task): bytes.fromhex(text) for task, text in found["transactions"].items()}
-    return BatchState(tasks, found["done"])
+    return BatchState(
+        {int(task): bytes.fromhex(text) for task, text in found["transactions"].items()},
+        found["done"],
+        batch=found.get("batch", 0),
+        plan=found.get("plan", ""),
+        row_count=found.get("rows", -1),
+        segments=frozenset(found.get("segments", ())),
+        runs=tuple(found.get("runs", ())),
+    )

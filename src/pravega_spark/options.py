@@ -100,6 +100,7 @@ class Options:
     transaction_timeout_ms: int = LEASE_MS
     transaction_status_poll_interval_ms: int = 50
     query_id: str = ""
+    query_content: str = ""
     checkpoint: str = ""
     commit_table: str = COMMIT_TABLE
     user: str = ""
@@ -181,8 +182,8 @@ class Options:
             transaction_status_poll_interval_ms=_number(
                 values, "transaction_status_poll_interval_ms", 50
             ),
-            # The location of a query's checkpoint never changes, so it can identify the query.
-            query_id=values.get("query_id") or values.get("checkpointlocation", ""),
+            query_id=values.get("query_id", ""),
+            query_content=values.get("query_content", ""),
             checkpoint=values.get("checkpointlocation", ""),
             commit_table=values.get("commit_table", COMMIT_TABLE),
             access=_read_access(values),

@@ -585,3 +585,20 @@ def test_a_second_ctrl_c_tells_how_many_events_there_can_be(
     bounds = re.fullmatch(r"at least (\d+), at most (\d+) events were stored", told)
     assert bounds is not None, told
     assert int(bounds[1]) <= len(invoke("read", stream).stdout.splitlines()) <= int(bounds[2])
+
+
+def test_a_segment_store_that_stands_still_is_named_soon(
+    store: "Standalone", invoke: Invoke, scope: str, stream: str
+) -> None:
+    """The controller lives, and waits for the store; twelve seconds are meant."""
+    os.kill(store.pid_of("segment-store-0"), signal.SIGSTOP)
+    try:
+        for command in (("stream", "list", scope), ("read", stream)):
+            began = time.monotonic()
+            said = invoke(*command, code=5)
+            assert f"segment store 127.0.0.1:{store.segment_store_port} does not answer" in (
+                said.stderr
+            )
+            assert time.monotonic() - began < 60
+    finally:
+        os.kill(store.pid_of("segment-store-0"), signal.SIGCONT)

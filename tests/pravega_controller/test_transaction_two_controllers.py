@@ -405,3 +405,29 @@ async def test_a_commit_whose_answer_was_lost_while_the_line_changed_is_archived
                 assert found is TransactionState.COMMITTED
         assert not [key for key in stored(memory_store, "transactions") if key.startswith(b"t/")]
         assert len(await two.transactions.completed("s", "a")) == 2
+
+
+async def test_an_abort_that_meets_a_commit_of_a_transaction_that_another_holds(
+    open_on_memory: OpenController,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Both find the record of the other controller; one decides, and the other one is told."""
+    async with open_on_memory(port=1) as one, open_on_memory(port=2) as two:
+        await make_stream(one)
+        await trio.sleep(5)
+        for _ in range(10):
+            identifier = await begin(one)
+            memory_store.reply_seconds = 0.01
+            answers: dict[str, bool] = {}
+
+            async def end(name: str, identifier: bytes, answers: dict[str, bool]) -> None:
+                if name == "commit":
+                    answers[name] = await commit(two, identifier)
+                else:
+                    answers[name] = await two.transactions.abort("s", "a", identifier)
+
+            async with trio.open_nursery() as nursery:
+                for name in ("commit", "abort"):
+                    nursery.start_soon(end, name, identifier, answers)
+            assert sorted(answers.values()) == [False, True]

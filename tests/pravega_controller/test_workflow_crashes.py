@@ -32,7 +32,7 @@ from pravega_controller.metadata.records import (
     StreamRecord,
     decode,
 )
-from pravega_controller.metadata.scope_records import SCOPES
+from pravega_controller.metadata.scope_records import OPEN_PHASES, SCOPES
 from pravega_controller.metadata.streams import epochs as epoch_records
 from pravega_controller.rules.streams import (
     ScaleType,
@@ -379,7 +379,7 @@ SCENARIOS = {
     "delete group": Scenario(
         group, lambda c: c.groups.delete("s", "g", GROUP_ID), check_group_deleted
     ),
-    "delete scope": Scenario(scope, lambda c: c.scopes.delete("s"), check_scope_gone),
+    "delete scope": Scenario(scope, lambda c: c.scopes.delete("s"), check_scope_gone, unpromised=2),
     "delete scope and contents": Scenario(
         full_scope, lambda c: c.scopes.delete_with_contents("s"), check_scope_gone
     ),
@@ -444,7 +444,9 @@ def check_promises(memory: MemorySegmentStore) -> None:
     """Check that each pending change has an intent: without one nobody would look at it again."""
     intents = {key.split(b"/", 1)[1] for key in memory.tables[INTENTS].entries}
     for key, (value, _) in memory.tables[SCOPES].entries.items():
-        if decode(value, ScopeRecord).phase != "active":
+        record = decode(value, ScopeRecord)
+        is_decided = f"_system/_tables/controller/objects-{record.scope_id}" not in memory.tables
+        if record.phase not in OPEN_PHASES or is_decided:
             assert b"scope/" + key + b"/" in intents
     for table, key, value in objects_of(memory):
         kind, name = key.decode().split("/")

@@ -2,21 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
+from uuid import UUID
 
 import pytest
 import trio
+from controllers import refused
 from controllers.run import FailedSeedError, simulate
+from msgspec import structs
 
 from pravega_controller.clocks import ContinuedTime, RecordTimes
+from pravega_controller.errors import (
+    NotFoundError,
+    StreamNotFoundError,
+    TableNotEmptyError,
+    VersionConflictError,
+)
+from pravega_controller.groups.reader_groups import ReaderGroupOperations
+from pravega_controller.metadata import scope_records
+from pravega_controller.metadata.group_records import ReaderGroup
 from pravega_controller.metadata.intents import Intents
-from pravega_controller.metadata.records import Scale
+from pravega_controller.metadata.records import (
+    ReaderGroupConfiguration,
+    ReaderGroupRecord,
+    Scale,
+)
+from pravega_controller.metadata.scope_records import Scope, ScopeRecords
 from pravega_controller.metadata.streams.known import Stream
 from pravega_controller.metadata.transaction_records import CommitLineRecord
 from pravega_controller.metadata.transaction_store import TransactionStore
 from pravega_controller.retention import retention
 from pravega_controller.rules.transactions import Commit
+from pravega_controller.scopes.scopes import ScopeOperations, _ScopeCreation
+from pravega_controller.store_client.table_client import NOT_EXISTS, Deleted, TableClient
+from pravega_controller.streams import creation
+from pravega_controller.streams.deletion import Deletion
 from pravega_controller.streams.pending_work import PendingWork
 from pravega_controller.transactions.aborts import Aborts
 from pravega_controller.transactions.commit_batches import CommitBatches
@@ -24,7 +46,7 @@ from pravega_controller.transactions.commit_lines import CommitLines, KnownLine
 from pravega_controller.transactions.held_transactions import HeldTransactions
 
 SEEDS = range(9)
-PLANTED_SEEDS = (*range(8), 15, 28, 31)
+PLANTED_SEEDS = (*range(8), 15, 28, 30, 31)
 """The last ones are those of the first hundred that find the faults which are seldom seen."""
 
 
@@ -146,10 +168,114 @@ def plant_withdrawn_epochs_that_leave_segments(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(PendingWork, "give_up", give_up)
 
 
+def plant_equal_writes_that_count_as_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write values without saying who writes them."""
+    monkeypatch.setattr(TableClient, "marked", lambda self, changes: list(changes))
+
+
+def plant_deletions_that_claim_what_others_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tell everybody whose request finds no table that it was this request that deleted it."""
+    real = TableClient.delete
+
+    async def delete(self: TableClient, table: str, *, must_be_empty: bool) -> Deleted:
+        await real(self, table, must_be_empty=must_be_empty)
+        return Deleted.NOW
+
+    monkeypatch.setattr(TableClient, "delete", delete)
+
+
+def plant_scopes_that_everybody_creates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tell who helps to create a scope that it has created the scope."""
+    real = ScopeOperations._create
+
+    async def create(self: ScopeOperations, name: str, request: _ScopeCreation) -> None:
+        scope = await self._store.scopes.find(name)
+        if scope is not None and scope.record.phase == "creating" and not request.scope_id:
+            request.scope_id = scope.record.scope_id
+        await real(self, name, request)
+
+    monkeypatch.setattr(ScopeOperations, "_create", create)
+
+
+def plant_deletions_that_show_before_they_are_decided(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mark a scope before it is known to be empty, and let others take the mark for its end."""
+    real = ScopeRecords.delete_objects
+
+    async def is_empty(self: ScopeRecords, scope: Scope) -> bool:
+        return True
+
+    async def delete_objects(self: ScopeRecords, scope: Scope) -> Deleted:
+        try:
+            return await real(self, scope)
+        except TableNotEmptyError:
+            record = structs.replace(scope.record, phase="active")
+            await self.write(scope.name, record, version=scope.version)
+            raise
+
+    monkeypatch.setattr(ScopeRecords, "is_empty", is_empty)
+    monkeypatch.setattr(ScopeRecords, "delete_objects", delete_objects)
+    for module in (scope_records, creation):
+        monkeypatch.setattr(module, "OPEN_PHASES", ("active",))
+    refuse_only("deleteScope", monkeypatch)
+
+
+def refuse_only(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make only one of the calls that are refused: some seeds do not come to each of them."""
+    monkeypatch.setattr(refused, "REFUSED", {name: refused.REFUSED[name]})
+
+
+def plant_deletions_that_others_claim(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tell who waits for the deletion of a stream by another that it has deleted the stream."""
+    real = Deletion.delete
+
+    async def delete(self: Deletion, scope: str, name: str) -> None:
+        is_there = True
+        try:
+            await self._store.streams.read(scope, name)
+        except NotFoundError:
+            is_there = False
+        with suppress(*((StreamNotFoundError,) if is_there else ())):
+            await real(self, scope, name)
+
+    monkeypatch.setattr(Deletion, "delete", delete)
+
+
+def plant_groups_that_are_made_before_their_streams_are_looked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Record a reader group, and delete it when a stream that it reads turns out to be missing."""
+    real = ReaderGroupOperations._missing
+
+    async def missing(
+        self: ReaderGroupOperations, streams: Iterable[tuple[str, str]]
+    ) -> list[tuple[str, str]]:
+        found = await real(self, streams)
+        if found:
+            owner = await self._store.scopes.find_active("full")
+            configuration = ReaderGroupConfiguration(1, 1, 1, 0, (), ())
+            record = ReaderGroupRecord(str(UUID(int=1)), 0, configuration)
+            group = ReaderGroup(owner, "h", NOT_EXISTS, record)
+            with suppress(VersionConflictError):
+                await self._store.groups.remove(await self._store.groups.write(group, record))
+        return found
+
+    monkeypatch.setattr(ReaderGroupOperations, "_missing", missing)
+    refuse_only("createReaderGroup", monkeypatch)
+
+
 @pytest.mark.proof
 @pytest.mark.parametrize(
     ("plant", "expected"),
     [
+        (plant_equal_writes_that_count_as_own, "no order explains"),
+        (plant_deletions_that_claim_what_others_deleted, "no order explains"),
+        (plant_scopes_that_everybody_creates, "no order explains"),
+        (plant_deletions_that_others_claim, "no order explains"),
+        (plant_deletions_that_show_before_they_are_decided, "refused deleteScope"),
+        (
+            plant_groups_that_are_made_before_their_streams_are_looked_for,
+            "groups: ['g', 'h'], and without a refused",
+        ),
         (plant_line_from_the_back, "comes after it"),
         (plant_lines_without_condition, "seed"),
         (plant_memory_that_always_answers, "seed"),

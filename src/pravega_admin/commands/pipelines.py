@@ -200,14 +200,14 @@ def replay(
 ) -> None:
     """Write an archive to a stream, once: a second run adds nothing, unless it has another --again.
 
-    The key is an expression over the archive's columns. Events of a key keep their order.
+    An archive that has grown since is refused. The key is an expression over the archive's columns.
+    Events of a key keep their order.
     """
     name = parse_stream_name(stream)
     plan = {"from": source, "to": str(name), "key": key or None}
     if _is_dry(dry_run, "replay", plan, output):
         return
-    path = str(Path(source).resolve()) if "://" not in source else source
-    query_id = "replay-" + hashlib.sha256(f"{path}\0{name}\0{again}".encode()).hexdigest()
+    _refuse_old_replay(controller, source, name, again)
     with (
         _session("segstore replay", master, conf, controller=controller) as job,
         _sentences(),
@@ -221,7 +221,7 @@ def replay(
                 scope=name.scope,
                 stream=name.stream,
                 source=source,
-                query_id=query_id,
+                again=again,
                 key=key,
                 segments=segments,
             )
@@ -456,6 +456,30 @@ def _follow(
     report(f"{label}: {done.rows} {unit} in {job.seconds:.1f} s", fields, output)
     if not done.rows:
         print_message(f"there was nothing new in {label.split(' -> ', maxsplit=1)[0]}")
+
+
+def _refuse_old_replay(controller: str, source: str, name: StreamName, again: str) -> None:
+    """Raise ``UsageError`` if version 0.1 wrote an archive at this path to this stream.
+
+    It named the write by the path, so nobody knows whether it was this archive.
+    """
+    from pravega_blocking.errors import NotFoundError
+    from pravega_spark.commit_log import CommitLog, old_key
+    from pravega_spark.options import COMMIT_TABLE
+
+    path = str(Path(source).resolve()) if "://" not in source else source
+    query = "replay-" + hashlib.sha256(f"{path}\0{name}\0{again}".encode()).hexdigest()
+    with open_controller(controller) as client:
+        try:
+            client.table_settings(name.scope, COMMIT_TABLE)
+        except NotFoundError:
+            return
+        log = CommitLog(client, name.scope, COMMIT_TABLE)
+        if log.read(old_key(query, str(name), 0)) is not None:
+            raise UsageError(
+                f"version 0.1 wrote an archive at {path} to {name}, and it is not known whether it"
+                " was this one: give --again NAME to write this one"
+            )
 
 
 def _size_stream(controller: str, name: StreamName) -> int:

@@ -36,6 +36,7 @@ from pravega_controller.errors import (
     InvalidRequestError,
     InvalidStreamCutError,
     NotFoundError,
+    OutcomeUnknownError,
     ReaderGroupNotFoundError,
     ScopeNotFoundError,
     StepRefusedError,
@@ -43,7 +44,7 @@ from pravega_controller.errors import (
     SubscriberNotFoundError,
 )
 from pravega_controller.groups.online_readers import find_online_readers
-from pravega_controller.metadata.conflicts import until_unchanged
+from pravega_controller.metadata.conflicts import Target, until_unchanged
 from pravega_controller.metadata.group_records import ReaderGroup
 from pravega_controller.metadata.locks import KeyedLocks, WorkflowLocks
 from pravega_controller.metadata.records import (
@@ -111,10 +112,17 @@ class ReaderGroupOperations:
         names.validate_user_name(name)
         _validate(configuration)
         chosen_id = parse_id(group_id)
-        return await until_unchanged(partial(self._begin, scope, name, chosen_id, configuration))
+        return await until_unchanged(
+            partial(self._begin, scope, name, chosen_id, configuration, Target())
+        )
 
     async def _begin(
-        self, scope: str, name: str, group_id: str, configuration: ReaderGroupConfiguration
+        self,
+        scope: str,
+        name: str,
+        group_id: str,
+        configuration: ReaderGroupConfiguration,
+        target: Target,
     ) -> ReaderGroup:
         async with self._locks.hold(_intent(scope, name)):
             intent = _intent(scope, name)
@@ -135,12 +143,15 @@ class ReaderGroupOperations:
 
             put_intent = partial(self._store.intents.put, intent)
             await run_all(find_scope, find_group, find_missing, put_intent)
-            if not owners:
+            if not owners and not target.is_begun:
                 self._store.intents.remove(intent)
                 raise ScopeNotFoundError(f"scope {scope} does not exist")
             if found and (finished := await self._do_steps(found[0])) is not None:
                 self._store.intents.remove(intent)
                 return finished
+            if target.is_begun:
+                self._store.intents.remove(intent)
+                raise OutcomeUnknownError(f"{name} is gone since its creation was begun")
             if missing:
                 self._store.intents.remove(intent)
                 raise StreamNotFoundError(f"streams to subscribe to do not exist: {missing}")
@@ -155,7 +166,9 @@ class ReaderGroupOperations:
                 chosen = str(uuid.UUID(int=self._random.getrandbits(128), version=4))
             record = ReaderGroupRecord(chosen, 0, configuration, pending=CreateGroup())
             group = ReaderGroup(owners[0], name, NOT_EXISTS, record)
-            finished = await self._do_steps(await self._store.groups.write(group, record))
+            group = await self._store.groups.write(group, record)
+            target.is_begun = True
+            finished = await self._do_steps(group)
             assert finished is not None
             return finished
 
@@ -230,9 +243,16 @@ class ReaderGroupOperations:
         Raises ``ReaderGroupNotFoundError``, ``GenerationMismatchError`` when the id or generation
         is not the group's, ``InvalidRequestError``, and ``StreamNotFoundError`` as for ``create``.
         """
-        return await until_unchanged(
-            partial(self._replace, scope, name, group_id, generation, configuration)
-        )
+        target = Target()
+
+        async def update() -> int:
+            if target.is_begun:
+                # Another controller may finish the update, and others may follow.
+                await self.finish(scope, name)
+                return generation + 1
+            return await self._replace(scope, name, group_id, generation, configuration, target)
+
+        return await until_unchanged(update)
 
     async def _replace(
         self,
@@ -241,6 +261,7 @@ class ReaderGroupOperations:
         group_id: str,
         generation: int,
         configuration: ReaderGroupConfiguration,
+        target: Target,
     ) -> int:
         async with self._locks.hold(_intent(scope, name)):
             group = await self._finish_and_read(scope, name)
@@ -252,7 +273,9 @@ class ReaderGroupOperations:
             if missing := await self._missing(configuration.subscribed):
                 raise StreamNotFoundError(f"streams to subscribe to do not exist: {missing}")
             await self._check_cuts(configuration)
-            finished = await self._run(group, UpdateGroup(configuration))
+            group = await self._start(group, UpdateGroup(configuration))
+            target.is_begun = True
+            finished = await self._do_steps(group)
             assert finished is not None
             return finished.record.generation
 
@@ -307,6 +330,19 @@ class ReaderGroupOperations:
         Raises ``StreamNotFoundError``, ``SubscriberNotFoundError``, ``GenerationMismatchError``,
         ``InvalidStreamCutError``.
         """
+        await until_unchanged(
+            partial(self._release, scope, stream, subscriber, group_id, generation, cut)
+        )
+
+    async def _release(
+        self,
+        scope: str,
+        stream: str,
+        subscriber: str,
+        group_id: str,
+        generation: int,
+        cut: StreamCut,
+    ) -> None:
         found = await self._store.streams.read(scope, stream)
         async with self._subscribing.hold((scope, stream)):
             current = await self._store.subscribers.find(found, subscriber)

@@ -8,7 +8,11 @@ from typing import TypeVar
 
 import structlog
 
-from pravega_controller.errors import VersionConflictError
+from pravega_controller.errors import (
+    OutcomeUnknownError,
+    UncertainConflictError,
+    VersionConflictError,
+)
 
 CONFLICTS_MAX = 20
 """Maximum number of attempts of a change before its caller gets the conflict."""
@@ -41,11 +45,15 @@ class Target:
 async def until_unchanged(act: Callable[[], Awaitable[T]]) -> T:
     """Call ``act``, which reads, decides and writes, until no other controller interferes.
 
-    Raises ``VersionConflictError`` after ``CONFLICTS_MAX`` attempts.
+    Raises ``VersionConflictError`` after ``CONFLICTS_MAX`` attempts. Raises ``OutcomeUnknownError``
+    if a write may have been made and overwritten: to decide again could do twice what was asked
+    once, or refuse what was done.
     """
     for _ in range(CONFLICTS_MAX):
         try:
             return await act()
+        except UncertainConflictError as error:
+            raise OutcomeUnknownError(f"it is unknown whether this was done: {error}") from error
         except VersionConflictError as error:
             log.info("reading again", reason=str(error))
     return await act()

@@ -45,9 +45,9 @@ class GroupRecords:
         return ReaderGroup(found, name, entry.version, decode(entry.value, ReaderGroupRecord))
 
     async def write(self, group: ReaderGroup, record: ReaderGroupRecord) -> ReaderGroup:
-        """Replace a reader group's record."""
-        version = await self._tables.put(
-            group.scope.objects, _group_key(group.name), encode(record), version=group.version
+        """Replace a reader group's record. Raises ``ScopeNotFoundError``."""
+        version = await self._scopes.put_object(
+            group.scope, GROUP_KIND, group.name, encode(record), version=group.version
         )
         return replace(group, version=version, record=record)
 
@@ -62,7 +62,9 @@ class GroupRecords:
             return False
         if entry is None:
             return False
-        return entry.version == group.version or entry.value == encode(group.record)
+        return entry.version == group.version or (
+            decode(entry.value, ReaderGroupRecord) == group.record
+        )
 
     async def remove(self, group: ReaderGroup) -> None:
         """Remove a reader group's record. It is no error if the record or its scope is gone."""

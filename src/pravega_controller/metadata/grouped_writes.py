@@ -151,7 +151,8 @@ class GroupedWrites:
         Raises ``VersionConflictError``, or ``StoreUnavailableError`` if it is unknown whether the
         keys were written.
         """
-        return await self._groups.submit(changes, size=len(changes))
+        # A group with a conflict is sent again in parts, which must recognize what it has written.
+        return await self._groups.submit(self._tables.marked(changes), size=len(changes))
 
     async def _store(self, group: list[_TableWrite]) -> None:
         try:

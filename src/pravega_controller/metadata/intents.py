@@ -25,7 +25,9 @@ Invariants:
    Held by ``test_a_late_removal_of_an_intent_leaves_the_one_that_was_written_after_it``.
 3. When a controller was taken for dead by mistake, and writes its intents again, these stay.
    Held by ``test_nobody_removes_the_intents_of_a_controller_that_lives_again``.
-4. When a controller takes over an intent that it also has itself, and that was about to be removed,
+4. When a write or a removal of an intent fails, and is carried out late, the intent does not stay.
+   Held by ``test_one_whose_write_or_removal_fails_does_not_stay``.
+5. When a controller takes over an intent that it also has itself, and that was about to be removed,
    the intent stays. Held by ``test_one_that_was_idle_here_stays_when_it_is_taken_over``.
 """
 
@@ -83,6 +85,8 @@ class Intents:
         self._is_trusted = is_trusted
         self._written: dict[bytes, _Written] = {}
         self._idle_since: dict[bytes, float] = {}
+        self._doubtful: set[bytes] = set()
+        """Keys of intents of which a write or a removal has failed: it may be carried out yet."""
         self._held_before: frozenset[bytes] = frozenset()
         self._leaving: frozenset[bytes] = frozenset()
         self._left = trio.Event()
@@ -104,6 +108,8 @@ class Intents:
             if written is not None:
                 # The intent is still stored: with its earlier value, or with the new one.
                 self._written.setdefault(key, written)
+            else:
+                self._doubtful.add(key)
             raise
         # Another task may have marked the intent as idle meanwhile, but this caller uses it.
         self._idle_since.pop(key, None)
@@ -214,6 +220,7 @@ class Intents:
             keys = [key for key, since in self._idle_since.items() if since <= before]
             if keys:
                 await self._remove(keys)
+            await self._find_doubtful()
 
     async def _remove(self, keys: list[bytes]) -> None:
         self._leaving = frozenset(keys)
@@ -233,11 +240,33 @@ class Intents:
                     self._written[key] = _read(entry)
                     self._idle_since[key] = trio.current_time()
         except ControllerError as error:
-            # It does not matter whether the intents are still stored.
+            # It does not matter for now whether the intents are still stored.
+            self._doubtful.update(key for key, _ in versions)
             log.info("intents were not removed", reason=str(error), count=len(keys))
         finally:
             self._leaving = frozenset()
             self._left.set()
+
+    async def _find_doubtful(self) -> None:
+        """Read the intents that may be stored although this controller believes that they are not.
+
+        Those that are found are idle, and are removed in the next round.
+        """
+        keys = [key for key in self._doubtful if key not in self._written]
+        if not keys:
+            self._doubtful.clear()
+            return
+        try:
+            entries = await self._tables.get_all(INTENTS, keys)
+        except ControllerError as error:
+            log.debug("intents not read yet", reason=str(error), count=len(keys))
+            return
+        self._doubtful.difference_update(keys)
+        for key, entry in zip(keys, entries, strict=True):
+            # A task that writes it now uses it as soon as it is written.
+            if entry is not None and key not in self._written:
+                self._written[key] = _read(entry)
+                self._idle_since[key] = trio.current_time()
 
     def _key(self, intent: IntentRecord) -> bytes:
         return f"{self._instance_id}/{intent.kind}/{intent.scope}/{intent.name}".encode()

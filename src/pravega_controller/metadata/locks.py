@@ -13,7 +13,11 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from pravega_controller.errors import StoreAnswerError, StoreUnavailableError
+from pravega_controller.errors import (
+    StoreAnswerError,
+    StoreUnavailableError,
+    UncertainConflictError,
+)
 from pravega_controller.metadata.records import IntentRecord
 
 
@@ -48,11 +52,12 @@ class WorkflowLocks:
     async def hold(self, intent: IntentRecord) -> AsyncIterator[None]:
         """Hold the lock of an object for the ``async with`` block.
 
-        If a segment store fails in the block, the object's workflow is finished in the background.
+        If a segment store fails in the block, or a write is in doubt, the object's workflow is
+        finished in the background.
         """
         async with self._locks.hold((intent.scope, intent.name)):
             try:
                 yield
-            except (StoreUnavailableError, StoreAnswerError):
+            except (StoreUnavailableError, StoreAnswerError, UncertainConflictError):
                 self._finish_later(intent)
                 raise

@@ -9,11 +9,24 @@ names: streams, reader groups, key-value tables.
                                                 t/<table>                   -> KeyValueTableRecord
 
 Everything in a scope has a key in its objects table. To delete a scope, the controller deletes this
-table on the condition that it is empty.
+table on the condition that it is empty. That request of the segment store is the decision: before
+it, the scope is there for everybody, and after it, for nobody. Whose request it was has deleted the
+scope; others find nothing.
+
+| phase      | table of objects | the scope                                                |
+|------------|------------------|----------------------------------------------------------|
+| (none)     |                  | is not there                                             |
+| creating   | maybe            | is not there yet                                         |
+| active     | yes              | is there                                                 |
+| deleting   | yes              | is there: somebody wanted to delete it, or still wants to |
+| deleting   | no               | is not there; what is left of it has to be removed       |
+| clearing   | maybe            | is being deleted with its contents; takes no new objects |
 
 Invariants:
 1. When a scope contains any object, a request to delete the scope is refused.
    Held by ``test_a_scope_with_a_table_in_it_is_not_empty``.
+2. When a request to delete a scope is refused, no other request notices it.
+   Held by ``test_a_refused_deletion_of_a_scope_shows_nothing``.
 """
 
 from __future__ import annotations
@@ -32,13 +45,17 @@ from pravega_controller.errors import (
     InvalidRequestError,
     NoSuchTableError,
     ScopeNotFoundError,
+    UncertainConflictError,
+    VersionConflictError,
 )
 from pravega_controller.metadata.records import IntentRecord, ScopeRecord, decode, encode
 from pravega_controller.store_client.segment_client import run_all
-from pravega_controller.store_client.table_client import NOT_EXISTS, Entry, TableClient
+from pravega_controller.store_client.table_client import NOT_EXISTS, Deleted, Entry, TableClient
 from pravega_wire import names
 
 CACHED_SCOPES_MAX = 10_000
+OPEN_PHASES = ("active", "deleting")
+"""The phases in which objects may be created. If the table of objects is gone, that is refused."""
 SCOPE_TABLES_KIND = "scope-tables"
 """Kind of the intents to delete tables of a scope that late requests may create."""
 
@@ -122,9 +139,22 @@ class ScopeRecords:
     async def find_active(self, name: str) -> Scope:
         """Return a scope in which objects may be created, or raise ``ScopeNotFoundError``."""
         scope = await self.find(name)
-        if scope is None or scope.record.phase != "active":
+        if scope is None or scope.record.phase not in OPEN_PHASES:
             raise ScopeNotFoundError(f"scope {name} does not exist")
         return scope
+
+    async def is_there(self, scope: Scope) -> bool:
+        """Return whether a scope counts as existing, for everybody, in the phase that was read."""
+        if scope.record.phase == "deleting":
+            return await self._tables.exists(scope.objects)
+        return scope.record.phase != "creating"
+
+    async def is_empty(self, scope: Scope) -> bool:
+        """Return whether a scope has no objects. Raises ``ScopeNotFoundError``."""
+        try:
+            return await self._tables.is_empty(scope.objects)
+        except NoSuchTableError as error:
+            raise ScopeNotFoundError(f"scope {scope.name} does not exist any more") from error
 
     async def find_made(self, name: str) -> Scope:
         """Return a scope whose tables exist. Raises ``ScopeNotFoundError``."""
@@ -161,13 +191,36 @@ class ScopeRecords:
         return scope
 
     async def insert(self, name: str) -> Scope:
-        """Write a new scope, without tables yet, in the phase ``creating``, and return it."""
+        """Write a new scope, without tables yet, in the phase ``creating``, and return it.
+
+        Raises ``VersionConflictError``, and ``UncertainConflictError`` if the scope may have been
+        written, and another controller has changed it since.
+        """
         record = ScopeRecord(self._new_id(), "creating")
-        return await self.write(name, record, version=NOT_EXISTS)
+        try:
+            return await self.write(name, record, version=NOT_EXISTS)
+        except UncertainConflictError:
+            found = await self.find(name)
+            if found is None or found.record.scope_id != record.scope_id:
+                raise
+            return found
 
     async def remove(self, scope: Scope) -> None:
         self._known.pop(scope.name, None)
         await self._tables.remove(SCOPES, scope.name.encode(), version=scope.version)
+
+    async def remove_rest(self, scope: Scope) -> None:
+        """Remove what is left of a scope whose objects are gone. A later one of its name stays."""
+        current: Scope | None = scope
+        while current is not None and current.record.scope_id == scope.record.scope_id:
+            await self._tables.delete(scope.histories, must_be_empty=False)
+            await self._tables.delete(scope.tag_index, must_be_empty=False)
+            try:
+                await self.remove(current)
+            except VersionConflictError:
+                current = await self.find(scope.name)
+            else:
+                return
 
     async def create_tables(self, scope: Scope) -> None:
         await run_all(
@@ -175,34 +228,44 @@ class ScopeRecords:
             lambda: self._tables.create(scope.histories),
         )
 
+    async def delete_objects(self, scope: Scope) -> Deleted:
+        """Delete the table of a scope's objects; return whether it was this call that did.
+
+        Raises ``TableNotEmptyError`` if the scope has objects.
+        """
+        return await self._tables.delete(scope.objects, must_be_empty=True)
+
     async def delete_tables(self, scope: Scope) -> None:
-        """Delete a scope's tables, or raise ``TableNotEmptyError`` if the scope has objects."""
-        await self._tables.delete(scope.objects, must_be_empty=True)
-        await self._tables.delete(scope.histories, must_be_empty=False)
-        await self._tables.delete(scope.tag_index, must_be_empty=False)
+        """Delete the tables of a scope that is not there for anybody, in any phase."""
+        for table in (scope.objects, scope.histories, scope.tag_index):
+            await self._tables.delete(table, must_be_empty=False)
 
     async def delete_unneeded_tables(self, intent: IntentRecord) -> None:
-        """Delete the tables of a scope if it is gone: they were created by a late request."""
+        """Delete the tables of a scope if it is gone: they were created by a late request.
+
+        Also finish its deletion if a late request has decided that.
+        """
         current = await self.find(intent.scope)
-        if current is not None and current.record.scope_id == intent.name:
-            return
-        gone = Scope(intent.scope, NOT_EXISTS, ScopeRecord(intent.name, "deleting"))
-        for table in (gone.objects, gone.histories, gone.tag_index):
-            await self._tables.delete(table, must_be_empty=False)
+        if current is None or current.record.scope_id != intent.name:
+            await self.delete_tables(
+                Scope(intent.scope, NOT_EXISTS, ScopeRecord(intent.name, "deleting"))
+            )
+        elif current.record.phase == "deleting" and not await self.is_there(current):
+            await self.remove_rest(current)
 
     async def list_page(self, token: str) -> Listing:
         """Return a page of scopes. The system's own is last: some clients use the first one."""
 
-        def shown(entry: Entry) -> str | None:
+        async def shown(entry: Entry) -> str | None:
             name = entry.key.decode()
             if name == names.INTERNAL_SCOPE:
                 return None
             try:
-                is_there = decode(entry.value, ScopeRecord).phase != "creating"
+                scope = Scope(name, entry.version, decode(entry.value, ScopeRecord))
             except CorruptMetadataError as error:
                 log.error("scope is damaged", scope=name, reason=str(error))
-                is_there = True
-            return name if is_there else None
+                return name
+            return name if await self.is_there(scope) else None
 
         listing = await self._list(SCOPES, token, shown)
         if token != _END and listing.token == _END:
@@ -239,13 +302,15 @@ class ScopeRecords:
     async def list_objects_of(self, scope: Scope, kind: str, token: str) -> Listing:
         """Return a page like ``list_objects``, for the scope with this id."""
 
-        def shown(entry: Entry) -> str | None:
+        async def shown(entry: Entry) -> str | None:
             found_kind, _, name = entry.key.decode().partition("/")
             return name if found_kind == kind else None
 
         return await self._list(scope.objects, token, shown)
 
-    async def _list(self, table: str, token: str, shown: Callable[[Entry], str | None]) -> Listing:
+    async def _list(
+        self, table: str, token: str, shown: Callable[[Entry], Awaitable[str | None]]
+    ) -> Listing:
         """Return the next page with at least one name to show, or the empty page at the end."""
         if token == _END:
             return Listing([], _END)
@@ -255,7 +320,8 @@ class ScopeRecords:
                 page = await self._tables.page(table, position)
             except NoSuchTableError as error:
                 raise ScopeNotFoundError("the scope does not exist any more") from error
-            found = sorted(name for entry in page.entries if (name := shown(entry)) is not None)
+            names_ = [await shown(entry) for entry in page.entries]
+            found = sorted(name for name in names_ if name is not None)
             is_last = not page.entries or not page.token
             if found or is_last:
                 return Listing(found, _END if is_last else encode_token(_TOKEN, page.token))

@@ -51,9 +51,6 @@ class CommitLineRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1, o
     """The controller that carries out the commits; empty if none wait, or if it gave up."""
     epoch: int | None = None
     """The epoch of the transactions in the latest batch."""
-    write: str = ""
-    """A value that differs in each write. If two controllers wrote equal bytes, each would take the
-    other's write for its own."""
 
 
 class CounterRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
@@ -62,8 +59,8 @@ class CounterRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
     next_number: str
     """A number of 96 bits, in hexadecimal."""
     block: str
-    """A random value of the controller that took the last block of numbers. If two controllers
-    wrote equal bytes, each would take the other's write for its own."""
+    """A random value of the controller that took the last block of numbers. Controllers of earlier
+    versions tell their own writes by it."""
 
 
 class Outcome(msgspec.Struct, frozen=True, array_like=True):

@@ -1,23 +1,30 @@
 """Scopes: their creation, and their deletion with or without contents.
 
-Owns: a scope's phases.
+Owns: a scope's phases (``scope_records`` says what each one means).
 
-    creating -> active -> deleting -> (gone)     an empty scope; active again if it is not empty
+    creating -> active -> deleting -> (gone)     an empty scope; it is gone with its objects table
                 active -> clearing -> (gone)     a scope and all in it, also if ``deleting``
+
+Who has written the record of a new scope has created the scope, and who has deleted its table of
+objects has deleted it, whoever does the rest. Others are told that it exists, or that it does not.
 
 Invariants:
 1. When a scope is deleted while clients create streams in it, each stream is created before, and
-   deleted, or refused. Held by ``test_a_stream_being_made_in_a_scope_that_goes_is_not_lost``.
-2. When a deletion is refused because the scope is not empty, the scope can be used as before.
-   Held by ``test_a_scope_that_was_not_empty_goes_on``.
+   the scope is kept or the stream deleted with it; or the stream is refused.
+   Held by ``test_a_stream_being_made_in_a_scope_that_goes_is_not_lost``.
+2. When a deletion is refused because the scope is not empty, the scope can be used as before, also
+   during the deletion. Held by ``test_a_refused_deletion_of_a_scope_shows_nothing``.
 3. When another controller finishes a deletion, and a client creates the scope again, the first
    deletion deletes nothing of the new scope: scopes have ids.
    Held by ``test_what_is_made_after_a_deletion_stays``.
+4. When two controllers are asked at once to create a scope, or to delete it, one of them answers
+   that it did. Held by ``test_one_of_two_who_create_or_delete_at_once_wins``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 
 import structlog
@@ -28,9 +35,11 @@ from pravega_controller.errors import (
     AlreadyExistsError,
     ControllerError,
     InvalidRequestError,
+    OutcomeUnknownError,
     ScopeNotFoundError,
     StepRefusedError,
     TableNotEmptyError,
+    UncertainConflictError,
     VersionConflictError,
 )
 from pravega_controller.groups.reader_groups import ReaderGroupOperations
@@ -42,6 +51,7 @@ from pravega_controller.metadata.scope_records import SCOPE_TABLES_KIND, Scope
 from pravega_controller.metadata.store import MetadataStore
 from pravega_controller.metadata.streams.names import STREAM_KIND
 from pravega_controller.store_client.segment_client import for_each
+from pravega_controller.store_client.table_client import Deleted
 from pravega_controller.streams.workflows import StreamWorkflows
 from pravega_controller.tables.key_value_tables import OBJECT_KIND as TABLE_KIND
 from pravega_controller.tables.key_value_tables import KeyValueTableOperations
@@ -51,6 +61,17 @@ CONCURRENT_DELETIONS_MAX = 16
 """Maximum number of objects of a scope that are deleted at the same time."""
 
 log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class _ScopeCreation:
+    """A request to create a scope, over all of its attempts."""
+
+    scope_id: str = ""
+    """The id of the scope whose record it has written; empty until then."""
+    has_tables: bool = False
+    """True once the scope's tables exist. Nothing can refuse the scope any more, so that it exists,
+    or has existed."""
 
 
 class ScopeOperations:
@@ -77,62 +98,105 @@ class ScopeOperations:
     async def create(self, name: str) -> None:
         """Create a scope.
 
-        Raises ``InvalidNameError``, ``AlreadyExistsError``, and ``StepRefusedError`` if a segment
-        store refuses the tables.
+        Raises ``InvalidNameError``, ``AlreadyExistsError``, ``StepRefusedError`` if a segment store
+        refuses the tables, and ``OutcomeUnknownError`` if the scope was begun, and is gone.
         """
         names.validate_name(name)
         await self._refuse_while_clearing(name, AlreadyExistsError)
+        await until_unchanged(partial(self._create, name, _ScopeCreation()))
 
-        async def create() -> None:
-            async with self._locks.hold(_intent(name)):
-                scope = await self._store.scopes.find(name)
-                if scope is None:
-                    await self._store.intents.put(_intent(name))
-                    try:
-                        scope = await self._store.scopes.insert(name)
-                    except VersionConflictError:
-                        self._store.intents.remove(_intent(name))
-                        raise
-                elif scope.record.phase == "creating":
-                    await self._late.promise(scope.tables_intent)
-                else:
-                    raise AlreadyExistsError(f"scope {name} exists")
-                await self._finish_creating(scope)
-
-        await until_unchanged(create)
+    async def _create(self, name: str, request: _ScopeCreation) -> None:
+        """Create a scope, or go on with that after an attempt that met a conflict."""
+        async with self._locks.hold(_intent(name)):
+            scope = await self._find_whole(name)
+            is_own = scope is not None and scope.record.scope_id == request.scope_id
+            if request.scope_id and not is_own:
+                self._store.intents.remove(_intent(name))
+                if request.has_tables:
+                    return
+                raise OutcomeUnknownError(f"scope {name} is gone since its creation was begun")
+            if scope is None:
+                await self._store.intents.put(_intent(name))
+                try:
+                    scope = await self._store.scopes.insert(name)
+                except VersionConflictError:
+                    self._store.intents.remove(_intent(name))
+                    raise
+                request.scope_id = scope.record.scope_id
+            elif not is_own and scope.record.phase == "creating":
+                await self._late.promise(scope.tables_intent)
+            if scope.record.phase == "creating":
+                await self._finish_creating(scope, request)
+            if scope.record.scope_id != request.scope_id:
+                raise AlreadyExistsError(f"scope {name} exists")
 
     async def exists(self, name: str) -> bool:
         scope = await self._store.scopes.find(name)
-        return scope is not None and scope.record.phase != "creating"
+        return scope is not None and await self._store.scopes.is_there(scope)
 
     async def delete(self, name: str) -> None:
-        """Delete an empty scope. Raises ``ScopeNotFoundError``, ``TableNotEmptyError``."""
-        await self._end(name, "deleting", self._delete)
+        """Delete an empty scope.
+
+        Raises ``ScopeNotFoundError``, ``TableNotEmptyError``, and ``OutcomeUnknownError`` if the
+        scope is gone, and the reply that tells by whose request was lost.
+        """
+        await self._refuse_while_clearing(name, ScopeNotFoundError)
+        await until_unchanged(partial(self._delete, name, Target()))
+
+    async def _delete(self, name: str, target: Target) -> None:
+        missing = ScopeNotFoundError(f"scope {name} does not exist")
+        async with self._locks.hold(_intent(name)):
+            scope = await self._find_made(name)
+            if scope is None or not target.includes(scope.record.scope_id):
+                raise missing
+            if scope.record.phase == "clearing":
+                raise missing
+            # What can be refused is refused before anything is written.
+            if not await self._store.scopes.is_empty(scope):
+                raise TableNotEmptyError(f"scope {name} is not empty")
+            await self._store.intents.put(_intent(name))
+            try:
+                scope = await self._change(scope, "deleting")
+            except UncertainConflictError as error:
+                # The phase alone decides nothing.
+                raise VersionConflictError(str(error)) from error
+            try:
+                deleted = await self._store.scopes.delete_objects(scope)
+            except TableNotEmptyError:
+                self._store.intents.remove(_intent(name))
+                raise
+            await self._store.scopes.remove_rest(scope)
+            self._store.intents.remove(_intent(name))
+            if deleted is Deleted.BEFORE:
+                raise missing
+            if deleted is Deleted.PERHAPS_NOW:
+                raise OutcomeUnknownError(f"scope {name} is gone, maybe by another request")
 
     async def delete_with_contents(self, name: str) -> None:
         """Delete a scope and its contents. Raises ``ScopeNotFoundError``.
 
-        If a deletion is recorded already, this call continues it: its controller may have died.
+        If such a deletion is recorded already, this call continues it: its controller may have
+        died.
         """
-        await self._end(name, "clearing", self._clear)
+        await until_unchanged(partial(self._delete_all, name, Target()))
 
-    async def _end(self, name: str, phase: str, end: Callable[[Scope], Awaitable[None]]) -> None:
-        """Put a scope into a phase of its deletion, and call ``end``, which deletes it."""
-        if phase != "clearing":
-            await self._refuse_while_clearing(name, ScopeNotFoundError)
-        target = Target()
-
-        async def delete() -> None:
-            async with self._locks.hold(_intent(name)):
-                if (scope := await self._enter(name, phase, target)) is not None:
-                    await end(scope)
-
-        await until_unchanged(delete)
+    async def _delete_all(self, name: str, target: Target) -> None:
+        async with self._locks.hold(_intent(name)):
+            scope = await self._find_made(name)
+            if scope is None or not target.includes(scope.record.scope_id):
+                if target.is_begun:
+                    return
+                raise ScopeNotFoundError(f"scope {name} does not exist")
+            await self._store.intents.put(_intent(name))
+            if scope.record.phase != "clearing":
+                scope = await self._change(scope, "clearing")
+            target.is_begun = True
+            await self._clear(scope)
 
     async def finish(self, name: str, _: str = "") -> None:
         """Finish the pending workflow of a scope, if it exists."""
         async with self._locks.hold(_intent(name)):
-            scope = await self._store.scopes.find(name)
+            scope = await self._find_whole(name)
             if scope is None or scope.record.phase == "active":
                 self._store.intents.remove(_intent(name))
             elif scope.record.phase == "creating":
@@ -143,43 +207,42 @@ class ScopeOperations:
             elif scope.record.phase == "clearing":
                 await self._clear(scope)
             else:
-                try:
-                    await self._delete(scope)
-                except TableNotEmptyError:
-                    log.info("scope is not empty and stays", scope=name)
+                # Nobody was told that the scope is deleted, and it stays. But the request of a dead
+                # controller to delete its objects may come late.
+                await self._late.promise(scope.tables_intent)
+                self._store.intents.remove(_intent(name))
 
     async def _refuse_while_clearing(self, name: str, kind: type[ControllerError]) -> None:
-        """Raise an error of ``kind`` while this controller clears the scope: it may take long."""
+        """Raise an error of ``kind`` while this controller clears the scope: it may take long.
+
+        Raises ``InvalidRequestError`` for the system's scope.
+        """
+        if name == names.INTERNAL_SCOPE and kind is ScopeNotFoundError:
+            raise InvalidRequestError(f"scope {name} belongs to the system")
         scope = await self._store.scopes.find(name)
         if scope is not None and scope.record.phase == "clearing":
             raise kind(f"scope {name} is being deleted")
 
-    async def _enter(self, name: str, phase: str, target: Target) -> Scope | None:
-        """Return a scope in a phase of its deletion; None if another controller has deleted it.
+    async def _find_whole(self, name: str) -> Scope | None:
+        """Return a scope in any phase, or None. Removes the rest of one whose objects are gone."""
+        scope = await self._store.scopes.find(name)
+        if scope is None or scope.record.phase != "deleting":
+            return scope
+        if await self._store.scopes.is_there(scope):
+            return scope
+        await self._store.scopes.remove_rest(scope)
+        return None
 
-        If the scope is being created, the creation is finished first, because its controller may
-        have died. A phase of deletion that has begun stays. Raises ``ScopeNotFoundError`` if there
-        is no scope, or if the name has another scope than at the first attempt.
-        """
+    async def _find_made(self, name: str) -> Scope | None:
+        """Return a scope that is there, or None. Finishes a creation: who began it may be dead."""
         if name == names.INTERNAL_SCOPE:
             raise InvalidRequestError(f"scope {name} belongs to the system")
-        missing = ScopeNotFoundError(f"scope {name} does not exist")
-        scope = await self._store.scopes.find(name)
+        scope = await self._find_whole(name)
         if scope is not None and scope.record.phase == "creating":
             await self._finish_for_others(scope)
-            scope = await self._store.scopes.find(name)
-        if scope is None or not target.includes(scope.record.scope_id):
-            if scope is None or scope.record.phase == "active":
-                self._store.intents.remove(_intent(name))
-            if target.is_begun:
-                return None
-            raise missing
-        if phase == "deleting" and scope.record.phase == "clearing":
-            raise missing
-        await self._store.intents.put(_intent(name))
-        if scope.record.phase != phase:
-            scope = await self._change(scope, phase)
-        target.is_begun = True
+            scope = await self._find_whole(name)
+        if scope is None or scope.record.phase == "active":
+            self._store.intents.remove(_intent(name))
         return scope
 
     async def _finish_for_others(self, scope: Scope) -> None:
@@ -191,28 +254,26 @@ class ScopeOperations:
         record = structs.replace(scope.record, phase=phase)
         return await self._store.scopes.write(scope.name, record, version=scope.version)
 
-    async def _finish_creating(self, scope: Scope) -> None:
+    async def _finish_creating(self, scope: Scope, request: _ScopeCreation | None = None) -> None:
         try:
             await self._store.scopes.create_tables(scope)
         except StepRefusedError:
-            await self._delete(await self._change(scope, "deleting"))
-            raise
-        try:
-            await self._change(scope, "active")
-        except VersionConflictError:
-            # Another controller may have finished the creation, and then deleted the scope.
-            await self._store.scopes.delete_unneeded_tables(scope.tables_intent)
-            raise
-        self._store.intents.remove(_intent(scope.name))
-
-    async def _delete(self, scope: Scope) -> None:
-        try:
+            # After this write no other controller can make the scope active.
+            scope = await self._change(scope, "creating")
             await self._store.scopes.delete_tables(scope)
-        except TableNotEmptyError:
-            await self._change(scope, "active")
+            await self._store.scopes.remove(scope)
             self._store.intents.remove(_intent(scope.name))
             raise
-        await self._store.scopes.remove(scope)
+        if request is not None and request.scope_id == scope.record.scope_id:
+            request.has_tables = True
+        try:
+            await self._change(scope, "active")
+        except VersionConflictError as error:
+            # Another controller may have finished the creation, and then deleted the scope.
+            await self._store.scopes.delete_unneeded_tables(scope.tables_intent)
+            # Whose write this was does not matter: the creator of a scope is known by the scope's
+            # id.
+            raise VersionConflictError(str(error)) from error
         self._store.intents.remove(_intent(scope.name))
 
     async def _clear(self, scope: Scope) -> None:
@@ -227,11 +288,10 @@ class ScopeOperations:
             except ScopeNotFoundError:
                 # An earlier attempt, or another controller, has deleted this table, but maybe no
                 # others.
-                await self._store.scopes.delete_tables(scope)
                 break
             if not groups and not streams and not tables:
                 try:
-                    await self._store.scopes.delete_tables(scope)
+                    await self._store.scopes.delete_objects(scope)
                     break
                 except TableNotEmptyError:
                     log.info("something was still being made in the scope", scope=scope.name)
@@ -243,7 +303,7 @@ class ScopeOperations:
             await self._for_each(
                 marked or streams, partial(self._streams.deletion.delete_internal, scope)
             )
-        await self._store.scopes.remove(scope)
+        await self._store.scopes.remove_rest(scope)
         self._store.intents.remove(_intent(scope.name))
 
     async def _list(self, scope: Scope) -> list[list[str]]:

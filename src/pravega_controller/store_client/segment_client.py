@@ -17,11 +17,14 @@ Invariants:
 3. When a silent store says what it waits for, such as room on a disk, the request raises
    ``StoreDelayedError`` at once.
    Held by ``test_a_store_that_waits_for_room_is_asked_why_and_not_waited_for``.
-4. When a reply does not answer its request, the request raises ``StoreAnswerError``, and is not
+4. When a store is silent, and answers no question, in a store without a cluster, the request raises
+   ``StoreSilentError`` long before that.
+   Held by ``test_a_store_that_answers_nothing_is_named_soon``.
+5. When a reply does not answer its request, the request raises ``StoreAnswerError``, and is not
    sent again. Held by ``test_a_reply_that_does_not_fit_its_request_is_not_waited_out``.
-5. When some of many requests have no reply, only these are sent again.
+6. When some of many requests have no reply, only these are sent again.
    Held by ``test_of_many_requests_those_without_an_answer_are_sent_again``.
-6. When a store does not accept this controller's token, the request is sent again, as long as when
+7. When a store does not accept this controller's token, the request is sent again, as long as when
    it does not answer. Held by ``test_a_token_that_is_not_accepted_yet_is_sent_again``.
 """
 
@@ -41,6 +44,7 @@ from pravega_controller.errors import (
     StepRefusedError,
     StoreAnswerError,
     StoreDelayedError,
+    StoreSilentError,
     StoreUnavailableError,
 )
 from pravega_controller.store_client.placement import Address, Placement
@@ -145,7 +149,8 @@ class SegmentClient:
     ) -> wire.Reply:
         """Send a request about a segment to its store and return the reply.
 
-        Raises ``StoreUnavailableError`` when no store answered for the whole retry time.
+        Raises ``StoreUnavailableError`` when no store answered for the whole retry time, and
+        ``StoreSilentError`` sooner, if no other store can answer and no retry time is given.
         """
         limit = self._retry_seconds_max if retry_seconds_max is None else retry_seconds_max
         began = trio.current_time()
@@ -158,6 +163,10 @@ class SegmentClient:
                 problem = _refusal(segment, reply)
             except StoreDelayedError:
                 raise
+            except StoreSilentError as error:
+                if retry_seconds_max is None and self._placement.is_fixed:
+                    raise
+                problem = str(error)
             except (ConnectionLostError, StoreUnavailableError) as error:
                 problem = str(error)
             await self._pause(began, limit, problem, segment)
@@ -173,7 +182,7 @@ class SegmentClient:
         pause = longest * (0.5 + self._random.random() / 2)
         if waited + pause > limit:
             problem = f"gave up after {limit:g} s: {problem}"
-            reason = ""
+            reason: str | None = None
             with suppress(StoreUnavailableError):
                 reason = await self._ask_delays(self._placement.store_of(segment))
             if reason:
@@ -228,6 +237,11 @@ class SegmentClient:
             try:
                 connection = await self._connection(store)
                 found = await connection.call_all([requests[each][1] for each in positions])
+            except StoreSilentError as error:
+                if self._placement.is_fixed:
+                    raise
+                problem = str(error)
+                return
             except ConnectionLostError as error:
                 problem = str(error)
                 return
@@ -456,10 +470,15 @@ class SegmentClient:
         self._nursery.start_soon(connection.run)
         return connection
 
-    async def _ask_delays(self, address: Address) -> str:
-        """Return what requests to a store wait for, in words; "" if the store gives no reason."""
-        reply = await self._ask_apart(address, wire.AskDelays, ALIVE_SECONDS_MAX)
-        return "; ".join(reply.reasons) if isinstance(reply, wire.DelaysTold) else ""
+    async def _ask_delays(self, address: Address) -> str | None:
+        """Return what requests to a store wait for, in words; "" if the store gives no reason.
+
+        Returns None if it does not answer in time. A store that does not know the command hangs up.
+        """
+        with trio.move_on_after(ALIVE_SECONDS_MAX):
+            reply = await self._ask_apart(address, wire.AskDelays, 2 * ALIVE_SECONDS_MAX)
+            return "; ".join(reply.reasons) if isinstance(reply, wire.DelaysTold) else ""
+        return None
 
     async def _ask_apart(
         self, address: Address, make_request: MakeRequest, seconds_max: float
@@ -470,7 +489,7 @@ class SegmentClient:
         connection.
         """
 
-        async def know_nothing() -> str:
+        async def know_nothing() -> str | None:
             return ""
 
         reply: wire.Reply | None = None

@@ -31,7 +31,7 @@ import msgspec
 import structlog
 import trio
 
-from pravega_controller.errors import ControllerError, StoreDelayedError
+from pravega_controller.errors import ControllerError, StoreDelayedError, StoreSilentError
 from pravega_wire.commands import (
     HELLO,
     OLDEST_COMPATIBLE_VERSION,
@@ -48,6 +48,9 @@ REQUESTS_IN_FLIGHT_MAX = 512
 RECEIVE_BYTES = 256 * 1024
 SILENT_SHARE = 0.25
 """Part of the time for a reply after which a store that has not replied is asked for the reason."""
+
+QUESTIONS_MAX = 2
+"""Number of such questions without an answer after which a store counts as silent."""
 
 OpenStream: TypeAlias = Callable[[str, int], Awaitable[trio.abc.Stream]]
 """Opens a byte stream to a host and port, as ``trio.open_tcp_stream`` does."""
@@ -92,11 +95,12 @@ class StoreConnection:
         address: tuple[str, int],
         *,
         reply_seconds_max: float,
-        ask_delays: Callable[[], Awaitable[str]],
+        ask_delays: Callable[[], Awaitable[str | None]],
         token: GetToken | None = None,
     ) -> None:
         self.address = address
         self.is_lost = False
+        self._is_silent = False
         self._stream = stream
         self._wire = Connection(Role.CLIENT)
         self._reply_seconds_max = reply_seconds_max
@@ -131,7 +135,8 @@ class StoreConnection:
         """Send a request and return its reply, of any kind.
 
         Raises ``ConnectionLostError``. A store that is silent for ``SILENT_SHARE`` of the time is
-        asked for the reason; if it gives one, this raises ``StoreDelayedError``.
+        asked for the reason; if it gives one, this raises ``StoreDelayedError``. If it does not
+        answer this question ``QUESTIONS_MAX`` times, this raises ``StoreSilentError``.
         """
         [reply] = await self.call_all([make])
         return reply
@@ -176,18 +181,25 @@ class StoreConnection:
         self._outbox += encoded.values()
         self._filled.set()
         self._in_flight.update(dict.fromkeys(encoded, slot))
+        unanswered = 0
         try:
             with trio.move_on_after(self._reply_seconds_max):
                 while True:
                     with trio.move_on_after(SILENT_SHARE * self._reply_seconds_max):
                         await slot.arrived.wait()
                         break
-                    await self._explain_silence()
+                    unanswered = 0 if await self._explain_silence() else unanswered + 1
+                    if unanswered == QUESTIONS_MAX and not slot.arrived.is_set():
+                        self._is_silent = True
+                        await self.close()
         finally:
             for request_id in encoded:
                 self._in_flight.pop(request_id, None)
         if not slot.missing_count:
             return [slot.replies[request_id] for request_id in encoded]
+        if self._is_silent:
+            # Whichever of the callers has found it out.
+            raise StoreSilentError(f"{self._peer} does not answer")
         if not self.is_lost:
             await self.close()
             raise ConnectionLostError(
@@ -201,14 +213,17 @@ class StoreConnection:
             return request
         return msgspec.structs.replace(request, delegation_token=self._token())
 
-    async def _explain_silence(self) -> None:
-        """Raise ``StoreDelayedError`` if the store gives a reason for its silence.
+    async def _explain_silence(self) -> bool:
+        """Return whether the store answers when it is asked for the reason of its silence.
 
-        The connection is then closed, as after a time-out, which ends its requests.
+        Raises ``StoreDelayedError`` if it gives a reason. The connection is then closed, as after a
+        time-out, which ends its requests.
         """
-        if reason := await self._ask_delays():
+        reason = await self._ask_delays()
+        if reason:
             await self.close()
             raise StoreDelayedError(f"{self._peer} waits: {reason}")
+        return reason is not None
 
     async def run(self) -> None:
         """Send requests and hand replies to their callers until the connection is lost."""

@@ -1,31 +1,55 @@
 """Sends the controller's requests about table segments: small values under keys.
 
-Owns: conditional updates by version, and the outcome of an update whose reply was lost.
+Owns: conditional updates by version, the outcome of an update whose reply was lost, and the member
+``write`` of stored values.
 
 Each write of a key gives it a version that no key of the table has had before, and that is higher
 than all of these.
+
+Values are JSON objects. A value that is written on a condition gets one more member, which is drawn
+anew for each write, and which readers ignore:
+
+    {"format":1,"scope_id":"52f2a1c3d4e5b697","phase":"active"}
+    {"format":1,"scope_id":"52f2a1c3d4e5b697","phase":"active","write":"9f86d081884c7d65"}
+
+So no two writers store equal bytes. When the reply to an update was lost, the update is sent again.
+If it conflicts then, the stored values tell whose they are:
+
+| stored                         | the update                                                      |
+|--------------------------------|-----------------------------------------------------------------|
+| its own values                 | was made                                                        |
+| others, and it was sent once   | was not made: ``VersionConflictError``                          |
+| others, and it was sent again  | may have been made, and overwritten: ``UncertainConflictError`` |
 
 Invariants:
 1. When one key of an update has another version than its change names, no key is written.
    Held by ``test_an_update_of_several_keys_is_made_whole_or_not_at_all``.
 2. When the reply to a conditional update was lost, the repeated update conflicts with the first
-   one. It counts as done if every conditional key has the wanted value.
+   one. It counts as done if every conditional key has the value of this very update.
    Held by ``test_a_conditional_update_whose_reply_was_lost_has_happened_once``.
-3. When a table is read page by page, each entry comes once.
+3. When two writers update a key with equal values, on the same version, one of them gets the
+   conflict. Held by ``test_of_two_who_write_equal_values_one_is_refused``.
+4. When a repeated update conflicts with a later one of another writer, its caller learns that it
+   may have been made.
+   Held by ``test_an_update_that_was_overwritten_after_its_reply_was_lost_is_in_doubt``.
+5. When a table is read page by page, each entry comes once.
    Held by ``test_pages_give_every_entry_once``.
-4. When a value is too long for a table, it is refused, and not sent.
+6. When a value is too long for a table, it is refused, and not sent.
    Held by ``test_a_value_that_no_table_takes_is_not_sent``.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import Enum
+from random import Random
 
 from pravega_controller.errors import (
     InvalidRequestError,
     NoSuchTableError,
     TableNotEmptyError,
+    UncertainConflictError,
     VersionConflictError,
 )
 from pravega_controller.store_client.segment_client import (
@@ -75,6 +99,10 @@ class Change:
     key: bytes
     value: bytes
     version: int = NO_VERSION
+    is_shared: bool = False
+    """True if it does not matter who writes the value: an equal one of another writer will do."""
+    is_marked: bool = False
+    """True once the value has its member ``write``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +113,20 @@ class Page:
     token: bytes
 
 
+class Deleted(Enum):
+    """The answer of ``TableClient.delete``: whether that call deleted the table."""
+
+    NOW = "by this call"
+    BEFORE = "before this call, or it never existed"
+    PERHAPS_NOW = "the reply was lost: by this call, or before it"
+
+
 class TableClient:
     """Reads and writes table segments through a ``SegmentClient``."""
 
-    def __init__(self, segments: SegmentClient) -> None:
+    def __init__(self, segments: SegmentClient, *, random: Random) -> None:
         self._segments = segments
+        self._random = random
 
     async def create(
         self,
@@ -117,15 +154,37 @@ class TableClient:
         )
         expect_created(reply)
 
-    async def delete(self, table: str, *, must_be_empty: bool) -> None:
-        """Delete a table, unless it is gone. Raises ``TableNotEmptyError`` if it must be empty."""
-        reply = await self._segments.request(
-            table, lambda i: wire.DeleteTableSegment(i, table, must_be_empty, NO_TOKEN)
-        )
-        if expect(reply, wire.SegmentDeleted, wire.NoSuchSegment, wire.TableSegmentNotEmpty) is (
-            wire.TableSegmentNotEmpty
-        ):
+    async def delete(self, table: str, *, must_be_empty: bool) -> Deleted:
+        """Delete a table, and return whether it was this call that did.
+
+        Raises ``TableNotEmptyError`` if the table must be empty and is not.
+        """
+        attempts = 0
+
+        def make(request_id: int) -> wire.Request:
+            nonlocal attempts
+            attempts += 1
+            return wire.DeleteTableSegment(request_id, table, must_be_empty, NO_TOKEN)
+
+        reply = await self._segments.request(table, make)
+        kind = expect(reply, wire.SegmentDeleted, wire.NoSuchSegment, wire.TableSegmentNotEmpty)
+        if kind is wire.TableSegmentNotEmpty:
             raise TableNotEmptyError(f"table {table} is not empty")
+        if kind is wire.SegmentDeleted:
+            return Deleted.NOW
+        return Deleted.BEFORE if attempts == 1 else Deleted.PERHAPS_NOW
+
+    async def is_empty(self, table: str) -> bool:
+        """Return whether a table has no keys. Raises ``NoSuchTableError``."""
+        return not (await self._read_entries(table, 1, wire.TableIteratorArgs())).entries
+
+    async def exists(self, table: str) -> bool:
+        """Return whether there is a table of this name."""
+        try:
+            await self.is_empty(table)
+        except NoSuchTableError:
+            return False
+        return True
 
     async def get(self, table: str, key: bytes) -> Entry | None:
         """Return the entry of a key, or None. No entry has the empty key."""
@@ -161,7 +220,7 @@ class TableClient:
         """Write a key if it has this version, and return its new version.
 
         With ``NO_VERSION`` it is always written, with ``NOT_EXISTS`` only if the key does not
-        exist. Raises ``VersionConflictError`` if the key has another version.
+        exist. Raises ``VersionConflictError`` if the key has another version, as ``update``.
         """
         return (await self.update(table, [Change(key, value, version)]))[0]
 
@@ -171,6 +230,7 @@ class TableClient:
         Raises ``VersionConflictError`` if a key does not have the version that its change names,
         and ``InvalidRequestError`` if a value is too large for a table.
         """
+        changes = self.marked(changes)
         for change in changes:
             if len(change.value) > VALUE_BYTES_MAX:
                 raise InvalidRequestError(
@@ -178,30 +238,51 @@ class TableClient:
                     f"{VALUE_BYTES_MAX} can be stored"
                 )
         entries = tuple(wire.TableEntry(wire.TableKey(c.key, c.version), c.value) for c in changes)
-        reply = await self._request(
-            table, lambda i: wire.UpdateTableEntries(i, table, NO_TOKEN, entries)
-        )
+        attempts = 0
+
+        def make(request_id: int) -> wire.Request:
+            nonlocal attempts
+            attempts += 1
+            return wire.UpdateTableEntries(request_id, table, NO_TOKEN, entries)
+
+        reply = await self._request(table, make)
         if isinstance(reply, wire.TableKeyBadVersion | wire.TableKeyDoesNotExist):
-            return await self._versions_if_written(table, changes)
+            return await self._versions_if_written(table, changes, is_repeated=attempts > 1)
         return list(expect_one(reply, wire.TableEntriesUpdated).updated_versions)
+
+    def marked(self, changes: Sequence[Change]) -> list[Change]:
+        """Return the changes with the member ``write`` in each value that has a condition.
+
+        Whoever may send changes several times calls this before the first time, so that a later
+        update recognizes what an earlier one has written.
+        """
+        write = f"{self._random.getrandbits(64):016x}"
+        return [
+            replace(change, value=with_write(change.value, write), is_marked=True)
+            if change.version != NO_VERSION and not (change.is_shared or change.is_marked)
+            else change
+            for change in changes
+        ]
 
     async def put_all(self, table: str, changes: Sequence[Change]) -> None:
         """Write any number of keys, whatever their versions, in several requests."""
         for start in range(0, len(changes), UPDATED_KEYS_MAX):
             await self.update(table, changes[start : start + UPDATED_KEYS_MAX])
 
-    async def _versions_if_written(self, table: str, changes: Sequence[Change]) -> list[int]:
+    async def _versions_if_written(
+        self, table: str, changes: Sequence[Change], *, is_repeated: bool
+    ) -> list[int]:
         """Return the versions of an update that conflicts with its own first attempt.
 
-        Raises ``VersionConflictError`` if another writer has changed a key.
+        Raises ``VersionConflictError`` if another writer has changed a key, and
+        ``UncertainConflictError`` if the update may have been made before that.
         """
         current = await self.get_all(table, [change.key for change in changes])
         for change, entry in zip(changes, current, strict=True):
             is_ours = entry is not None and entry.value == change.value
             if change.version != NO_VERSION and not is_ours:
-                raise VersionConflictError(
-                    f"{change.key!r} in {table} no longer has version {change.version}"
-                )
+                kind = UncertainConflictError if is_repeated else VersionConflictError
+                raise kind(f"{change.key!r} in {table} no longer has version {change.version}")
         return [NO_VERSION if entry is None else entry.version for entry in current]
 
     async def remove(self, table: str, key: bytes, *, version: int = NO_VERSION) -> None:
@@ -272,3 +353,9 @@ class TableClient:
         if isinstance(reply, wire.NoSuchSegment):
             raise NoSuchTableError(f"table {table} does not exist")
         return reply
+
+
+def with_write(value: bytes, write: str) -> bytes:
+    """Return a JSON object with one more member, ``write``."""
+    assert value.endswith(b"}"), "values with a condition are JSON objects"
+    return value[:-1] + b',"write":"' + write.encode() + b'"}'

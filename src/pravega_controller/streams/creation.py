@@ -29,11 +29,12 @@ from pravega_controller.errors import (
     ScopeNotFoundError,
     StepRefusedError,
     StreamNotFoundError,
+    UncertainConflictError,
     VersionConflictError,
 )
 from pravega_controller.metadata.group_records import ReaderGroup
 from pravega_controller.metadata.records import Create, Delete, IntentRecord
-from pravega_controller.metadata.scope_records import Scope
+from pravega_controller.metadata.scope_records import OPEN_PHASES, Scope
 from pravega_controller.metadata.store import MetadataStore
 from pravega_controller.metadata.streams.known import Stream
 from pravega_controller.metadata.streams.writes import NewStream, StreamWrite
@@ -76,11 +77,12 @@ class Creation:
     async def create(self, scope: str, name: str, configuration: StreamConfiguration) -> bool:
         """Create a stream and its mark stream; return False if it existed.
 
-        Raises ``ScopeNotFoundError``, and ``StepRefusedError`` if a segment store refuses it.
+        Raises ``ScopeNotFoundError``, ``StepRefusedError`` if a segment store refuses it, and
+        ``OutcomeUnknownError`` if another controller went on with the stream, and it is gone.
         """
         insert = self._store.writes.insert
         return await self._work.change(
-            scope, name, partial(self._create_in, scope, name, configuration, ("active",), insert)
+            scope, name, partial(self._create_in, scope, name, configuration, OPEN_PHASES, insert)
         )
 
     async def create_for_group(
@@ -122,8 +124,12 @@ class Creation:
 
         scope = owner.scope.name
         create = partial(self._create_in, scope, name, configuration, ANY_PHASE, insert)
+        try:
+            await self._work.change_once(scope, name, create)
+        except UncertainConflictError as error:
+            # The caller reads the owner again, and finds out what is missing.
+            raise VersionConflictError(str(error)) from error
         # The owner has changed, so the caller must read it again.
-        await self._work.change_once(scope, name, create)
         return current
 
     async def _create_in(
@@ -178,7 +184,9 @@ class Creation:
         except StepRefusedError:
             await self._work.give_up(streams[0], Create())
             raise
-        except VersionConflictError:
+        except _UsedNumbersError:
+            raise
+        except VersionConflictError as error:
             # Another controller has taken this one for dead, and finishes the work.
             for one in streams:
                 await self._segments.delete_strays(one)
@@ -186,7 +194,9 @@ class Creation:
             with suppress(StreamNotFoundError):
                 found = await self._work.finish_and_read(scope, name)
             if found is None or found.stream_id != streams[0].stream_id:
-                raise
+                # To create it again could do twice what was asked once: a client may have deleted
+                # it.
+                raise UncertainConflictError(str(error)) from error
         self._store.intents.remove(intent)
         return True
 
@@ -244,4 +254,8 @@ class Creation:
         """
         record = structs.replace(stream.record, pending=Delete())
         await self._work.do_steps(await self._store.writes.write(stream, record))
-        raise VersionConflictError(f"{stream.scope.name}/{stream.name} was deleted meanwhile")
+        raise _UsedNumbersError(f"{stream.scope.name}/{stream.name} was deleted meanwhile")
+
+
+class _UsedNumbersError(VersionConflictError):
+    """A stream was deleted before it was ready: its segments had names that were used before."""

@@ -24,7 +24,12 @@ from functools import partial
 import structlog
 from msgspec import structs
 
-from pravega_controller.errors import NotFoundError, StreamNotFoundError, StreamNotSealedError
+from pravega_controller.errors import (
+    NotFoundError,
+    StreamNotFoundError,
+    StreamNotSealedError,
+    StreamWithdrawnError,
+)
 from pravega_controller.metadata.conflicts import Target
 from pravega_controller.metadata.records import Delete, Seal
 from pravega_controller.metadata.scope_records import Scope
@@ -75,8 +80,9 @@ class Deletion:
     async def delete(self, scope: str, name: str) -> None:
         """Delete a sealed stream. Raises ``StreamNotSealedError`` for a stream that is not sealed.
 
-        A stream that was created under the name after the request is kept. If the stream was being
-        created, and a segment store has refused that, it counts as deleted.
+        A stream that was created under the name after the request is kept. If another request
+        deletes the stream first, this one finds none. If the stream was being created, and a
+        segment store has refused that, it counts as deleted.
         """
         target = Target()
 
@@ -86,9 +92,7 @@ class Deletion:
         delete = partial(self._delete_target, scope, name, target, is_wanted, seals=False)
         try:
             await self._work.change(scope, name, delete)
-        except NotFoundError:
-            if not target.identity:
-                raise
+        except StreamWithdrawnError:
             log.info("it was gone before its deletion", scope=scope, stream=name)
 
     async def delete_internal(self, scope: Scope, name: str, *, stream_id: str = "") -> None:

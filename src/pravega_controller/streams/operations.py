@@ -108,7 +108,7 @@ class StreamOperations:
             stream = await self._unsealed(scope, name)
             await self._register_policies(scope, name, configuration)
             both = ConfigurationRecord(0, stream.configuration, configuration)
-            await self.workflows.work.run(stream, Update(), configuration=both)
+            await self.workflows.work.run_once(stream, Update(), configuration=both)
 
         await self.workflows.work.change(scope, name, change)
 
@@ -178,7 +178,7 @@ class StreamOperations:
             stream = await self._unsealed(scope, name)
             head = stream.head
             new = await self._cuts.check_at_or_after(stream, cut, head, "the stream's head")
-            await self.workflows.work.run(stream, Truncate(), head=HeadRecord(0, new, head))
+            await self.workflows.work.run_once(stream, Truncate(), head=HeadRecord(0, new, head))
 
         await self.workflows.work.change(scope, name, change)
 

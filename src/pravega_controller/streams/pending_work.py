@@ -55,6 +55,8 @@ from pravega_controller.errors import (
     StreamNotFoundError,
     StreamNotSealedError,
     StreamSealedError,
+    StreamWithdrawnError,
+    UncertainConflictError,
     VersionConflictError,
 )
 from pravega_controller.metadata.conflicts import until_unchanged
@@ -125,16 +127,19 @@ class PendingWork:
     async def exclusive(self, scope: str, name: str) -> AsyncIterator[None]:
         """Hold a stream's lock for the block.
 
-        If the loss of a segment store ends the block, the work is finished later. If another error
-        ends it, the work is handed back, so that other controllers do not wait for this one.
+        If the loss of a segment store, or doubt about a write, ends the block, the work is finished
+        later. If another error ends it, the work is handed back, so that other controllers do not
+        wait for this one.
         """
         async with self._locks.hold((scope, name)):
             try:
                 yield
-            except (OwnedElsewhereError, VersionConflictError):
-                raise
-            except (StoreUnavailableError, StoreAnswerError):
+            except (StoreUnavailableError, StoreAnswerError, UncertainConflictError) as error:
+                if isinstance(error, OwnedElsewhereError):
+                    raise
                 self._finish_later(stream_intent(scope, name))
+                raise
+            except VersionConflictError:
                 raise
             except Exception:
                 await self._hand_back(scope, name)
@@ -182,6 +187,8 @@ class PendingWork:
             return stream
         finished = await self._do_steps_for_others(stream)
         if finished is None:
+            if isinstance(stream.record.pending, Create):
+                raise StreamWithdrawnError(f"stream {scope}/{name} could not be created")
             raise missing
         return finished
 
@@ -272,6 +279,25 @@ class PendingWork:
         return await self.do_steps(
             await self.start(stream, pending, configuration=configuration, head=head)
         )
+
+    async def run_once(
+        self,
+        stream: Stream,
+        pending: StreamWorkflow,
+        *,
+        configuration: ConfigurationRecord | None = None,
+        head: HeadRecord | None = None,
+    ) -> None:
+        """Record and finish a workflow like ``run``, for a request that must not be decided again.
+
+        Raises ``UncertainConflictError`` if another controller has taken the workflow over: it may
+        have finished it, and others may have changed the stream since.
+        """
+        started = await self.start(stream, pending, configuration=configuration, head=head)
+        try:
+            await self.do_steps(started)
+        except VersionConflictError as error:
+            raise UncertainConflictError(str(error)) from error
 
     async def start_roll(self, stream: Stream, rolling: Rolling, epochs: Sequence[Epoch]) -> Stream:
         """Record a roll and its two epochs. Afterwards the roll must be finished."""

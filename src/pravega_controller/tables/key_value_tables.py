@@ -7,6 +7,9 @@ segments that share the key space evenly; clients read and write them without th
 
 A table's segments never change: its configuration and its first segment number determine them.
 
+The record names the request that has created the table, so that this request, and no other one,
+answers that it has, whoever did the rest. Who has recorded the deletion has deleted the table.
+
 Invariants:
 1. When a table is deleted and created again, no segment name is used twice: the number after the
    last segment is stored. Held by ``test_a_scope_made_anew_uses_no_segment_name_again``.
@@ -14,11 +17,14 @@ Invariants:
    Held by ``test_a_controller_killed_anywhere_is_finished_by_the_next_or_another``.
 3. When a slow controller creates segments of a table that was deleted meanwhile, they are deleted.
    Held by ``test_a_slow_controller_leaves_no_segment_of_a_table_that_was_deleted``.
+4. When two controllers are asked at once to create a table, or to delete it, one of them answers
+   that it did. Held by ``test_one_of_two_who_create_or_delete_at_once_wins``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
@@ -32,8 +38,10 @@ from pravega_controller.errors import (
     InvalidRequestError,
     KeyValueTableNotFoundError,
     NotFoundError,
+    OutcomeUnknownError,
     ScopeNotFoundError,
     StepRefusedError,
+    UncertainConflictError,
     VersionConflictError,
 )
 from pravega_controller.metadata.conflicts import Target, until_unchanged
@@ -89,6 +97,13 @@ class KeyValueTableRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1
     created_ms: int
     first_number: int
     pending: TableWorkflow | None = None
+    creation: str = ""
+    """A random id of the request that has created the table; empty if version 0.1 has."""
+
+    @property
+    def identity(self) -> str:
+        """Return a text that no other table of this name has in this scope."""
+        return self.creation or str(self.first_number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +124,23 @@ class KeyValueTable:
     def segment_name(self, segment: Segment) -> str:
         stream = names.key_value_table_stream(self.name)
         return names.segment_name(self.scope.name, stream, segment.segment_id)
+
+
+@dataclass(slots=True)
+class _TableCreation:
+    """A request to create a table, over all of its attempts."""
+
+    identity: str
+    is_begun: bool = False
+    """True once its record is written: the table is that of this request."""
+    has_segments: bool = False
+    """True once the segments exist. Nothing can refuse the table any more."""
+
+    def end_without_table(self, name: str) -> bool:
+        """Return the answer if another controller went on, and the table is gone by now."""
+        if not self.has_segments:
+            raise OutcomeUnknownError(f"{name} is gone since its creation was begun")
+        return True
 
 
 def validate_table_configuration(configuration: KeyValueTableConfiguration) -> None:
@@ -158,23 +190,36 @@ class KeyValueTableOperations:
         """Create a table; return False if it existed.
 
         Raises ``InvalidNameError``, ``InvalidRequestError``, ``ScopeNotFoundError``, and
-        ``StepRefusedError`` if a segment store refuses the segments.
+        ``StepRefusedError`` if a segment store refuses the segments. Raises ``OutcomeUnknownError``
+        if the table was begun, and is gone.
         """
         names.validate_user_name(name)
         validate_table_configuration(configuration)
-        return await until_unchanged(partial(self._begin, scope, name, configuration))
+        request = _TableCreation(self._store.new_id())
+        return await until_unchanged(partial(self._begin, scope, name, configuration, request))
 
     async def _begin(
-        self, scope: str, name: str, configuration: KeyValueTableConfiguration
+        self,
+        scope: str,
+        name: str,
+        configuration: KeyValueTableConfiguration,
+        request: _TableCreation,
     ) -> bool:
         async with self._locks.hold(_intent(scope, name)):
-            owner = await self._store.scopes.find_active(scope)
             try:
-                await self._finish_and_read(scope, name)
+                owner = await self._store.scopes.find_active(scope)
+                found = await self._load(scope, name)
+                await self._finish_found(found)
+            except ScopeNotFoundError:
+                if not request.is_begun:
+                    raise
+                return request.end_without_table(name)
             except KeyValueTableNotFoundError:
+                if request.is_begun:
+                    return request.end_without_table(name)
                 log.info("creating key-value table", scope=scope, table=name)
             else:
-                return False
+                return found.record.creation == request.identity
             record = KeyValueTableRecord(
                 configuration,
                 created_ms=self._now_ms(),
@@ -182,12 +227,27 @@ class KeyValueTableOperations:
                     scope, names.key_value_table_stream(name)
                 ),
                 pending=CreateTable(),
+                creation=request.identity,
             )
             await self._store.intents.put(_intent(scope, name))
-            await self._do_steps(
-                await self._write(KeyValueTable(owner, name, NOT_EXISTS, record), record)
-            )
+            table = await self._insert(KeyValueTable(owner, name, NOT_EXISTS, record))
+            request.is_begun = True
+            try:
+                await self._do_steps(table, request)
+            except ScopeNotFoundError:
+                return request.end_without_table(name)
             return True
+
+    async def _insert(self, table: KeyValueTable) -> KeyValueTable:
+        """Write the record of a new table, and return the table as it is stored."""
+        try:
+            return await self._write(table, table.record)
+        except UncertainConflictError:
+            with suppress(NotFoundError):
+                found = await self._load(table.scope.name, table.name)
+                if found.record.creation == table.record.creation:
+                    return found
+            raise
 
     async def get(self, scope: str, name: str) -> KeyValueTable:
         """Return a table whose segments exist. Raises ``KeyValueTableNotFoundError``."""
@@ -214,9 +274,7 @@ class KeyValueTableOperations:
                 table = await self._load(scope, name)
                 owner_id = table.scope.record.scope_id
                 is_in_scope = not scope_id or owner_id == scope_id
-                if not is_in_scope or not target.includes(
-                    f"{owner_id}/{table.record.first_number}"
-                ):
+                if not is_in_scope or not target.includes(f"{owner_id}/{table.record.identity}"):
                     raise KeyValueTableNotFoundError(f"{scope}/{name} is another table by now")
                 table = await self._finish_found(table)
                 await self._store.intents.put(_intent(scope, name))
@@ -286,20 +344,23 @@ class KeyValueTableOperations:
         )
         return KeyValueTable(table.scope, table.name, version, record)
 
-    async def _do_steps(self, table: KeyValueTable) -> KeyValueTable | None:
+    async def _do_steps(
+        self, table: KeyValueTable, request: _TableCreation | None = None
+    ) -> KeyValueTable | None:
         pending = table.record.pending
         if pending is None:
             return table
         finished: KeyValueTable | None = None
         match pending:
             case CreateTable():
-                finished = await self._create(table)
+                finished = await self._create(table, request)
             case DeleteTable():
                 await self._delete(table)
         self._store.intents.remove(_intent(table.scope.name, table.name))
         return finished
 
-    async def _create(self, table: KeyValueTable) -> KeyValueTable:
+    async def _create(self, table: KeyValueTable, request: _TableCreation | None) -> KeyValueTable:
+        """Create the segments of a table, for its ``request`` or for another controller's."""
         stream = names.key_value_table_stream(table.name)
         number = await self._store.names.next_number(table.scope.name, stream)
         if number > table.record.first_number:
@@ -324,12 +385,17 @@ class KeyValueTableOperations:
             record = structs.replace(table.record, pending=DeleteTable())
             await self._do_steps(await self._write(table, record))
             raise
+        if request is not None:
+            request.has_segments = True
         try:
             return await self._write(table, structs.replace(table.record, pending=None))
-        except (VersionConflictError, ScopeNotFoundError):
+        except (VersionConflictError, ScopeNotFoundError) as error:
             if not await self._is_there(table):
                 # Another controller deleted the table. No other one will ever have these segments.
                 await self._delete_segments(table)
+            if isinstance(error, UncertainConflictError):
+                # Whose write this was does not matter: the record names the request that it is of.
+                raise VersionConflictError(str(error)) from error
             raise
 
     async def _is_there(self, table: KeyValueTable) -> bool:
@@ -338,7 +404,7 @@ class KeyValueTableOperations:
             current = await self._load(table.scope.name, table.name)
         except NotFoundError:
             return False
-        is_same = current.record.first_number == table.record.first_number
+        is_same = current.record.identity == table.record.identity
         return is_same and not isinstance(current.record.pending, DeleteTable)
 
     async def _delete_segments(self, table: KeyValueTable) -> None:

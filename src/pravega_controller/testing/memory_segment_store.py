@@ -103,6 +103,8 @@ class MemorySegmentStore:
         """An event for which requests wait if ``pauses`` is true for them; None for no pause."""
         self.pauses: Callable[[wire.Request], bool] = lambda request: True
         self.is_paused = trio.Event()
+        self.stands_still: trio.Event | None = None
+        """An event until which nothing that arrives is read, on any connection; None if it is."""
         self.delays: tuple[str, ...] | None = ()
         """The reasons of delays that the store gives; None for a store without this request."""
         self.readings: bytes | None = None
@@ -165,6 +167,8 @@ class MemorySegmentStore:
         assert self._nursery is not None
         try:
             while data := await stream.receive_some(65536):
+                if self.stands_still is not None:
+                    await self.stands_still.wait()
                 for command in connection.receive_data(data):
                     assert isinstance(command, wire.Request)
                     if isinstance(command, wire.AskDelays | wire.AskMetrics):

@@ -82,6 +82,9 @@ class Aborts:
             transaction = self._held.adopt(of_stream, identifier, Stored(record, version))
             transaction.certain_in = solitude
         else:
+            if transaction.version != stored.version:
+                # Another task has taken it into memory, or decided it, since the caller read it.
+                raise VersionConflictError(f"transaction {identifier.hex()} has changed")
             await self._held.decide(transaction, record)
         # The begin was answered, because the client knows the transaction's id.
         transaction.is_begun = True

@@ -23,9 +23,6 @@ example, are committed through controllers A and B:
     A removes 1, expecting version 8       9         2         A        A merges 2
     A removes 2                            10        -         -
 
-Each write of the line differs from all others: otherwise a controller could take the equal write of
-another one for its own, after its reply was lost.
-
 Invariants:
 1. When commits come through several controllers, all segments merge them in one order.
    Held by ``test_commits_through_two_controllers_have_one_order_in_all_segments``.
@@ -124,7 +121,6 @@ class CommitLines:
         self._transactions = transactions
         self._members = members
         self._me = members.instance_id
-        self._writes = 0
 
     def leads(self, of_stream: StreamWithLine) -> bool:
         """Return whether, by its copy of the line, this controller leads and commits wait."""
@@ -259,8 +255,6 @@ class CommitLines:
             for waiting in made:
                 waiting.complete([])
             return True
-        self._writes += 1
-        record = structs.replace(record, write=f"{self._me}-{self._writes:x}")
         began = trio.current_time()
         try:
             versions = await self._transactions.write_line(

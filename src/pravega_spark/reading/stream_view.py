@@ -44,6 +44,7 @@ from pravega_spark.reading.cuts import (
     resolve_ends,
 )
 from pravega_spark.reading.event_scans import EventScan, scan_starts
+from pravega_spark.reading.limits import Turns
 from pravega_spark.reading.scan_plans import ScanPlan, ScanPlans, new_lease_id
 from pravega_spark.reading.segments import Address, Piece, SegmentStores
 from pravega_spark.reading.splits import WINDOW_BYTES_MAX, WINDOW_BYTES_MIN, find_event_start
@@ -74,6 +75,7 @@ class StreamView:
         self._scan_plans = ScanPlans(self._stores)
         self._seen_tail: dict[int, int] | None = None
         self._scans: dict[int, EventScan] = {}
+        self._turns = Turns()
 
     def __enter__(self) -> StreamView:
         return self
@@ -314,34 +316,30 @@ class StreamView:
     ) -> dict[int, int]:
         """Return ends that keep a batch within the limits, each between two events.
 
-        Each segment gets an equal part of what the segments before it left. The batch has at least
-        one event.
+        ``Turns`` divides the limits among segments. The batch has at least one event.
         """
         limited = dict(cut)
-        waiting = sorted(
-            (segment for segment in ends if ends[segment] > cut[segment]),
-            key=lambda segment: ends[segment] - cut[segment],
-        )
-        bytes_left = byte_limit or sum(ends.values())
-        rows_left = row_limit or sum(ends.values())
-        for number, segment in enumerate(waiting):
-            share = len(waiting) - number
-            byte_share, row_share = bytes_left // share, rows_left // share
-            start, end = cut[segment], ends[segment]
-            if not row_limit and end - start <= byte_share:
+
+        def take(
+            segment: int, *, bytes_max: int, rows_max: int, at_least_one: bool
+        ) -> tuple[int, int]:
+            start, end = limited[segment], ends[segment]
+            if not row_limit and end - start <= min(bytes_max, rows_max):
+                # Nobody needs to know where the events begin.
                 limited[segment] = end
-                bytes_left -= end - start
-                continue
-            is_first = limited == cut
+                return end - start, 1
             offset, rows = self._scan_from(segment, start).advance(
-                end,
-                bytes_max=byte_share if byte_limit else end - start,
-                rows_max=row_share if row_limit else end - start,
-                at_least_one=is_first,
+                end, bytes_max=bytes_max, rows_max=rows_max, at_least_one=at_least_one
             )
             limited[segment] = offset
-            bytes_left -= offset - start
-            rows_left -= rows
+            return offset - start, rows
+
+        unread = {
+            segment: ends[segment] - cut[segment]
+            for segment in ends
+            if ends[segment] > cut[segment]
+        }
+        self._turns.divide(unread, byte_limit=byte_limit, row_limit=row_limit, take=take)
         return limited
 
     def _scan_from(self, segment: int, start: int) -> EventScan:

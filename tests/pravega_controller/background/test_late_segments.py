@@ -23,7 +23,7 @@ from pravega_controller.controller import Controller
 from pravega_controller.metadata.intents import INTENTS
 from pravega_controller.metadata.records import IntentRecord, encode
 from pravega_controller.rules.streams import fixed_configuration
-from pravega_controller.store_client.table_client import NOT_EXISTS, TableClient
+from pravega_controller.store_client.table_client import NOT_EXISTS
 from pravega_controller.tables.key_value_tables import (
     CreateTable,
     KeyValueTableConfiguration,
@@ -317,7 +317,7 @@ async def test_a_promise_that_is_taken_over_is_kept_after_the_whole_time_again(
         await trio.sleep(50)
         others = structs.replace(INTENT, segment_ids=(0, 1))
         key = f"dead/{INTENT.kind}/{INTENT.scope}/{INTENT.name}".encode()
-        await TableClient(controller.segments).put(INTENTS, key, encode(others))
+        await controller.store.tables.put(INTENTS, key, encode(others))
         await controller.store.intents.take_over(is_dead)
         for _ in range(2):
             await late.finish(INTENT.kind, INTENT.scope, INTENT.name)

@@ -31,6 +31,9 @@ class Tables:
     async def create(self, table: str) -> None:
         self.exists = True
 
+    def marked(self, changes: Sequence[Change]) -> Sequence[Change]:
+        return changes
+
     async def update(self, table: str, changes: Sequence[Change]) -> list[int]:
         async with self.gate:
             await trio.lowlevel.checkpoint()

@@ -16,8 +16,7 @@ from pravega_controller.errors import StoreUnavailableError
 from pravega_controller.metadata import intents as intents_module
 from pravega_controller.metadata.intents import INTENTS
 from pravega_controller.metadata.records import IntentRecord, decode, encode
-from pravega_controller.store_client.table_client import TableClient
-from pravega_controller.testing.memory_segment_store import MemorySegmentStore
+from pravega_controller.testing.memory_segment_store import MemorySegmentStore, segment_of
 from pravega_wire import commands as wire
 
 OpenController: TypeAlias = Callable[..., AbstractAsyncContextManager[Controller]]
@@ -58,7 +57,7 @@ async def test_one_that_was_idle_here_stays_when_it_is_taken_over(
         intents = controller.store.intents
         await intents.put(INTENT)
         intents.remove(INTENT)
-        await TableClient(controller.segments).put(INTENTS, key_of_dead(INTENT), encode(INTENT))
+        await controller.store.tables.put(INTENTS, key_of_dead(INTENT), encode(INTENT))
         assert await intents.take_over(is_dead) == [INTENT]
         await check_that_it_stays(controller, memory_store)
 
@@ -98,7 +97,7 @@ async def test_one_that_is_put_while_it_is_removed_in_vain_stays(
         intents = controller.store.intents
         await intents.put(INTENT)
         (key,) = [key for key in memory_store.tables[INTENTS].entries if key.endswith(b"/s/a")]
-        await TableClient(controller.segments).put(INTENTS, key, encode(INTENT))
+        await controller.store.tables.put(INTENTS, key, encode(INTENT))
         memory_store.pause = trio.Event()
         memory_store.pauses = lambda request: (
             isinstance(request, wire.RemoveTableKeys) and request.segment == INTENTS
@@ -133,6 +132,37 @@ async def test_one_whose_second_write_fails_is_still_removed(
         assert stored(memory_store) == []
 
 
+@pytest.mark.parametrize("kind", [wire.UpdateTableEntries, wire.RemoveTableKeys])
+async def test_one_whose_write_or_removal_fails_does_not_stay(
+    kind: type[wire.Request],
+    open_on_memory: OpenController,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_on_memory(retry_seconds_max=1.0, reply_seconds_max=0.5) as controller:
+        intents = controller.store.intents
+        memory_store.pause = trio.Event()
+        memory_store.pauses = lambda request: (
+            isinstance(request, kind) and segment_of(request) == INTENTS
+        )
+        if kind is wire.UpdateTableEntries:
+            with pytest.raises(StoreUnavailableError):
+                await intents.put(INTENT)
+        else:
+            await intents.put(INTENT)
+            intents.remove(INTENT)
+            await trio.sleep(5)
+            assert stored(memory_store) == [INTENT]
+        if kind is wire.RemoveTableKeys:
+            # The removals that were sent are lost with their connections.
+            memory_store.pauses = lambda request: False
+        else:
+            memory_store.pause.set()
+        memory_store.pause = None
+        await trio.sleep(10)
+        assert stored(memory_store) == []
+
+
 async def test_those_that_are_taken_over_fit_the_requests_that_write_them(
     open_on_memory: OpenController,
     memory_store: MemorySegmentStore,
@@ -152,7 +182,7 @@ async def test_those_that_are_taken_over_fit_the_requests_that_write_them(
         return False
 
     async with open_on_memory() as controller:
-        tables = TableClient(controller.segments)
+        tables = controller.store.tables
         for intent in wanted:
             await tables.put(INTENTS, key_of_dead(intent), encode(intent))
         memory_store.pause, memory_store.pauses = trio.Event(), measure

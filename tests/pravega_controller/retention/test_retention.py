@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from random import Random
 from typing import Any
 
 import pytest
@@ -51,7 +52,7 @@ class Scene:
         self.controller = controller
         self.memory = store
         self.now_ms = 10_000_000
-        self.tables = TableClient(segments)
+        self.tables = TableClient(segments, random=Random(3))
         registry = RetentionRegistry(self.tables, now_ms=lambda: self.now_ms)
         controller.streams._register_policies = registry.register
         self.retention = Retention(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from random import Random
 from typing import Any
 
 import pytest
@@ -39,7 +40,7 @@ class Scene:
         self.controller = controller
         self.memory = store
         self.now_ms = 1_000_000
-        self.tables = TableClient(segments)
+        self.tables = TableClient(segments, random=Random(3))
         self.scaling = AutoScaling(
             controller.store,
             controller.streams,

@@ -16,15 +16,21 @@ from pravega_cluster.records import Host
 from pravega_controller.errors import (
     InvalidRequestError,
     NoSuchTableError,
+    OutcomeUnknownError,
     StepRefusedError,
     StoreAnswerError,
     StoreDelayedError,
+    StoreSilentError,
     StoreUnavailableError,
     TableNotEmptyError,
+    UncertainConflictError,
     VersionConflictError,
 )
+from pravega_controller.metadata.conflicts import until_unchanged
+from pravega_controller.metadata.records import GONE, NumberRecord, decode, encode
 from pravega_controller.store_client.placement import MapPlacement, StaticPlacement
 from pravega_controller.store_client.segment_client import (
+    ALIVE_SECONDS_MAX,
     BACKOFF_SECONDS_MIN,
     NewSegment,
     SegmentBounds,
@@ -32,11 +38,17 @@ from pravega_controller.store_client.segment_client import (
     for_each,
     open_segment_client,
 )
-from pravega_controller.store_client.store_connection import REQUESTS_IN_FLIGHT_MAX, SILENT_SHARE
+from pravega_controller.store_client.store_connection import (
+    QUESTIONS_MAX,
+    REQUESTS_IN_FLIGHT_MAX,
+    SILENT_SHARE,
+)
 from pravega_controller.store_client.table_client import (
     NOT_EXISTS,
     VALUE_BYTES_MAX,
     Change,
+    Deleted,
+    Entry,
     TableClient,
 )
 from pravega_controller.testing.memory_segment_store import Fault, MemorySegmentStore
@@ -119,6 +131,43 @@ async def test_a_silent_store_that_does_not_tell_why_is_waited_for_as_before(
     ) as told:
         await client.seal_segments([SEGMENT])
     assert not isinstance(told.value, StoreDelayedError)
+
+
+async def test_a_store_that_answers_nothing_is_named_soon(
+    client: SegmentClient,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """It stands still: its machine takes connections, and nobody reads what they bring."""
+    await create(client)
+    memory_store.stands_still = trio.Event()
+    began = trio.current_time()
+    with pytest.raises(StoreSilentError, match=r"^segment store 127.0.0.1:6000 does not answer$"):
+        await client.request(SEGMENT, lambda i: wire.SealSegment(i, SEGMENT, ""))
+    told: list[float] = []
+
+    async def seal(seconds: float) -> None:
+        await trio.sleep(seconds)
+        with pytest.raises(StoreSilentError):
+            await client.seal_segments([SEGMENT])
+        told.append(trio.current_time())
+
+    async with trio.open_nursery() as nursery:
+        for seconds in (0.0, 1.0, 2.0):
+            nursery.start_soon(seal, seconds)
+    waited = QUESTIONS_MAX * (SILENT_SHARE * 5 + ALIVE_SECONDS_MAX)
+    # A question of another caller may be under way when one has had enough.
+    assert min(told) == pytest.approx(began + 2 * waited, abs=0.5)
+    assert max(told) - min(told) <= ALIVE_SECONDS_MAX
+    async with trio.open_nursery() as nursery:
+        # Who has a time of its own, as a controller that starts, waits for the store.
+        nursery.start_soon(
+            partial(TableClient(client, random=Random(3)).create, TABLE, retry_seconds_max=60.0)
+        )
+        await trio.sleep(30)
+        memory_store.stands_still.set()
+    memory_store.stands_still = None
+    await client.seal_segments([SEGMENT])
 
 
 async def test_who_gives_up_is_told_what_the_store_waits_for(
@@ -216,52 +265,129 @@ async def test_a_conditional_update_whose_reply_was_lost_has_happened_once(
     is_applied: bool,
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    tables = TableClient(client)
+    tables = TableClient(client, random=Random(3))
     await tables.create(TABLE)
-    first = await tables.put(TABLE, b"k", b"1", version=NOT_EXISTS)
+    first = await tables.put(TABLE, b"k", value(1), version=NOT_EXISTS)
     memory_store.fault = Fault(memory_store.changes, is_applied, lasts=False)
-    second = await tables.put(TABLE, b"k", b"2", version=first)
+    second = await tables.put(TABLE, b"k", value(2), version=first)
     entry = await tables.get(TABLE, b"k")
     assert entry is not None
-    assert (entry.value, entry.version) == (b"2", second)
+    assert (number_in(entry), entry.version) == (2, second)
     memory_store.fault = Fault(memory_store.changes, is_applied, lasts=False)
     await tables.remove(TABLE, b"k", version=second)
     assert await tables.get(TABLE, b"k") is None
 
 
+def value(number: int) -> bytes:
+    return encode(NumberRecord(number))
+
+
+def number_in(entry: Entry | None) -> int:
+    assert entry is not None
+    return decode(entry.value, NumberRecord).next_number
+
+
+@pytest.mark.parametrize("version", ["of an entry", "of no entry"])
+async def test_of_two_who_write_equal_values_one_is_refused(
+    client: SegmentClient, memory_store: MemorySegmentStore, version: str
+) -> None:
+    one, other = (TableClient(client, random=Random(seed)) for seed in (3, 4))
+    await one.create(TABLE)
+    known = NOT_EXISTS
+    if version == "of an entry":
+        known = await one.put(TABLE, b"k", value(1), version=NOT_EXISTS)
+    await one.put(TABLE, b"k", value(2), version=known)
+    with pytest.raises(VersionConflictError) as refusal:
+        await other.put(TABLE, b"k", value(2), version=known)
+    assert type(refusal.value) is VersionConflictError
+    # What anybody may have written is no conflict.
+    same = Change(b"g", GONE, NOT_EXISTS, is_shared=True)
+    assert await one.update(TABLE, [same]) == await other.update(TABLE, [same])
+    found = await one.get(TABLE, b"g")
+    assert found is not None
+    assert found.value == GONE
+
+
+async def test_an_update_that_was_overwritten_after_its_reply_was_lost_is_in_doubt(
+    client: SegmentClient,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    one = TableClient(client, random=Random(3))
+    await one.create(TABLE)
+    first = await one.put(TABLE, b"k", value(1), version=NOT_EXISTS)
+    fault = Fault(memory_store.changes, is_applied=True, lasts=False)
+    memory_store.fault = fault
+    async with trio.open_nursery() as nursery:
+
+        async def overwrite() -> None:
+            await fault.reached.wait()
+            memory_store.tables[TABLE].entries[b"k"] = value(2), 1_000
+
+        nursery.start_soon(overwrite)
+        with pytest.raises(UncertainConflictError):
+            await one.put(TABLE, b"k", value(2), version=first)
+    with pytest.raises(OutcomeUnknownError):
+        await until_unchanged(partial(put_after_a_lost_reply, one, memory_store))
+
+
+async def put_after_a_lost_reply(tables: TableClient, memory_store: MemorySegmentStore) -> None:
+    """Write a key at an old version, with an update that is sent twice."""
+    memory_store.fault = Fault(memory_store.changes, is_applied=False, lasts=False)
+    await tables.put(TABLE, b"k", value(3), version=1)
+
+
 async def test_another_writer_is_noticed(client: SegmentClient) -> None:
-    tables = TableClient(client)
+    tables = TableClient(client, random=Random(3))
     await tables.create(TABLE)
-    old = await tables.put(TABLE, b"k", b"1", version=NOT_EXISTS)
+    old = await tables.put(TABLE, b"k", value(1), version=NOT_EXISTS)
     with pytest.raises(VersionConflictError):
-        await tables.put(TABLE, b"k", b"2", version=NOT_EXISTS)
-    await tables.put(TABLE, b"k", b"3")
+        await tables.put(TABLE, b"k", value(2), version=NOT_EXISTS)
+    await tables.put(TABLE, b"k", value(3))
     with pytest.raises(VersionConflictError):
-        await tables.put(TABLE, b"k", b"4", version=old)
+        await tables.put(TABLE, b"k", value(4), version=old)
     with pytest.raises(VersionConflictError):
         await tables.remove(TABLE, b"k", version=old)
     await tables.remove(TABLE, b"k")
     with pytest.raises(VersionConflictError):
-        await tables.put(TABLE, b"k", b"4", version=old)
+        await tables.put(TABLE, b"k", value(4), version=old)
 
 
 async def test_an_update_of_several_keys_is_made_whole_or_not_at_all(client: SegmentClient) -> None:
-    tables = TableClient(client)
+    tables = TableClient(client, random=Random(3))
     await tables.create(TABLE)
-    version = await tables.put(TABLE, b"known", b"1", version=NOT_EXISTS)
-    new = Change(b"new", b"2", NOT_EXISTS)
+    version = await tables.put(TABLE, b"known", value(1), version=NOT_EXISTS)
+    new = Change(b"new", value(2), NOT_EXISTS)
     with pytest.raises(VersionConflictError):
-        await tables.update(TABLE, [new, Change(b"known", b"2", version + 1)])
+        await tables.update(TABLE, [new, Change(b"known", value(2), version + 1)])
     assert await tables.get(TABLE, b"new") is None
-    await tables.update(TABLE, [new, Change(b"known", b"2", version)])
+    await tables.update(TABLE, [new, Change(b"known", value(2), version)])
     found = await tables.get_all(TABLE, [b"new", b"known"])
-    assert [entry.value for entry in found if entry is not None] == [b"2", b"2"]
+    assert [number_in(entry) for entry in found] == [2, 2]
+
+
+@pytest.mark.parametrize("is_applied", [False, True])
+async def test_who_deleted_a_table_is_known_unless_the_reply_was_lost(
+    client: SegmentClient,
+    memory_store: MemorySegmentStore,
+    is_applied: bool,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    tables = TableClient(client, random=Random(3))
+    await tables.create(TABLE)
+    assert await tables.is_empty(TABLE)
+    assert await tables.exists(TABLE)
+    memory_store.fault = Fault(memory_store.changes, is_applied, lasts=False)
+    found = await tables.delete(TABLE, must_be_empty=True)
+    assert found is (Deleted.PERHAPS_NOW if is_applied else Deleted.NOW)
+    assert await tables.delete(TABLE, must_be_empty=True) is Deleted.BEFORE
+    assert not await tables.exists(TABLE)
 
 
 async def test_a_value_that_no_table_takes_is_not_sent(
     client: SegmentClient, memory_store: MemorySegmentStore
 ) -> None:
-    tables = TableClient(client)
+    tables = TableClient(client, random=Random(3))
     await tables.create(TABLE)
     before = memory_store.requests
     with pytest.raises(InvalidRequestError):
@@ -280,7 +406,7 @@ async def test_a_reply_that_does_not_fit_its_request_is_not_waited_out(
 
 
 async def test_many_keys_are_read_in_their_order(client: SegmentClient) -> None:
-    tables = TableClient(client)
+    tables = TableClient(client, random=Random(3))
     await tables.create(TABLE)
     keys = [f"k{number}".encode() for number in range(50)]
     for key in keys[::2]:
@@ -295,7 +421,7 @@ async def test_pages_give_every_entry_once(
     client: SegmentClient, memory_store: MemorySegmentStore
 ) -> None:
     memory_store.page_entries_max = 7
-    tables = TableClient(client)
+    tables = TableClient(client, random=Random(3))
     await tables.create(TABLE)
     keys = {f"k{number}".encode() for number in range(50)}
     for key in keys:
@@ -306,7 +432,7 @@ async def test_pages_give_every_entry_once(
 
 
 async def test_a_table_that_is_missing_or_not_empty_is_an_error(client: SegmentClient) -> None:
-    tables = TableClient(client)
+    tables = TableClient(client, random=Random(3))
     with pytest.raises(NoSuchTableError):
         await tables.get(TABLE, b"k")
     with pytest.raises(NoSuchTableError):
@@ -495,7 +621,7 @@ async def test_each_request_has_the_controllers_token(memory_store: MemorySegmen
         await client.seal_segments([SEGMENT])
         await client.merge_segments({SEGMENT: []})
         await client.delete_segments([SEGMENT])
-        tables = TableClient(client)
+        tables = TableClient(client, random=Random(3))
         await tables.create(TABLE)
         await tables.put(TABLE, b"key", b"value")
         assert await tables.get(TABLE, b"key")

@@ -107,6 +107,7 @@ class Link:
         self._mended.set()
         self._lives = 0
         self._killed = 0.0
+        self._until_cut: int | None = None
 
     def haunt(self) -> None:
         """Let requests that a killed controller has sent come much later."""
@@ -117,9 +118,21 @@ class Link:
         """Stop all requests and replies."""
         self._mended = trio.Event()
 
+    def cut_at(self, number: int) -> None:
+        """Cut before the request of a number, counted from now on, reaches the store."""
+        self._until_cut = number
+
     def mend(self) -> None:
         """Let waiting and later requests and replies through."""
+        self._until_cut = None
         self._mended.set()
+
+    def _count_request(self) -> None:
+        if self._until_cut is not None:
+            self._until_cut -= 1
+            if self._until_cut < 0:
+                self._until_cut = None
+                self.cut()
 
     async def open_stream(self, host: str, port: int) -> trio.abc.Stream:
         """Open a connection in memory, in place of a TCP connection."""
@@ -147,6 +160,7 @@ class Link:
 
         async def answer(request: wire.Request) -> None:
             life, kind = self._lives, type(request).__name__
+            self._count_request()
             late = self._random.random() < self._rates.late_requests
             await self._pass(late=late)
             if life == broken_in:

@@ -21,7 +21,9 @@ from wall_clocks import WallClock
 from controllers.clients import Client, Lifecycle, Scaler, Side, TransactionWriter, Truncator
 from controllers.ledger import DELETED_STREAMS, Ledger, ViolationError, WatchedStore
 from controllers.network import Link, Rates, Refusals
+from controllers.refused import Refused
 from controllers.retained import RETENTION_PERIOD_SECONDS, RetainedStream
+from controllers.rivals import Rivals
 from pravega_controller.clocks import SteadyClock
 from pravega_controller.config import ControllerConfig
 from pravega_controller.controller import Controller, Environment, open_controller
@@ -37,6 +39,10 @@ CALM_SECONDS = 220.0
 """Longer than any lease, and than it takes until work whose caller has left is finished (two rounds
 of 60 s), and the late requests of work that is given up then are found (another 60 s)."""
 CUT_SECONDS = (0.5, 15.0)
+RIVALRIES = (10, 30)
+"""Numbers of times that clients ask for the same at once: from, to."""
+REFUSALS = (1, 4)
+"""Numbers of refused calls that are stopped at some step: from, to."""
 RETENTION_SHARE = 0.4
 """Part of the runs in which retention truncates a stream."""
 LOG_LINES_MAX = 60
@@ -76,6 +82,7 @@ class Simulation:
         self._sides: list[Side] = []
         clocks = Random(f"wall clocks of {seed}")
         self._retains = clocks.random() < RETENTION_SHARE
+        self._rivals: Rivals | None = None
         self._clocks = {
             port: WallClock(Random(clocks.getrandbits(64)), self.note) for port in (1, 2)
         }
@@ -166,6 +173,11 @@ class Simulation:
             nursery.start_soon(make(Scaler).run, random.randrange(4))
             nursery.start_soon(make(Truncator).run, random.randrange(3))
             nursery.start_soon(make(Lifecycle).run, random.randrange(3))
+            self._rivals = rivals = Rivals(self._sides, store, self.ledger, random)
+            nursery.start_soon(rivals.run, random.randint(*RIVALRIES))
+            refused = Refused(self._sides, store, self.ledger, random)
+            refused.kill = self._kill
+            nursery.start_soon(refused.run, random.randint(*REFUSALS))
 
     async def _live(self, side: Side) -> None:
         """Run a controller, and another at its place when it was killed."""
@@ -234,6 +246,9 @@ class Simulation:
             for side in self._sides:
                 state = await side.call(partial(_ask_state, stream, identifier))
                 ledger.tell_state(identifier, state)
+        assert self._rivals is not None
+        self.counts["undecided"] = self._rivals.check()
+        self.counts["rivals"] = sum(len(o.operations) for o in self._rivals.objects)
         ledger.check_metadata(store)
         ledger.check_streams(store)
         ledger.check_order(store)

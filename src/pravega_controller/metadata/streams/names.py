@@ -91,7 +91,9 @@ class StreamNames:
                 partial(self.next_numbers, scope, names_),
             )
         except NoSuchTableError:
-            return await self._scopes.find(scope), []
+            found = await self._scopes.find(scope)
+            if found is None or found.record.scope_id == known.record.scope_id:
+                return found, []
         if found is not None and found.record.scope_id != known.record.scope_id:
             return await self.find_places(scope, names_)
         places = []
@@ -107,7 +109,7 @@ class StreamNames:
         if state is None:
             # A controller that is about to write the stream's state will fail.
             try:
-                await self._tables.put(scope.histories, key, GONE, version=NOT_EXISTS)
+                await self._tables.update(scope.histories, [_tombstone(key)])
             except VersionConflictError:
                 return False
             return True
@@ -149,7 +151,7 @@ class StreamNames:
             return
         key = record_key(decode(entry.value, NameRecord).stream_id, "state")
         try:
-            await self._tables.put(scope.histories, key, GONE, version=NOT_EXISTS)
+            await self._tables.update(scope.histories, [_tombstone(key)])
         except VersionConflictError:
             return
         await self._tables.remove(scope.objects, stream_key(name), version=entry.version)
@@ -225,3 +227,8 @@ class StreamNames:
             else:
                 return
         raise VersionConflictError(f"others reserve numbers of {scope}/{next(iter(numbers))}")
+
+
+def _tombstone(key: bytes) -> Change:
+    """Return the change that keeps a state from being written; it may be another controller's."""
+    return Change(key, GONE, NOT_EXISTS, is_shared=True)

@@ -108,7 +108,7 @@ async def stored(
             reply_seconds_max=5,
             retry_seconds_max=5,
         ) as segments:
-            tables = TableClient(segments)
+            tables = TableClient(segments, random=Random(3))
             await tables.create("t")
             record = await write_all(tables, model)
 

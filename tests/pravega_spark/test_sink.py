@@ -1,0 +1,382 @@
+"""The sink's memory of a query: the real sink with models of Spark and of the store."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pravega_blocking.errors import RefusedError
+from pravega_spark.options import Options
+from pravega_spark.sink import EventBatchSink
+from support.models.memory_pravega import MemoryPravega
+from support.models.spark_programs import (
+    SCHEMA,
+    TASKS,
+    Crash,
+    DiedError,
+    Plan,
+    Program,
+    sink_of,
+    write_tasks,
+)
+
+OPTIONS = {"scope": "s", "stream": "t"}
+
+
+class Scene:
+    """A sink, a source, and programs that copy from one to the other."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.checkpoint = root / "checkpoint"
+        self.pravega = MemoryPravega()
+        self.pravega.create("t")
+        self.source: list[str] = []
+        self.plans: dict[str, Plan] = {}
+
+    def program(self, location: str = "", *, path: Path | None = None, **options: str) -> Program:
+        path = path or self.checkpoint
+        location = location or str(path)
+        given = {**OPTIONS, "checkpointLocation": location, **options}
+        return Program(self.pravega, self.plans, path, given, path.parent)
+
+    def run(self, location: str = "", **options: str) -> None:
+        """Run a program until it has read everything."""
+        program = self.program(location, **options)
+        while program.step(self.source):
+            pass
+
+    def run_batches(self, count: int) -> None:
+        for _ in range(count):
+            self.add(1)
+            self.run()
+
+    def add(self, count: int) -> None:
+        self.source += [f"event-{len(self.source) + number}" for number in range(count)]
+
+    def counts(self) -> Counter[int]:
+        """Return how many events are how often in the stream."""
+        rows = Counter(str(row).split()[0] for row in self.pravega.streams["t"].events)
+        return Counter(rows.values())
+
+    def write(self, events: list[str], **options: str) -> None:
+        """Write a DataFrame."""
+        writer = EventBatchSink(Options.parse({**OPTIONS, **options}), SCHEMA)
+        writer.commit(write_tasks(writer, events, {}))
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    scene = Scene(tmp_path)
+    with sink_of(scene.pravega):
+        yield scene
+
+
+# ---- Checkpoints that are removed, moved and spelled otherwise -----------------------------------
+
+
+def test_a_query_whose_checkpoint_was_removed_writes_everything_again(scene: Scene) -> None:
+    scene.add(30)
+    scene.run()
+    shutil.rmtree(scene.checkpoint)
+    scene.add(70)
+    scene.run()
+    assert scene.counts() == Counter({2: 30, 1: 70})
+
+
+def test_a_stream_that_was_made_again_gets_everything(scene: Scene) -> None:
+    scene.add(30)
+    scene.run()
+    shutil.rmtree(scene.checkpoint)
+    scene.pravega.delete("t")
+    scene.pravega.create("t")
+    scene.run()
+    assert scene.counts() == Counter({1: 30})
+
+
+def test_a_batch_whose_rows_are_gone_does_not_wait_for_an_earlier_stream(scene: Scene) -> None:
+    """Its recorded transactions ended with the stream to which they wrote."""
+    scene.add(4)
+    scene.pravega.crash_at = 12  # The batch is recorded, and not committed.
+    with pytest.raises(Crash):
+        scene.run()
+    scene.pravega.crash_at = None
+    assert scene.pravega.table
+    scene.pravega.delete("t")
+    scene.pravega.create("t")
+    scene.source = []
+    scene.run()
+    scene.source = ["event-0", "event-1", "event-2", "event-3", "event-4"]
+    scene.run()
+    assert scene.counts() == Counter({1: 1})
+
+
+def test_after_many_batches_a_new_query_writes_each_of_its_own(scene: Scene) -> None:
+    scene.run_batches(104)
+    shutil.rmtree(scene.checkpoint)
+    for count in range(104):
+        program = scene.program()
+        while program.step(scene.source[: count + 1]):
+            pass
+    assert scene.counts() == Counter({2: 104})
+
+
+@pytest.mark.parametrize("spelling", ["file:{}", "file://{}", "{}/"])
+def test_a_batch_comes_again_although_the_path_is_spelled_otherwise(
+    spelling: str, scene: Scene, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scene.run_batches(2)
+    (scene.checkpoint / "commits" / "1").unlink()
+    scene.run(spelling.format(scene.checkpoint))
+    assert scene.counts() == Counter({1: 2})
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "batch 1 of query" in line
+    assert "its 1 rows are not written again" in line
+
+
+def test_a_batch_comes_again_although_the_checkpoint_was_moved(scene: Scene) -> None:
+    scene.run_batches(2)
+    (scene.checkpoint / "commits" / "1").unlink()
+    path = scene.checkpoint.rename(scene.root / "moved")
+    program = scene.program(path=path)
+    while program.step(scene.source):
+        pass
+    assert scene.counts() == Counter({1: 2})
+
+
+def test_one_relative_path_in_two_directories_is_two_queries(scene: Scene) -> None:
+    scene.add(10)
+    for directory in ("one", "two"):
+        path = scene.root / directory / "texts.ingested"
+        path.mkdir(parents=True)
+        program = scene.program("texts.ingested", path=path)
+        while program.step(scene.source):
+            pass
+    assert scene.counts() == Counter({2: 10})
+
+
+@pytest.mark.parametrize("batches", [1, 3])
+def test_an_older_copy_of_a_checkpoint_loses_nothing(
+    batches: int, scene: Scene, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scene.run_batches(2)
+    shutil.copytree(scene.checkpoint, scene.root / "copy")
+    scene.run_batches(batches)
+    shutil.rmtree(scene.checkpoint)
+    (scene.root / "copy").rename(scene.checkpoint)
+    scene.run_batches(1)
+    assert scene.counts() == Counter({1: 3, 2: batches})
+    assert "the checkpoint is an older copy" in capsys.readouterr().err
+
+
+def test_where_no_plan_can_be_read_other_rows_are_refused(scene: Scene) -> None:
+    elsewhere = f"hdfs://names{scene.checkpoint}"
+    scene.add(1)
+    scene.run(elsewhere)
+    shutil.copytree(scene.checkpoint, scene.root / "copy")
+    scene.add(1)
+    scene.run(elsewhere)
+    shutil.rmtree(scene.checkpoint)
+    (scene.root / "copy").rename(scene.checkpoint)
+    scene.add(1)
+    with pytest.raises(RefusedError, match="with 1 rows, and has 2 now"):
+        scene.run(elsewhere)
+    scene.run(elsewhere, query_id="the copy")
+    assert scene.counts() == Counter({1: 2, 2: 1})
+
+
+def test_where_no_plan_can_be_read_equal_rows_come_once(scene: Scene) -> None:
+    elsewhere = f"hdfs://names{scene.checkpoint}"
+    scene.add(5)
+    scene.run(elsewhere)
+    (scene.checkpoint / "commits" / "0").unlink()
+    scene.run(elsewhere)
+    assert scene.counts() == Counter({1: 5})
+
+
+# ---- Two programs --------------------------------------------------------------------------------
+
+
+def test_a_program_that_was_overtaken_is_refused(scene: Scene) -> None:
+    scene.add(1)
+    slow = scene.program()
+    for _ in range(2):
+        slow.step(scene.source)  # It plans, and its tasks write.
+    scene.run()
+    scene.run_batches(1)
+    with pytest.raises(RefusedError, match="two programs"):
+        slow.step(scene.source)
+    assert scene.counts() == Counter({1: 2})
+
+
+def test_a_program_whose_query_another_one_continued_is_refused(scene: Scene) -> None:
+    """Nobody can see the checkpoint, but the record knows the first program's run."""
+    elsewhere = f"hdfs://names{scene.checkpoint}"
+    scene.add(1)
+    slow = scene.program(elsewhere)
+    while slow.step(scene.source):
+        pass
+    scene.add(1)
+    for _ in range(2):
+        slow.step(scene.source)
+    scene.run(elsewhere)
+    scene.add(1)
+    scene.run(elsewhere)
+    with pytest.raises(RefusedError, match="two programs"):
+        slow.step(scene.source)
+    assert scene.counts() == Counter({1: 3})
+
+
+def test_two_programs_at_one_batch_write_it_once(scene: Scene) -> None:
+    scene.add(4)
+    programs = [scene.program()]
+    programs[0].step(scene.source)
+    programs.append(scene.program())
+    for each in programs:
+        each.step(scene.source)
+    for each in programs:
+        each.step(scene.source)
+    programs[0].step(scene.source)
+    with pytest.raises(DiedError):
+        programs[1].step(scene.source)
+    assert scene.counts() == Counter({1: 4})
+
+
+# ---- What version 0.1 left -----------------------------------------------------------------------
+
+
+class OldVersion:
+    """Writes batches as version 0.1 did, which recorded them by the checkpoint's path."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+
+    def run(self, *, until: str = "end", name: str = "") -> None:
+        """Run a batch until it is ``recorded``, ``half`` or wholly ``committed``, or ends."""
+        scene, pravega = self._scene, self._scene.pravega
+        program = scene.program()
+        program.step(scene.source)
+        program.step(scene.source)
+        assert program.plan is not None
+        transactions = dict(enumerate(program.transactions))
+        record = {"transactions": {str(each): transactions[each].hex() for each in transactions}}
+        name = name or str(scene.checkpoint)
+        key = hashlib.sha256(f"{name}\0s/t\0{program.plan.batch}".encode()).digest()
+        pravega.table = {} if pravega.table is None else pravega.table
+        pravega.table[key] = (json.dumps({**record, "done": False}).encode(), 1)
+        count = {"recorded": 0, "half": 1}.get(until, TASKS)
+        for ident in program.transactions[:count]:
+            found = pravega.transactions[ident]
+            found.state = "committed"
+            found.stream.events += found.events
+        if count == TASKS:
+            pravega.table[key] = (json.dumps({**record, "done": True}).encode(), 2)
+        if until == "end":
+            (scene.checkpoint / "commits" / str(program.plan.batch)).write_text("")
+
+
+@pytest.mark.parametrize("until", ["recorded", "half", "committed", "end"])
+@pytest.mark.parametrize("batches", [1, 3])
+def test_a_checkpoint_of_version_0_1_goes_on_without_loss_or_doubles(
+    batches: int, until: str, scene: Scene
+) -> None:
+    old = OldVersion(scene)
+    for _ in range(batches):
+        scene.add(4)
+        old.run()
+    scene.add(4)
+    old.run(until=until)
+    scene.add(4)
+    scene.run()
+    assert scene.counts() == Counter({1: 4 * (batches + 2)})
+    # And then its checkpoint is removed.
+    shutil.rmtree(scene.checkpoint)
+    scene.run()
+    assert scene.counts() == Counter({2: 4 * (batches + 2)})
+
+
+def test_batches_that_version_0_1_wrote_from_a_removed_checkpoint_are_written_again(
+    scene: Scene,
+) -> None:
+    old = OldVersion(scene)
+    for _ in range(3):
+        scene.add(4)
+        old.run()
+    shutil.rmtree(scene.checkpoint)
+    scene.run()
+    scene.add(4)
+    scene.run()
+    assert scene.counts() == Counter({2: 12, 1: 4})
+
+
+@pytest.mark.parametrize(("prefix", "copies"), [("0.1:", 1), ("again ", 2)])
+def test_a_first_batch_of_version_0_1_waits_for_a_person(
+    prefix: str, copies: int, scene: Scene
+) -> None:
+    """It may be of this query, or of one whose checkpoint was removed."""
+    scene.add(4)
+    OldVersion(scene).run(until="committed")
+    with pytest.raises(RefusedError, match=r"set query_id to '0\.1:"):
+        scene.run()
+    scene.run(query_id=prefix + str(scene.checkpoint))
+    assert scene.counts() == Counter({copies: 4})
+    scene.add(4)
+    scene.run()
+    assert scene.counts() == Counter({copies: 4}) + Counter({1: 4})
+
+
+# ---- Writes that ``query_id`` names --------------------------------------------------------------
+
+
+def test_a_write_that_is_repeated_adds_nothing_and_says_so(
+    scene: Scene, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(2):
+        scene.write(["a", "b"], query_id="once")
+    assert scene.counts() == Counter({1: 2})
+    assert "its 2 rows are not written again" in capsys.readouterr().err
+
+
+def test_another_write_of_the_same_name_is_refused(scene: Scene) -> None:
+    scene.write(["a", "b"], query_id="once")
+    with pytest.raises(RefusedError, match="from other data"):
+        scene.write(["a", "b", "c"], query_id="once")
+    scene.write(["a", "b"], query_id="twice", query_content="one")
+    with pytest.raises(RefusedError, match="from other data"):
+        scene.write(["a", "c"], query_id="twice", query_content="two")
+    assert scene.counts() == Counter({2: 2})
+
+
+def test_a_write_is_repeated_in_a_stream_that_was_made_again(scene: Scene) -> None:
+    for _ in range(2):
+        scene.write(["a", "b"], query_id="once")
+        scene.pravega.delete("t")
+        scene.pravega.create("t")
+    scene.write(["a", "b"], query_id="once")
+    scene.pravega.scale("t")
+    scene.write(["a", "b"], query_id="once")
+    assert scene.counts() == Counter({1: 2})
+
+
+@pytest.mark.parametrize(
+    ("change", "copies"),
+    [(lambda pravega: None, 1), (lambda pravega: pravega.transactions.clear(), 0)],
+)
+def test_a_write_of_version_0_1_is_known_while_its_transactions_are(
+    change: Callable[[MemoryPravega], None], copies: int, scene: Scene
+) -> None:
+    scene.add(2)
+    OldVersion(scene).run(name="once")
+    change(scene.pravega)
+    if copies:
+        scene.write(scene.source, query_id="once")
+    else:
+        with pytest.raises(RefusedError, match="set another query_id"):
+            scene.write(scene.source, query_id="once")
+    assert scene.counts() == Counter({1: 2})
