@@ -4,8 +4,7 @@
    their ids.
 2. Both output streams of a process go to one log file in the server's directory; a failure quotes
    its end.
-3. A server dies with the benchmark: the kernel kills the leader when the thread that started it
-   ends.
+3. A server dies with the process that started it, not with the thread.
 """
 
 import contextlib
@@ -20,7 +19,7 @@ from types import MappingProxyType
 
 from foreign_servers.peer import PeerFailedError
 from foreign_servers.process_tree import ProcessTree
-from foreign_servers.tied_processes import tied
+from foreign_servers.tied_processes import start_from_any_thread, tied
 
 STOP_SECONDS_MAX = 10.0
 POLL_SECONDS = 0.01
@@ -41,14 +40,16 @@ class ServerProcess:
         self.log = directory / f"{name}.log"
         self.started_epoch = time.time()
         with self.log.open("wb") as log:
-            self._process = subprocess.Popen(
-                tied(command),
-                cwd=directory,
-                env={**os.environ, **environment},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
+            self._process = start_from_any_thread(
+                lambda: subprocess.Popen(
+                    tied(command),
+                    cwd=directory,
+                    env={**os.environ, **environment},
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
             )
         self.processes = ProcessTree(frozenset({self._process.pid}))
 

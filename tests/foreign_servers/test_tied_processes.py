@@ -8,10 +8,12 @@ import select
 import signal
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from foreign_servers.tied_processes import tied
+from foreign_servers.tied_processes import start_from_any_thread, tied
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS_MAX = 60.0
@@ -69,6 +71,34 @@ def test_a_command_is_the_process_that_was_started() -> None:
         printed, _ = process.communicate(timeout=SECONDS_MAX)
     assert printed == f"{process.pid} two words\n"
     assert process.returncode == -signal.SIGTERM
+
+
+@pytest.mark.processes
+def test_a_command_outlives_the_thread_that_asked_for_it() -> None:
+    """Earlier a bookie that a test had started again in a pool's thread was killed after 10 s."""
+
+    def start() -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            tied(["sh", "-c", "read line; echo $line"]),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    started: list[subprocess.Popen[str]] = []
+    thread = threading.Thread(target=lambda: started.append(start_from_any_thread(start)))
+    thread.start()
+    thread.join()
+    with started[0] as process:
+        assert process.communicate("lives\n", timeout=SECONDS_MAX)[0] == "lives\n"
+
+
+def test_a_thread_that_may_end_starts_nothing() -> None:
+    with (
+        ThreadPoolExecutor(1) as others,
+        pytest.raises(RuntimeError, match="start_from_any_thread"),
+    ):
+        others.submit(tied, ["true"]).result()
 
 
 def popen_calls(source: Path) -> list[ast.Call]:
