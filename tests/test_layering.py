@@ -5,6 +5,7 @@ is no circle, and a new package has to be given a place.
 """
 
 import ast
+import functools
 import re
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -325,6 +326,7 @@ INSIDE_FAST: dict[str, set[str]] = {
 checksums, hashes and numbers. The last one's modules call the kernel; no other does."""
 
 
+@functools.cache
 def imported_modules(source: Path) -> set[str]:
     """Return the dotted names that a module imports.
 

@@ -44,8 +44,9 @@ from pravega_controller.transactions.aborts import Aborts
 from pravega_controller.transactions.commit_batches import CommitBatches
 from pravega_controller.transactions.commit_lines import CommitLines, KnownLine
 from pravega_controller.transactions.held_transactions import HeldTransactions
+from support.seeds import share_seeds
 
-SEEDS = range(9)
+SEEDS = share_seeds(range(9), 4)
 PLANTED_SEEDS = (*range(8), 15, 28, 30, 31)
 """The last ones are those of the first hundred that find the faults which are seldom seen."""
 

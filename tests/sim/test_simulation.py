@@ -15,9 +15,10 @@ from simulation.run import simulate
 from simulation.store import Store
 
 from support.faults.faulty_chunks import Fault
+from support.seeds import share_seeds
 
 FOLDER = Path(__file__).parent
-SEEDS = range(20)
+SEEDS = share_seeds(range(20), 10)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -30,19 +31,19 @@ def test_a_journal_that_cannot_be_read_after_a_recovery_is_no_missing_segment() 
     simulate(491)
 
 
-@pytest.mark.parametrize("seed", [3, 9])
+@pytest.mark.parametrize("seed", share_seeds([9, 3], 1))
 def test_a_seed_is_replayed_step_by_step(seed: int) -> None:
     first, second = simulate(seed), simulate(seed)
     assert first.lines == second.lines
     assert (first.trace_hash, first.step_count) == (second.trace_hash, second.step_count)
 
 
-@pytest.mark.parametrize("seed", range(100, 104))
+@pytest.mark.parametrize("seed", share_seeds(range(100, 104), 2))
 def test_the_store_keeps_its_promises_on_an_object_store(seed: int) -> None:
     simulate(seed, plan=replace(Plan.draw(Random(seed)), with_objects=True))
 
 
-@pytest.mark.parametrize("seed", range(200, 206))
+@pytest.mark.parametrize("seed", share_seeds(range(200, 206), 3))
 def test_containers_on_one_journal_keep_their_promises(seed: int) -> None:
     random = Random(seed)
     simulate(seed, plan=Plan.draw(random).shared(random))
@@ -96,7 +97,7 @@ def test_a_damaged_record_keeps_its_container_offline_alone() -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("seed", [4, 15])
+@pytest.mark.parametrize("seed", share_seeds([15, 4], 1))
 def test_a_seed_is_the_same_in_every_process(seed: int) -> None:
     # Strings hash differently there: whoever goes through a set of them shows. There are clients
     # on the network in these, and segments that leave memory; one has several containers.

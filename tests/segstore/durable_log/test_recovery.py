@@ -22,6 +22,7 @@ from segstore.tiers.api import Buffer
 from segstore.tiers.journal import JournalSettings, contents
 from segstore.tiers.memory import MemoryChunkStorage
 from support.chunk_owners import next_owner
+from support.seeds import share_seeds
 from support.simulated.simulated_disk import SimulatedDisk
 from support.simulated.simulated_journal import open_simulated_journal
 
@@ -284,7 +285,7 @@ async def test_damage_in_a_noted_file_is_told_and_never_read() -> None:
 
 @pytest.mark.usefixtures("notes_for_few_files")
 @pytest.mark.parametrize("with_notes", [False, True])
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", share_seeds(range(8), 4))
 async def test_random_lives_lose_and_double_nothing(seed: int, with_notes: bool) -> None:
     machine, random, expected = Machine(), Random(seed), dict[str, bytes]()
     for _ in range(6):

@@ -27,6 +27,7 @@ from segstore.tiers.s3.pieces import MIB, PieceSizes
 from segstore.tiers.s3.settings import S3Settings
 from segstore.tiers.s3.storage import S3ChunkStorage, S3Tier
 from support.faults.faulty_http import FaultyHttpProxy, HttpFault, HttpRequest
+from support.seeds import share_seeds
 from support.simulated.simulated_objects import SimulatedBucket
 
 NAME = "scope/stream/0.#epoch.0#1$00000000000000000000"
@@ -220,7 +221,7 @@ async def content_of(storage: ChunkedSegmentStorage, length: int) -> bytes:
     return content
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", share_seeds(range(3), 1))
 @pytest.mark.timeout(240)
 async def test_nothing_is_lost_and_nothing_doubled(bucket: Bucket, seed: int) -> None:
     """A segment is written through faults by owners that die, each followed by another."""
