@@ -12,7 +12,7 @@ from compat_harness.server import TARGET_VARIABLE
 from compat_harness.suite_groups import KILLS, ONLY_OURS, SuiteRuns, group_of
 
 NOTE_MAX = 200
-LONGEST = ("AutoScaleTest", "KeyValueTableKillTest")
+LONGEST = ("AutoScaleTest", "KeyValueTableKillTest", "KillTest")
 """Suites that wait for minutes: loads that must last, and many kills."""
 
 

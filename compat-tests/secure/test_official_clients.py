@@ -27,8 +27,8 @@ SUITES = (
     "WatermarkTest",
 )
 """The suites of the Java client that together use all of its kinds of segments and calls."""
-SUITES_OF_OTHERS = ("BatchReadTest", "StateSynchronizerTest", "TransactionTest")
-"""The suites that also run with earlier clients: events, reader groups and transactions."""
+USUAL_SUITES = ("BatchReadTest", "StateSynchronizerTest", "TransactionTest")
+"""Those that always run, and with earlier clients too: events, reader groups, transactions."""
 SUITES_SECONDS_MAX = scale(600.0)
 SAMPLE_SECONDS_MAX = scale(120.0)
 SAMPLE_EVENTS = [f"event {number}" for number in range(20)]
@@ -97,14 +97,19 @@ def run_suites(
 def test_suites_of_the_java_client_pass_over_tls_with_a_user(
     version: str, secure_server: SecureServer, creator: str, tmp_path: Path
 ) -> None:
-    run_suites(
-        version,
-        SUITES if version == NEWEST else SUITES_OF_OTHERS,
-        tmp_path,
-        secure_server,
-        secure_server.official_environment(creator),
-        trustStore=str(secure_server.ca),
-    )
+    environment = secure_server.official_environment(creator)
+    trusted = str(secure_server.ca)
+    run_suites(version, USUAL_SUITES, tmp_path, secure_server, environment, trustStore=trusted)
+
+
+@pytest.mark.proof
+@matrix(client="Java", version=NEWEST)
+def test_all_suites_of_the_newest_java_client_pass_over_tls_with_a_user(
+    secure_server: SecureServer, creator: str, tmp_path: Path
+) -> None:
+    environment = secure_server.official_environment(creator)
+    trusted = str(secure_server.ca)
+    run_suites(NEWEST, SUITES, tmp_path, secure_server, environment, trustStore=trusted)
 
 
 @pytest.mark.proof
