@@ -127,6 +127,8 @@ _STATUS: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (PermissionDeniedError, grpc.StatusCode.PERMISSION_DENIED),
     (UnverifiableError, grpc.StatusCode.UNAVAILABLE),
     (NotFoundError, grpc.StatusCode.NOT_FOUND),
+    # To clients it is as a segment whose records were dropped.
+    (EarlierStreamError, grpc.StatusCode.NOT_FOUND),
     (InvalidRequestError, grpc.StatusCode.INVALID_ARGUMENT),
     (InvalidNameError, grpc.StatusCode.INVALID_ARGUMENT),
     # Clients do not repeat it, as they would after a FAILURE.

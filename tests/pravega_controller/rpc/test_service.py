@@ -412,6 +412,9 @@ async def test_a_client_is_told_of_which_stream_a_position_is(grpc_on_memory: An
         assert await trio.to_thread.run_sync(client.successors, "s", "a", 7) == ()
         with pytest.raises(PositionGoneError, match="no record of segment 7"):
             await trio.to_thread.run_sync(client.successors_of_gone, "s", "a", 7)
+    old = pb.SegmentId(streamInfo=info("a"), segmentId=0)
+    code = await refused(grpc_on_memory, "getSegmentsImmediatelyFollowing", old)
+    assert code is grpc.StatusCode.NOT_FOUND
     # The group begins at segment 0.
     code = await refused(grpc_on_memory, "createReaderGroup", group())
     assert code is grpc.StatusCode.INVALID_ARGUMENT
