@@ -197,7 +197,7 @@ class TableSettings:
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """What a controller tells with a reply: a sentence, and a word for a position; "" for none."""
+    """The explanation of a reply: a sentence, and a word for a position; "" where there is none."""
 
     reason: str
     position: str

@@ -74,7 +74,7 @@ class _Cursor:
     is_requested: bool = False
     is_sealed: bool = False
     is_gone: bool = False
-    """Whether the segment stores do not have the segment any more."""
+    """True when the segment stores do not have the segment any more."""
 
     @property
     def is_at_end(self) -> bool:
