@@ -362,6 +362,32 @@ def test_truncated_events_are_told_or_left_out(
     assert sorted(numbers(rows)) == list(range(2_000, 3_000))
 
 
+def test_a_query_whose_stream_was_made_again_is_told_so_or_reads_the_present_one(
+    spark: Any, store: Server, client: ControllerClient, tmp_path: Path
+) -> None:
+    """It was told of a truncation, and without ``fail_on_data_loss`` it read nothing for ever."""
+    stream = Stream(client)
+    stream.write(50)
+    batches: list[list[Any]] = []
+    options = stream.options(store, start_stream_cut="earliest")
+    run_available(spark, options, tmp_path / "checkpoint", batches)
+    client.seal_stream(SCOPE, stream.name)
+    client.delete_stream(SCOPE, stream.name)
+    settings = StreamSettings(scaling=Scaling(segment_count_min=2))
+    client.create_stream(SCOPE, stream.name, settings)
+    stream.write(200)
+    with pytest.raises(Exception, match="this checkpoint is of an earlier stream of that name"):
+        run_available(spark, options, tmp_path / "checkpoint", batches)
+    options["fail_on_data_loss"] = "false"
+    run_available(spark, options, tmp_path / "checkpoint", batches)
+    assert sorted(n for rows in batches for n in numbers(rows)) == list(range(250))
+    # From now on it is the checkpoint of the present stream.
+    del options["fail_on_data_loss"]
+    stream.write(50)
+    run_available(spark, options, tmp_path / "checkpoint", batches)
+    assert sorted(n for rows in batches for n in numbers(rows)) == list(range(300))
+
+
 def test_a_sealed_stream_is_read_to_its_end(
     spark: Any, store: Server, client: ControllerClient, tmp_path: Path
 ) -> None:

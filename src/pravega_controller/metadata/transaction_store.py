@@ -42,7 +42,7 @@ from pravega_controller.errors import (
 )
 from pravega_controller.metadata.grouped_writes import GroupedWrites
 from pravega_controller.metadata.records import decode, encode
-from pravega_controller.metadata.streams.names import NUMBERS
+from pravega_controller.metadata.streams.used_numbers import NUMBERS
 from pravega_controller.metadata.transaction_records import (
     CommitLineRecord,
     CounterRecord,
