@@ -30,6 +30,10 @@ LedgersOption: TypeAlias = Annotated[
 
 ScopeArgument: TypeAlias = Annotated[str, typer.Argument(metavar="SCOPE", help="A scope's name.")]
 
+OptionalScopeArgument: TypeAlias = Annotated[
+    str | None, typer.Argument(metavar="[SCOPE]", help="A scope's name; all scopes without it.")
+]
+
 IfNotExistsOption: TypeAlias = Annotated[
     bool, typer.Option("--if-not-exists", help="Succeed when it exists already.")
 ]

@@ -55,6 +55,18 @@ def print_fields(fields: Row, output: OutputFormat) -> None:
         print(f"{name.replace('_', ' ').ljust(width)}  {_cell(value)}".rstrip())
 
 
+def print_parts(fields: Row, parts: Mapping[str, Sequence[Row]], output: OutputFormat) -> None:
+    """Print one thing's properties, then the rows of its parts; the rows of a part are alike."""
+    if output is OutputFormat.JSON:
+        print_json({**fields, **parts})
+        return
+    print_fields(fields, output)
+    for rows in parts.values():
+        if rows:
+            print()
+            print_rows(rows, list(rows[0]), output)
+
+
 def print_json(document: Any) -> None:
     """Print one JSON document."""
     print(json.dumps(document, indent=2, ensure_ascii=False))
