@@ -16,7 +16,14 @@ from pravega_blocking.errors import UsageError
 
 OutputOption: TypeAlias = Annotated[
     OutputFormat,
-    typer.Option("--output", "-o", envvar="SEGSTORE_OUTPUT", help="How data is printed."),
+    typer.Option(
+        "--output",
+        "-o",
+        envvar="SEGSTORE_OUTPUT",
+        # The list of the choices would leave no room for the help of others.
+        metavar="FORM",
+        help="How data is printed: table, json, yaml or csv.",
+    ),
 ]
 
 LedgersOption: TypeAlias = Annotated[

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from pravega_admin.commands.controllers import ControllerOption, open_controller
+from pravega_admin.commands.controllers import ControllerOption, choose_scopes, open_controller
 from pravega_admin.options import OptionalScopeArgument, OutputOption, StreamName, parse_name
 from pravega_admin.output.help_pages import Verbs
 from pravega_admin.output.output import (
@@ -213,13 +213,6 @@ def _cuts(cuts: Iterable[pb.StreamCut]) -> list[Any]:
         stream = f"{cut.streamInfo.scope}/{cut.streamInfo.stream}"
         texts.append(f"{stream} at {offsets}" if offsets else f"{stream} unbounded")
     return texts
-
-
-def choose_scopes(client: ControllerClient, scope: str | None) -> list[str]:
-    """Return the scope, or the names of all scopes that are not the system's, in order."""
-    if scope is not None:
-        return [scope]
-    return sorted(each for each in client.list_scopes() if not each.startswith("_"))
 
 
 def _choose_groups(client: ControllerClient, chosen: str | None) -> list[StreamName]:
