@@ -16,7 +16,14 @@ from pravega_blocking.errors import UsageError
 
 OutputOption: TypeAlias = Annotated[
     OutputFormat,
-    typer.Option("--output", "-o", envvar="SEGSTORE_OUTPUT", help="How data is printed."),
+    typer.Option(
+        "--output",
+        "-o",
+        envvar="SEGSTORE_OUTPUT",
+        # The list of the choices would leave no room for the help of others.
+        metavar="FORM",
+        help="How data is printed: table, json, yaml or csv.",
+    ),
 ]
 
 LedgersOption: TypeAlias = Annotated[
@@ -29,6 +36,10 @@ LedgersOption: TypeAlias = Annotated[
 ]
 
 ScopeArgument: TypeAlias = Annotated[str, typer.Argument(metavar="SCOPE", help="A scope's name.")]
+
+OptionalScopeArgument: TypeAlias = Annotated[
+    str | None, typer.Argument(metavar="[SCOPE]", help="A scope's name; all scopes without it.")
+]
 
 IfNotExistsOption: TypeAlias = Annotated[
     bool, typer.Option("--if-not-exists", help="Succeed when it exists already.")

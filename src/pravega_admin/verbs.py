@@ -48,6 +48,7 @@ PLACES = {
     "token": "security.tokens.app",
     "recover": "recover.recover",
     "scrub": "scrub.scrub",
+    "doctor": "doctor.doctor",
     "generate": "generate.app",
 }
 """The places of verbs and of groups of verbs, below ``pravega_admin.commands``."""

@@ -647,6 +647,21 @@ class ControllerClient:
         _check(pb.ReaderGroupConfigResponse.Status.Name(reply.status), "describe", scope, group)
         return reply.config
 
+    def update_group(self, scope: str, group: str, config: pb.ReaderGroupConfiguration) -> int:
+        """Replace a reader group's configuration; return the generation of the new one.
+
+        ``config`` has the id and the generation of the present one: ``ConflictError`` if another
+        client has replaced that.
+        """
+        kind = pb.UpdateReaderGroupResponse
+        reply = self._call("updateReaderGroup", config, kind, scope, group)
+        status = kind.Status.Name(reply.status)
+        if status == "INVALID_CONFIG":
+            name = scoped_name(scope, group)
+            raise ConflictError(f"another client has changed reader group {name}: try again")
+        _check(status, "update", scope, group)
+        return reply.generation
+
     def delete_group(self, scope: str, group: str) -> None:
         """Delete a reader group. Retention does not keep data for it any more."""
         found = self.group_settings(scope, group)

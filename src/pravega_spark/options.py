@@ -26,8 +26,9 @@ from pravega_blocking.access.settings import (
 )
 from pravega_blocking.access.tokens import DelegationTokens, StoreAccess
 from pravega_blocking.addresses import DEFAULT_CONTROLLER, parse_controller_address
+from pravega_blocking.cuts.times import parse_time
+from pravega_blocking.errors import UsageError
 from pravega_spark.errors import OptionError
-from pravega_spark.times import parse_time
 
 if TYPE_CHECKING:
     # Tasks that read start faster without gRPC, and seldom ask a controller.
@@ -265,7 +266,10 @@ def _read_access(values: Mapping[str, str]) -> ClientAccess:
 
 
 def _time(values: Mapping[str, str], name: str) -> int | None:
-    return parse_time(name, values[name]) if name in values else None
+    try:
+        return parse_time(name, values[name]) if name in values else None
+    except UsageError as error:
+        raise OptionError(str(error)) from None
 
 
 def _flag(values: Mapping[str, str], name: str, default: bool) -> bool:

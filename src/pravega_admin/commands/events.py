@@ -21,7 +21,7 @@ from pravega_admin.commands.controllers import ControllerOption, open_controller
 from pravega_admin.errors import AdminError
 from pravega_admin.options import OutputOption, StreamArgument, parse_stream_name
 from pravega_admin.output.interrupts import PoliteInterrupt
-from pravega_admin.output.output import OutputFormat, print_json, print_message, progress
+from pravega_admin.output.output import OutputFormat, print_document, print_message, progress
 from pravega_blocking.addresses import DEFAULT_CONTROLLER
 from pravega_blocking.errors import NotFoundError, PravegaError, TimedOutError, UsageError
 from pravega_blocking.positions import Start
@@ -84,9 +84,9 @@ def write(
             print_message(_describe_stored(writer))
             raise
         seconds = time.monotonic() - started
-    if output is OutputFormat.JSON:
+    if output is not OutputFormat.TABLE:
         fields = {"stream": str(name), "events": event_count, "bytes": byte_count}
-        print_json({**fields, "seconds": round(seconds, 3)})
+        print_document({**fields, "seconds": round(seconds, 3)}, output)
     else:
         print_message(
             f"{event_count} events ({byte_count} bytes) stored in {name} in {seconds:.2f} s"
@@ -197,8 +197,10 @@ def _print_events(
     reader: EventReader, count: int | None, timeout: float | None, output: OutputFormat
 ) -> int:
     """Print events until there are enough, or no more; return their number."""
-    render = _event_as_json if output is OutputFormat.JSON else _event_as_line
+    render = _RENDERS[output]
     stdout = sys.stdout.buffer
+    if output is OutputFormat.CSV:
+        stdout.write(b"segment,offset,event,event_base64\n")
     seen = 0
     shown = count is not None and not sys.stdout.isatty()
     with progress("reading", total=count, in_bytes=False, shown=shown) as advance:
@@ -220,12 +222,42 @@ def _event_as_line(event: ReadEvent) -> bytes:
 
 
 def _event_as_json(event: ReadEvent) -> bytes:
+    return json.dumps(_event_fields(event), ensure_ascii=False).encode() + b"\n"
+
+
+def _event_as_yaml(event: ReadEvent) -> bytes:
+    """Return an item of a list, so that all events are one document."""
+    from pravega_admin.output.yaml_text import write_yaml
+
+    return write_yaml([_event_fields(event)]).encode()
+
+
+def _event_as_csv(event: ReadEvent) -> bytes:
+    import csv
+    import io
+
+    fields = _event_fields(event)
+    line = io.StringIO()
+    names = ("segment", "offset", "event", "event_base64")
+    csv.writer(line, lineterminator="\n").writerow([fields.get(name) for name in names])
+    return line.getvalue().encode()
+
+
+def _event_fields(event: ReadEvent) -> dict[str, object]:
     fields: dict[str, object] = {"segment": event.segment_id, "offset": event.offset}
     try:
         fields["event"] = event.data.decode()
     except UnicodeDecodeError:
         fields["event_base64"] = base64.b64encode(event.data).decode()
-    return json.dumps(fields, ensure_ascii=False).encode() + b"\n"
+    return fields
+
+
+_RENDERS = {
+    OutputFormat.TABLE: _event_as_line,
+    OutputFormat.JSON: _event_as_json,
+    OutputFormat.YAML: _event_as_yaml,
+    OutputFormat.CSV: _event_as_csv,
+}
 
 
 def _key_function(key: str | None, key_field: int | None, delimiter: str) -> KeyOf:

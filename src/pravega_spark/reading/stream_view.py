@@ -24,6 +24,7 @@ from contextlib import suppress
 from functools import partial
 
 from pravega_blocking.controller_client import Purpose
+from pravega_blocking.cuts.times import find_end, find_start
 from pravega_blocking.errors import (
     EarlierStreamError,
     NotFoundError,
@@ -59,7 +60,6 @@ from pravega_spark.reading.limits import Turns
 from pravega_spark.reading.scan_plans import ScanPlan, ScanPlans, new_lease_id
 from pravega_spark.reading.segments import Address, Piece, SegmentStores
 from pravega_spark.reading.splits import WINDOW_BYTES_MAX, WINDOW_BYTES_MIN, find_event_start
-from pravega_spark.times import find_end, find_start
 from pravega_wire.event_framing import iterate_event_spans
 from pravega_wire.names import mark_stream
 from pravega_wire.watermarks import Watermark, decode_watermark

@@ -1,0 +1,116 @@
+"""``segstore stream list`` with sizes, and the forms of output, against a running store."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import json
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from pravega_admin.verbs import app
+from pravega_blocking.controller_client import ControllerClient
+from pravega_blocking.event_writer import EventWriter
+from pravega_blocking.segment_info import SegmentSize
+from pravega_blocking.stream_sizes import StreamSize
+
+if TYPE_CHECKING:
+    from ..conftest import Standalone
+
+Command = Callable[..., str]
+NUMBERS = itertools.count()
+
+
+@pytest.fixture
+def command(store: Standalone) -> Command:
+    def run(*arguments: str, input: bytes | None = None) -> str:
+        environment = {"SEGSTORE_CONTROLLER": store.controller}
+        result = CliRunner().invoke(app, list(arguments), env=environment, input=input)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    return run
+
+
+@pytest.fixture
+def stream(command: Command) -> str:
+    scope = f"sizes{next(NUMBERS)}"
+    command("scope", "create", scope)
+    command("stream", "create", f"{scope}/a", "--segments", "2")
+    command("write", f"{scope}/a", "--key-field", "1", input=b"one\ntwo\nthree\nfour\n")
+    return f"{scope}/a"
+
+
+def test_streams_of_all_scopes_are_listed(command: Command, stream: str) -> None:
+    scope = stream.partition("/")[0]
+    row = {"scope": scope, "stream": "a"}
+    assert row in json.loads(command("stream", "list", "-o", "json"))
+    assert json.loads(command("stream", "list", scope, "-o", "json")) == [row]
+
+
+def test_sizes_and_events_are_told_without_reading(command: Command, stream: str) -> None:
+    scope = stream.partition("/")[0]
+    command("stream", "scale", stream, "--segments", "3")
+    command("write", stream, input=b"five\n")
+    (row,) = json.loads(command("stream", "list", scope, "--long", "-o", "json"))
+    size = sum(8 + len(each) for each in ("one", "two", "three", "four", "five"))
+    assert row == {"scope": scope, "stream": "a", "segments": 3, "bytes": size, "events": 5}
+    command("stream", "truncate", stream, "--tail")
+    (row,) = json.loads(command("stream", "list", scope, "-l", "-o", "json"))
+    assert (row["bytes"], row["events"]) == (0, 0)
+
+
+def test_rates_are_measured(store: Standalone, command: Command, stream: str) -> None:
+    scope = stream.partition("/")[0]
+    ends = threading.Event()
+
+    def write() -> None:
+        with (
+            ControllerClient(store.controller) as client,
+            EventWriter(client, scope, "a") as writer,
+        ):
+            while not ends.wait(0.01):
+                writer.write(b"event", routing_key=None)
+                writer.flush()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(60):
+            (row,) = json.loads(command("stream", "list", scope, "--rates", "1", "-o", "json"))
+            if row["events_per_second"]:
+                break
+    finally:
+        ends.set()
+        writer.join()
+    assert row["bytes_per_second"] == pytest.approx(row["events_per_second"] * 13)
+
+
+def test_output_has_four_forms(command: Command, stream: str) -> None:
+    scope = stream.partition("/")[0]
+    rows = [{"scope": scope, "stream": "a"}]
+    assert yaml.safe_load(command("stream", "list", scope, "-o", "yaml")) == rows
+    assert list(csv.DictReader(io.StringIO(command("stream", "list", scope, "-o", "csv")))) == rows
+    described = yaml.safe_load(command("stream", "describe", stream, "-o", "yaml"))
+    assert described == json.loads(command("stream", "describe", stream, "-o", "json"))
+    segments = list(csv.DictReader(io.StringIO(command("stream", "describe", stream, "-o", "csv"))))
+    assert [each["id"] for each in segments] == ["0", "1"]
+    events = yaml.safe_load(command("read", stream, "-o", "yaml"))
+    assert {each["event"] for each in events} == {"one", "two", "three", "four"}
+    lines = list(csv.DictReader(io.StringIO(command("read", stream, "-o", "csv"))))
+    assert [each["event"] for each in lines] == [each["event"] for each in events]
+
+
+def test_events_of_a_segment_that_is_cut_within_are_unknown() -> None:
+    cut = StreamSize(1, {0: SegmentSize(30, 100, 10)})
+    assert (cut.stored_bytes, cut.events) == (70, None)
+    assert StreamSize(1, {0: SegmentSize(100, 100, 10), 1: SegmentSize(0, 50, 5)}).events == 5
+    assert StreamSize(1, {0: SegmentSize(0, 50, None)}).events is None
+    grown = StreamSize(1, {0: SegmentSize(30, 120, 12), 1: SegmentSize(0, 7, 1)})
+    assert grown.growth_since(cut) == (27, 3)
