@@ -9,7 +9,7 @@ from pravega_blocking.controller_client import ControllerClient, Purpose
 from pravega_blocking.cuts.segment_log import SegmentLog
 from pravega_blocking.errors import ConflictError, NotFoundError, PravegaError
 from pravega_wire.errors import RemoteProtocolError
-from pravega_wire.names import reader_group_stream, scoped_name
+from pravega_wire.names import READER_GROUP_PREFIX, reader_group_stream, scoped_name
 from pravega_wire.reader_group_states import GroupState
 
 
@@ -26,16 +26,20 @@ def open_state(
 def read_state(log: SegmentLog) -> GroupState:
     """Return the present state of a group, read from its log.
 
-    Raises ``ConflictError`` if no client has begun the group.
+    Raises ``NotFoundError`` if there is no such group, and ``ConflictError`` if no client has begun
+    it.
     """
+    group = log.name.replace(f"/{READER_GROUP_PREFIX}", "/", 1)
     state = GroupState()
     try:
         for revision in log.read():
             state.add(revision)
+    except NotFoundError:
+        raise NotFoundError(f"reader group {group} does not exist") from None
     except RemoteProtocolError as error:
         raise PravegaError(f"{log.name} has no state of a reader group: {error}") from error
     if not state.is_begun:
-        raise ConflictError(f"no client has begun the reader group of {log.name}")
+        raise ConflictError(f"no client has begun the reader group {group}")
     return state
 
 

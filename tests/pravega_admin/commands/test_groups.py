@@ -180,7 +180,9 @@ def test_a_group_that_no_client_has_begun_is_told(command: Command, group: Group
     assert "no client has begun" in command("group", "show", group.name, code=6)
     assert "no client has begun" in command("group", "lag", group.name, code=6)
     assert command("group", "lag", group.scope) == []
-    assert "does not exist" in command("group", "show", f"{group.name}x", code=3)
+    for verb in ("show", "lag"):
+        said = command("group", verb, f"{group.name}x", code=3)
+        assert said == f"segstore: reader group {group.name}x does not exist\n"
 
 
 def test_groups_of_all_scopes_are_listed(command: Command, group: Group) -> None:
