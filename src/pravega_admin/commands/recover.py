@@ -158,15 +158,8 @@ def _print_plan(plan: RecoveryPlan, output: OutputFormat) -> None:
             }
             for journal in plan.journals
         ]
-        print_document(
-            {
-                "problems": plan.problems,
-                "journals": journals,
-                "segments": rows,
-                "lost": lost,
-            },
-            output,
-        )
+        document = {"problems": plan.problems, "journals": journals, "segments": rows, "lost": lost}
+        print_document(document, output)
         return
     for problem in plan.problems:
         print_message(problem)
