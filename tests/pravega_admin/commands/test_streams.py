@@ -6,6 +6,9 @@ import csv
 import io
 import itertools
 import json
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -120,6 +123,34 @@ def test_top_shows_the_busiest_stream_first(
         rows = [dict(zip(head, line.split(","), strict=True)) for line in lines[first : first + 2]]
         assert [row["stream"] for row in rows] == ["busy", "a"]
     assert float(rows[0]["bytes_per_second"]) > float(rows[1]["bytes_per_second"]) == 0
+
+
+def test_names_are_completed(store: Standalone, stream: str) -> None:
+    """By a shell, as its script asks."""
+    scope = stream.partition("/")[0]
+
+    def complete(words: str, controller: str) -> list[str]:
+        environment = {
+            **os.environ,
+            "SEGSTORE_CONTROLLER": controller,
+            "_SEGSTORE_COMPLETE": "complete_bash",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(len(words.split(" ")) - 1),
+        }
+        done = subprocess.run(
+            [sys.executable, "-m", "pravega_admin"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.stderr == ""
+        return done.stdout.split()
+
+    assert complete(f"segstore stream describe {scope}/", store.controller) == [stream]
+    assert f"{scope}/" in complete("segstore read siz", store.controller)
+    assert complete(f"segstore stream list {scope}", store.controller) == [scope]
+    assert complete("segstore read siz", "tcp://127.0.0.1:1") == []
 
 
 def test_output_has_four_forms(command: Command, stream: str) -> None:
