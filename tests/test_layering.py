@@ -266,7 +266,7 @@ INSIDE_PRAVEGA_ADMIN: dict[str, set[str]] = {
     "logins": set(),
     "output": {"errors", "logins"},
     "supervisor": {"errors"},
-    "options": {"output"},
+    "options": {"logins", "output"},
     "serving": {"errors", "lazy_imports", "output", "supervisor"},
     "commands": {
         "errors",

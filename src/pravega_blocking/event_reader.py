@@ -111,9 +111,10 @@ class _Link:
 class EventReader:
     """Reads a stream. Use it in one thread, within a ``with`` block.
 
-    With ``stop_at_tail`` reading ends at the tail that the stream had when the reader was opened;
-    otherwise it ends when the stream is sealed. ``patience`` is the number of seconds for which
-    servers may be unreachable.
+    ``start`` is an end of the stream, or a stream cut. With ``stop_at_tail`` reading ends at the
+    tail that the stream had when the reader was opened, with ``end`` at that stream cut; otherwise
+    it ends when the stream is sealed. Offsets of cuts are not negative. ``patience`` is the number
+    of seconds for which servers may be unreachable.
     """
 
     def __init__(
@@ -122,7 +123,8 @@ class EventReader:
         scope: str,
         stream: str,
         *,
-        start: Start = Start.HEAD,
+        start: Start | Mapping[int, int] = Start.HEAD,
+        end: Mapping[int, int] | None = None,
         stop_at_tail: bool = False,
         patience: float = PATIENCE_SECONDS,
     ) -> None:
@@ -134,12 +136,13 @@ class EventReader:
         self._links: dict[Address, _Link] = {}
         self._completed: set[int] = set()
         self._cursors: dict[int, _Cursor] = {}
-        head = controller.head_segments(scope, stream)
         self._access = controller.store_access(scope, stream, Purpose.READ)
         needs_tail = stop_at_tail or start is Start.TAIL
         tail = tail_offsets(controller, scope, stream) if needs_tail else {}
-        self._ends: Mapping[int, int] = tail if stop_at_tail else {}
-        for segment, offset in (head.offsets if start is Start.HEAD else tail).items():
+        self._ends: Mapping[int, int] = end or (tail if stop_at_tail else {})
+        if start is Start.HEAD:
+            start = controller.head_segments(scope, stream).offsets
+        for segment, offset in (tail if isinstance(start, Start) else start).items():
             self._open_cursor(segment, offset)
 
     def __enter__(self) -> Self:

@@ -19,7 +19,7 @@ import typer
 
 from pravega_admin.commands.controllers import ControllerOption, open_controller
 from pravega_admin.errors import AdminError
-from pravega_admin.options import OutputOption, StreamArgument, parse_stream_name
+from pravega_admin.options import OutputOption, StreamArgument, StreamName, parse_stream_name
 from pravega_admin.output.interrupts import PoliteInterrupt
 from pravega_admin.output.output import OutputFormat, print_document, print_message, progress
 from pravega_blocking.addresses import DEFAULT_CONTROLLER
@@ -27,6 +27,8 @@ from pravega_blocking.errors import NotFoundError, PravegaError, TimedOutError, 
 from pravega_blocking.positions import Start
 
 if TYPE_CHECKING:
+    from pravega_blocking.controller_client import ControllerClient
+    from pravega_blocking.cuts.places import Place
     from pravega_blocking.event_reader import EventReader, ReadEvent
     from pravega_blocking.event_writer import EventWriter
 
@@ -95,7 +97,19 @@ def write(
 
 def read(
     stream: StreamArgument,
-    start: Annotated[Start, typer.Option("--from", help="Where to begin.")] = Start.HEAD,
+    start: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="PLACE",
+            help="Where to begin: head, tail, a time (2026-03-01T12:00:00Z, -15m) or a stream cut"
+            " (0:4096,1:0, or as clients print it).",
+        ),
+    ] = Start.HEAD.value,
+    end: Annotated[
+        str | None,
+        typer.Option("--to", metavar="PLACE", help="Where to end: a place as that of --from."),
+    ] = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Wait for more events at the tail.")
     ] = False,
@@ -118,10 +132,15 @@ def read(
     With -o json each line is an object with the event, its segment and its offset; an event that
     is not UTF-8 is given as event_base64. With --count, running out of --timeout exits with 7.
     """
+    from pravega_blocking.cuts.places import parse_place
     from pravega_blocking.event_reader import EventReader
 
     name = parse_stream_name(stream)
-    waits = follow or count is not None or timeout is not None or start is Start.TAIL
+    begin = parse_place("--from", start)
+    last = None if end is None else parse_place("--to", end)
+    if last is not None and follow:
+        raise UsageError("--follow has no end: say either --follow or --to")
+    waits = follow or count is not None or timeout is not None or begin.end is Start.TAIL
     with ExitStack() as stack:
         client = stack.enter_context(open_controller(controller))
         reader = stack.enter_context(
@@ -129,7 +148,8 @@ def read(
                 client,
                 name.scope,
                 name.stream,
-                start=start,
+                start=begin.end or _resolve(client, name, begin, is_end=False),
+                end=None if last is None else _resolve(client, name, last, is_end=True),
                 stop_at_tail=not waits,
                 patience=patience,
             )
@@ -140,6 +160,22 @@ def read(
     if reader.is_finished:
         raise AdminError(f"stream {name} ended after {seen} of {count} events")
     raise TimedOutError(f"{seen} of {count} events came before {timeout:g} s without one")
+
+
+def _resolve(
+    client: ControllerClient, name: StreamName, place: Place, *, is_end: bool
+) -> dict[int, int]:
+    """Return the stream cut of a place, with the lengths of segments that clients write as -1."""
+    from pravega_blocking.cuts.places import find_cut
+    from pravega_blocking.segment_info import segment_infos
+
+    cut = find_cut(client, name.scope, name.stream, place, is_end=is_end)
+    ended = [segment for segment, offset in cut.items() if offset < 0]
+    if ended:
+        infos = segment_infos(client, name.scope, name.stream, ended)
+        # One that a truncation has deleted has no bytes to read.
+        cut |= {each: infos[each].write_offset if each in infos else 0 for each in ended}
+    return cut
 
 
 def _print_delay(sentence: str) -> None:

@@ -6,6 +6,7 @@ Owns: the arguments and the output of these verbs.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
@@ -364,44 +365,54 @@ def scale(
 def _size_rows(
     client: ControllerClient, names: list[StreamName], seconds: float | None
 ) -> list[dict[str, Any]]:
-    """Return a row with the size of each stream; with rates if they are measured for so long.
-
-    A stream that is deleted meanwhile is left out.
-    """
+    """Return a row with the size of each stream; with rates if they are measured for so long."""
     began = time.monotonic()
-    sizes = _measure(client, names)
-    later: dict[StreamName, StreamSize] = {}
-    if seconds is not None:
-        time.sleep(max(0.0, began + seconds - time.monotonic()))
-        passed = time.monotonic() - began
-        later = _measure(client, names)
-    rows = []
-    for name, size in (later or sizes).items():
-        row = {
-            "scope": name.scope,
-            "stream": name.stream,
-            "segments": size.active,
-            "bytes": size.stored_bytes,
-            "events": size.events,
-        }
-        if seconds is not None:
-            grown_bytes, grown_events = size.growth_since(sizes.get(name, size))
-            row["bytes_per_second"] = grown_bytes / passed
-            row["events_per_second"] = None if grown_events is None else grown_events / passed
-        rows.append(row)
-    return rows
+    sizes = measure_streams(client, names)
+    if seconds is None:
+        return [_size_row(name, size) for name, size in sizes.items()]
+    time.sleep(max(0.0, began + seconds - time.monotonic()))
+    passed = time.monotonic() - began
+    return rate_rows(measure_streams(client, names), sizes, passed)
 
 
-def _measure(client: ControllerClient, names: list[StreamName]) -> dict[StreamName, StreamSize]:
+def measure_streams(
+    client: ControllerClient, names: list[StreamName], *, shown: bool = True
+) -> dict[StreamName, StreamSize]:
+    """Return the size of each stream, without those that have been deleted meanwhile."""
     from pravega_blocking.stream_sizes import measure_stream
 
     sizes = {}
-    with progress("measuring", total=len(names), in_bytes=False) as advance:
+    with progress("measuring", total=len(names), in_bytes=False, shown=shown) as advance:
         for name in names:
             with suppress(NotFoundError):
                 sizes[name] = measure_stream(client, name.scope, name.stream)
             advance(1)
     return sizes
+
+
+def rate_rows(
+    sizes: Mapping[StreamName, StreamSize], earlier: Mapping[StreamName, StreamSize], passed: float
+) -> list[dict[str, Any]]:
+    """Return a row with size and rates of each stream, from two measurements."""
+    rows = []
+    for name, size in sizes.items():
+        grown_bytes, grown_events = size.growth_since(earlier.get(name, size))
+        rates = {
+            "bytes_per_second": grown_bytes / passed,
+            "events_per_second": None if grown_events is None else grown_events / passed,
+        }
+        rows.append({**_size_row(name, size), **rates})
+    return rows
+
+
+def _size_row(name: StreamName, size: StreamSize) -> dict[str, Any]:
+    return {
+        "scope": name.scope,
+        "stream": name.stream,
+        "segments": size.active,
+        "bytes": size.stored_bytes,
+        "events": size.events,
+    }
 
 
 def _segment_rows(client: ControllerClient, name: StreamName) -> list[dict[str, Any]]:

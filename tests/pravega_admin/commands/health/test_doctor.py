@@ -17,7 +17,7 @@ from pravega_admin.verbs import app
 from segstore.testing.ports import free_ports
 
 if TYPE_CHECKING:
-    from ..conftest import Standalone
+    from ...conftest import Standalone
 
 Doctor = Callable[..., tuple[int, dict[str, Any]]]
 
