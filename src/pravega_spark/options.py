@@ -39,8 +39,9 @@ EARLIEST = "earliest"
 LATEST = "latest"
 UNBOUNDED = "unbounded"
 PERMISSIVE = "permissive"
+DROPMALFORMED = "dropmalformed"
 FAILFAST = "failfast"
-MODES = (PERMISSIVE, FAILFAST)
+MODES = (PERMISSIVE, DROPMALFORMED, FAILFAST)
 
 AUTO = "auto"
 DIRECT = "direct"
@@ -151,7 +152,9 @@ class Options:
                 raise OptionError(f"{end}_stream_cut and {end}_time say the same: give one of them")
         mode = values.get("mode", PERMISSIVE).lower()
         if mode not in MODES:
-            raise OptionError(f"mode is {' or '.join(MODES)}, not {values['mode']!r}")
+            raise OptionError(
+                f"mode is {', '.join(MODES[:-1])} or {MODES[-1]}, not {values['mode']!r}"
+            )
         bytes_option = "max_bytes_per_trigger"
         if bytes_option not in values:
             bytes_option = "approx_bytes_per_trigger"
