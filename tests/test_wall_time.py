@@ -32,6 +32,7 @@ MAY_READ = {
     "pravega_metrics/process_metrics.py": "the gauge of a process's start, in seconds since 1970",
     "pravega_security/identity_provider/bearer.py": "until when a token is valid",
     "pravega_security/tls.py": "until when a certificate is valid",
+    "pravega_spark/payloads/times_of_texts.py": "today, for a time without a date, as Spark",
     "segstore/repair/recover.py": "the name of a directory",
     "segstore/runtime/clock.py": "the times of creations and changes, and of requests for scaling",
 }
