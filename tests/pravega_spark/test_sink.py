@@ -226,7 +226,7 @@ def test_a_program_that_was_overtaken_is_refused(scene: Scene) -> None:
 
 
 def test_a_program_whose_query_another_one_continued_is_refused(scene: Scene) -> None:
-    """Nobody can see the checkpoint, but the record knows the first program's run."""
+    """The sink cannot read the checkpoint, but the record names the first program's run."""
     elsewhere = f"hdfs://names{scene.checkpoint}"
     scene.add(1)
     slow = scene.program(elsewhere)
