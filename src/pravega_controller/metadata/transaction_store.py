@@ -196,10 +196,7 @@ class TransactionStore:
     async def remove_line(self, scope: str, stream: str, stream_id: str) -> None:
         """Remove a stream's line of commits, because the stream is being deleted."""
         table = self._names[table_index(scope, stream)]
-        try:
-            await self._tables.remove_all(table, [_line_key(scope, stream, stream_id)])
-        except NoSuchTableError:
-            log.debug("no transaction was ever begun", table=table)
+        await self._tables.remove_all(table, [_line_key(scope, stream, stream_id)])
 
     async def load(self) -> AsyncGenerator[Found, None]:
         """Yield all entries of the tables; log and skip a record that cannot be read."""
