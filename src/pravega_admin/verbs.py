@@ -43,6 +43,8 @@ PLACES = {
     "pipeline": "pipelines.app",
     "write": "events.write",
     "read": "events.read",
+    "export": "exports.export",
+    "import": "exports.import_",
     "standalone": "servers.standalone",
     "server": "servers.server",
     "controller": "servers.controller",
@@ -69,6 +71,8 @@ HELP = {
     "pipeline": "Move data between streams, files and Parquet on Spark.",
     "write": "Write each line as an event, and end when all are stored.",
     "read": "Print each event as a line; ends at the tail unless told to wait.",
+    "export": "Export a stream to a file, with all that segstore import needs.",
+    "import": "Import an export, each event once: make a stream like the exported one.",
     "standalone": "Run a whole store on this machine: a controller and a segment store, or several"
     " of each.",
     "server": "Run one segment store in this process.",
