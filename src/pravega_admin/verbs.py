@@ -53,6 +53,7 @@ PLACES = {
     "scrub": "scrub.scrub",
     "doctor": "health.doctor.doctor",
     "profile": "security.profiles.app",
+    "config": "health.settings.app",
     "top": "health.top.top",
     "generate": "generate.app",
 }
@@ -83,6 +84,7 @@ HELP = {
     "scrub": "Read all history of a store and check it, while the store runs or not.",
     "doctor": "Tell what is wrong with this machine and its servers, and how to mend it.",
     "profile": "List, show, change and delete profiles of this user.",
+    "config": "Show settings of servers.",
     "top": "Show which streams are written to most, until Ctrl-C.",
     "generate": "Print files for Grafana and Prometheus.",
 }

@@ -48,6 +48,7 @@ def test_every_verb_is_there() -> None:
         "check segment-store",
         "cluster status",
         "cluster wait",
+        "config print",
         "controller",
         "doctor",
         "export",
