@@ -63,7 +63,7 @@ HELP = {
     "stream": "Create, inspect, change and delete streams.",
     "table": "Create, inspect and delete key-value tables.",
     "group": "List, inspect, move and delete reader groups.",
-    "transaction": "List, inspect and end transactions.",
+    "transaction": "List, inspect and end transactions; txn for short.",
     "user": "Add, list and remove users, and change their passwords and rights.",
     "cluster": "See what a cluster is made of, and wait for it.",
     "check": "Ask one server whether it serves.",
@@ -89,6 +89,8 @@ HELP = {
     "generate": "Print files for Grafana and Prometheus.",
 }
 """The first sentence of each verb's own help. To read it there, all verbs would be imported."""
+ALIASES = {"txn": "transaction"}
+"""Short words for verbs."""
 SETTING_TABLES = {
     "server": "segment_store",
     "controller": "controller",
@@ -134,10 +136,10 @@ class _Root(VerbGroup):
         self._lists = False
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return the verb of a name."""
+        """Return the verb of a name, or of the short word for it."""
         if self._lists and cmd_name in HELP:
             return TyperCommand(cmd_name, help=HELP[cmd_name])
-        return super().get_command(ctx, cmd_name)
+        return super().get_command(ctx, ALIASES.get(cmd_name, cmd_name))
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of all verbs, of which none is imported."""

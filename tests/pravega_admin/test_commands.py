@@ -442,6 +442,13 @@ def test_transactions_are_listed_and_ended(
     assert (described["id"], described["state"]) == (first, "committed")
     assert "open" in invoke("transaction", "describe", stream, third).stdout
     assert third in invoke("transaction", "list", stream).stdout
+    # In short, and those without an end of all streams.
+    assert third in invoke("txn", "list", stream).stdout
+    rows = json.loads(invoke("txn", "list", "-o", "json").stdout)
+    assert [row["id"] for row in rows if row["stream"] == stream] == [third]
+    assert all(row["lease_seconds"] for row in rows)
+    invoke("txn", "abort", stream, third)
+    assert third not in invoke("txn", "list").stdout
 
 
 def test_transactions_that_are_not_there_are_told_so(invoke: Invoke, stream: str) -> None:
