@@ -61,7 +61,7 @@ PLACES = {
 HELP = {
     "scope": "Create, list and delete scopes.",
     "stream": "Create, inspect, change and delete streams.",
-    "table": "Create, inspect and delete key-value tables.",
+    "table": "Create, inspect and delete key-value tables, and their entries.",
     "group": "List, inspect, move and delete reader groups.",
     "transaction": "List, inspect and end transactions; txn for short.",
     "user": "Add, list and remove users, and change their passwords and rights.",
