@@ -116,10 +116,10 @@ class NumberedWriter(SegmentWriter):
         """
         self._acknowledge(event_number)
         waiting = self.release()
-        events = [event for event in waiting if number_of(event) > event_number]
-        self.acknowledged_events += len(waiting) - len(events)
-        for event in events:
+        for event in waiting:
+            # What is stored is not added.
             self.add(event)
+        self.acknowledged_events += len(waiting) - len(self._batch)
 
     def _acknowledge(self, event_number: int) -> None:
         super()._acknowledge(event_number)

@@ -19,9 +19,9 @@ from pravega_blocking.errors import (
 )
 from pravega_blocking.exports import export_file, exporter
 from pravega_blocking.exports.export_file import ExportReader
-from pravega_blocking.exports.exporter import PartFile, open_part, write_export
+from pravega_blocking.exports.exporter import PartFile, open_part, read_events, write_export
 from pravega_blocking.exports.importer import check_file
-from pravega_blocking.exports.manifest import Manifest
+from pravega_blocking.exports.manifest import Manifest, Positions
 from support.exported_streams import export_bytes, manifest_of
 from support.served_stream import ServedStream, run, serve_stream
 
@@ -170,6 +170,10 @@ async def test_a_truncation_meanwhile_ends_the_export(tmp_path: Path) -> None:
         await run(client.truncate_stream, "s", "t", {0: 2 * event_bytes})
         with pytest.raises(ConflictError, match="truncated while it was exported"):
             await run(export_bytes, client, manifest)
+        # Not one event is written whose place is not the next one.
+        rest = Positions(manifest.steps).rest()
+        with pytest.raises(ConflictError):
+            await run(lambda: next(read_events(client, "s", "t", rest, patience=60.0)))
 
         manifest = await run(manifest_of, client, "s", "t")
         await stream.scale((0.0, 1.0))
