@@ -83,7 +83,7 @@ def test_a_setting_is_one_file(tmp_path: Path) -> None:
     copy = Copy(tmp_path, "Add a setting")
     assert copy.changed == ["src/segstore/process/config.py"]
     assert (
-        "| `greeting_seconds` | `2.5` | s |  |  | file | Time, in seconds, for which"
+        "| `greeting_seconds` | `2.5` | s | 0 |  | file | Time, in seconds, for which"
         in copy.make_table()
     )
     file = tmp_path / "settings.toml"

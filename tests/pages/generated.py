@@ -14,6 +14,7 @@ from pathlib import Path
 from command_tables import list_common_options, list_exit_codes, list_verbs
 from figure_tables import table_of_front, table_of_summary
 from metric_tables import table_of_metrics, table_of_original_names
+from rest_tables import table_of_routes
 from rpc_tables import table_of_rpcs
 from setting_tables import table_of_names, table_of_settings
 from wire_tables import table_of_commands
@@ -25,6 +26,7 @@ PARTS = {
     "options of verbs": list_common_options,
     "verbs": list_verbs,
     "exit codes": list_exit_codes,
+    "routes": table_of_routes,
     "rpcs": table_of_rpcs,
     "settings of segment_store": partial(table_of_settings, "segment_store"),
     "settings of controller": partial(table_of_settings, "controller"),
