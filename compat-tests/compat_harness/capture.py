@@ -1,4 +1,4 @@
-"""What crosses ports of this machine: which connections begin with TLS, and which do not.
+"""Reads what crosses ports of this machine: which connections begin with TLS, and which do not.
 
 Owns: ``Capture``, which reads the packets of the loopback interface, as ``tcpdump`` does.
 
