@@ -1,4 +1,5 @@
-"""Makes calls of the kernel that Python's library lacks: exact timers, and ends with parents.
+"""Makes calls of the kernel that Python's library lacks: exact timers, and a process's end when its
+parent ends.
 
 Owns: the only foreign functions of the product, which ``kernel_build`` declares.
 """
