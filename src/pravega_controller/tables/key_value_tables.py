@@ -395,7 +395,8 @@ class KeyValueTableOperations:
                 # Another controller deleted the table. No other one will ever have these segments.
                 await self._delete_segments(table)
             if isinstance(error, UncertainConflictError):
-                # Whose write this was does not matter: the record names the request that it is of.
+                # It does not matter which controller wrote this: the record names the request that
+                # created the table.
                 raise VersionConflictError(str(error)) from error
             raise
 
