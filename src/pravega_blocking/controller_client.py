@@ -8,7 +8,7 @@ Invariants:
    stream of the call. Held by ``test_a_failed_call_names_its_scope_or_stream``.
 2. When a client has credentials, each of its calls has them, by TLS or not. Held by
    ``test_credentials_go_with_each_call``.
-3. When a listing returns an empty page, it ends, although the page has a token for the next one.
+3. When a listing returns an empty page, it ends, even if the page has a token for the next one.
    Held by ``test_a_listing_ends_at_the_first_empty_page_although_it_has_a_token``.
 4. When a position in a stream is not one any more, the error says so, and why.
    Held by ``test_a_client_is_told_of_which_stream_a_position_is``.
