@@ -137,7 +137,9 @@ def root(
     ] = False,
     _: Annotated[
         bool,
-        typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True),
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
     ] = False,
 ) -> None:
     """Run before each command; the text of ``--help`` comes from the application."""
