@@ -157,10 +157,10 @@ def find_tls_mistake(host: str, port: int, tls: ClientTls, *, seconds_max: float
 
 
 class _HangUp(Enum):
-    """When a server ended a connection without a reason.
+    """The moment at which a server ended a connection without a reason.
 
-    One that speaks no TLS, or requires a certificate, does so; and one that is ending, or what
-    relays connections to a server that is not there.
+    One that speaks no TLS, or requires a certificate, does so. A server that is ending does so,
+    too, and a relay to a server that is not there.
     """
 
     IN_HANDSHAKE = auto()
