@@ -237,6 +237,7 @@ class ControllerClient:
         self._tls = access.tls if uses_tls else None
         self._patience = patience
         self._first_patience = first_patience
+        self._was_served = False
         # A target of gRPC names one host only, so each controller has a channel.
         self._channels = [_open_channel(each, self._tls) for each in addresses]
         self._current = 0
@@ -726,6 +727,7 @@ class ControllerClient:
                 raise self._explain(error, method, scope, stream) from error
             assert isinstance(reply, reply_type)
             self._first_patience = None
+            self._was_served = True
             return reply, _told_with(call)
 
     def _metadata(self) -> tuple[tuple[str, str], ...] | None:
@@ -738,7 +740,13 @@ class ControllerClient:
             host, port = parse_host_port(each)
             context = None
             if self._tls is not None:
-                mistake = find_tls_mistake(host, port, self._tls, seconds_max=LOOK_SECONDS)
+                mistake = find_tls_mistake(
+                    host,
+                    port,
+                    self._tls,
+                    seconds_max=LOOK_SECONDS,
+                    was_served=self._was_served,
+                )
                 if mistake:
                     return UntrustedServerError(mistake)
                 context = make_context(self._tls)

@@ -140,12 +140,18 @@ def _system_roots() -> bytes | None:
     return None
 
 
-def find_tls_mistake(host: str, port: int, tls: ClientTls, *, seconds_max: float) -> str:
+def find_tls_mistake(
+    host: str, port: int, tls: ClientTls, *, seconds_max: float, was_served: bool = False
+) -> str:
     """Connect with TLS, and return what is wrong, in words; "" if nothing is found.
 
-    A server that does not answer at all is no mistake of TLS.
+    A server that does not answer at all is no mistake of TLS. Whether one that hangs up speaks no
+    TLS is asked in the clear, without a word of the user's. ``was_served`` says that the client has
+    had answers over TLS: then the server is ending, and nothing is asked.
     """
     found = _look_for_mistake(host, port, tls, seconds_max)
+    if was_served and isinstance(found, _HangUp):
+        return ""
     if found is _HangUp.IN_HANDSHAKE:
         is_plain = _answers_without_tls(host, port, seconds_max)
         return _describe_no_tls(host, port) if is_plain else ""

@@ -26,6 +26,8 @@ from pravega_blocking.errors import (
 from support.secure_servers import Controller, running_store
 
 OPEN = Controller(users=())
+HANDSHAKE = b"\x16"
+"""The first byte of a client that speaks TLS."""
 
 
 @pytest.fixture(scope="module")
@@ -157,6 +159,7 @@ def test_a_server_that_ends_is_no_mistake(authority: trustme.CA, moment: str) ->
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(context)
     ended = threading.Event()
+    firsts: list[bytes] = []
 
     def serve(listener: socket.socket) -> None:
         is_first = True
@@ -166,7 +169,7 @@ def test_a_server_that_ends_is_no_mistake(authority: trustme.CA, moment: str) ->
                 if is_first and moment == "after the handshake":
                     accepted = context.wrap_socket(accepted, server_side=True)
                 else:
-                    accepted.recv(1)
+                    firsts.append(accepted.recv(1))
                 is_first = False
                 hang_up(accepted)
 
@@ -177,6 +180,8 @@ def test_a_server_that_ends_is_no_mistake(authority: trustme.CA, moment: str) ->
         try:
             port = listener.getsockname()[1]
             tls = ClientTls(authority.cert_pem.bytes())
+            assert find_tls_mistake("127.0.0.1", port, tls, seconds_max=60, was_served=True) == ""
+            assert set(firsts) <= {HANDSHAKE}
             assert find_tls_mistake("127.0.0.1", port, tls, seconds_max=60) == ""
             with pytest.raises(UnavailableError, match="no controller answers"):
                 call(port, authority)
