@@ -252,14 +252,10 @@ $(BIN)/python:
 
 $(VENV)/.installed: $(BIN)/python $(SOURCES)
 	@.ci/prepare compiler $(BIN)/python
-	@echo "installing into $(VENV) and compiling"
-	@$(PIP) install --editable .
-	@$(BIN)/python -m compileall -q src
+	@.ci/install $(BIN)
 	@touch $@
 
 $(VENV)/.tested: $(BIN)/python $(SOURCES)
 	@.ci/prepare compiler $(BIN)/python
-	@echo "installing into $(VENV) with what the tests need, and compiling"
-	@$(PIP) install --editable '.[test]'
-	@$(BIN)/python -m compileall -q src
+	@.ci/install $(BIN) test
 	@touch $(VENV)/.installed $@

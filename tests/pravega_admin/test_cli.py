@@ -148,6 +148,7 @@ def test_the_version_is_that_of_the_distribution() -> None:
     from importlib.metadata import version
 
     assert invoke("version").stdout.strip() == version("segstore")
+    assert invoke("--version").stdout.strip() == version("segstore")
 
 
 @pytest.mark.parametrize(

@@ -164,7 +164,7 @@ def check_disk(data_dir: Path) -> Iterator[Finding]:
 
 
 def find_file_system(place: Path) -> str:
-    """Return the kind of the file system that a path is on; "" if the system does not tell."""
+    """Return the kind of the file system that a path is on; "" if the system does not say."""
     best, kind = "", ""
     try:
         lines = Path("/proc/self/mounts").read_text().splitlines()

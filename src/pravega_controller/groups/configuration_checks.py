@@ -1,4 +1,4 @@
-"""Which configurations of reader groups are refused.
+"""Refuses configurations that no reader group can have.
 
 Owns: ``ConfigurationChecks``, which asks for the streams of a configuration and checks its cuts.
 

@@ -50,7 +50,7 @@ class ConnectionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 
     connections_max: Annotated[int, Meta(ge=1)] = 15_000
     """Maximum number of connections; further ones are refused. It is lower if the process may not
-    open so many files."""
+    open that many files."""
     backlog: Annotated[int, Meta(ge=1)] = 1_000
     """Maximum number of connections that the system keeps until they are accepted."""
     receive_bytes: Annotated[int, Meta(ge=4 * KIB)] = 256 * KIB
@@ -84,8 +84,8 @@ class ConnectionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     long commands wait."""
     stalled_seconds_max: Annotated[float, Meta(gt=0)] = 10.0
     """Maximum time, in seconds, in which a command may make no progress; then its connection is
-    closed. A connection is also closed when its peer accepts no reply for so long while the replies
-    of all connections fill half of their share."""
+    closed. A connection is also closed when its peer accepts no reply for that long while the
+    replies of all connections fill half of their share."""
     outstanding_bytes_free: Annotated[int, Meta(ge=0)] = 1 * MIB
     """Number of outstanding append bytes that a connection may always have, however many the other
     connections have."""

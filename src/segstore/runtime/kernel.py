@@ -1,4 +1,4 @@
-"""Makes calls of the kernel that Python lacks: timers, ends with parents, the state of the clock.
+"""Makes calls of the kernel that Python lacks: timers, a process's end with its parent, the clock.
 
 Owns: the only foreign functions of the product, which ``kernel_build`` declares.
 """

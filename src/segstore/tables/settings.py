@@ -45,7 +45,7 @@ class TableSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Maximum number of entries without attributes; updates wait above it."""
     unindexed_bytes_max: Annotated[int, Meta(ge=1)] = 32 * MIB
     """Maximum number of bytes of entries without attributes; updates wait above it. Opening a table
-    reads at most so many bytes."""
+    reads at most that many bytes."""
     page_bytes_max: Annotated[int, Meta(ge=1)] = 2 * MIB
     """Maximum size, in bytes, of keys and values in one page of an iteration. The last bucket of
     the page may exceed it."""

@@ -15,8 +15,8 @@ class HdfsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Settings for the use of HDFS."""
 
     user: str | None = None
-    """User that HDFS is told (``user.name``). ``HADOOP_USER_NAME`` when None, else the user who
-    runs the store."""
+    """Name of the user that is sent to HDFS (``user.name``). ``HADOOP_USER_NAME`` when None, else
+    the user who runs the store."""
     token_file: str | None = None
     """Path of a file with a delegation token as WebHDFS gives it, which is sent instead of the
     user's name. It is read again whenever it changes: what renews the token replaces the file."""
