@@ -129,7 +129,7 @@ def test_an_option_of_a_setting_is_one_word_more(tmp_path: Path) -> None:
         str(file),
     )
     assert printed.startswith("4.0\n")
-    assert re.search(r"--greeting-seconds +NUMBER +Time, in seconds", printed)
+    assert re.search(r"--greeting-seconds +NUMBER \[x>=0\] +Time, in seconds", printed)
     assert "line 2: it sets greeting_seconds, which is an option" in printed
 
 
