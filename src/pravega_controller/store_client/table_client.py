@@ -73,7 +73,7 @@ __all__ = ["NOT_EXISTS", "NO_VERSION", "Entry", "Page", "TableClient"]
 VALUE_BYTES_MAX = 1024 * 1024 - 8192
 """Maximum length of a value under any key, in bytes."""
 READ_KEYS_MAX = 15
-"""Maximum number of keys per read: so many values of the maximum length fit one reply."""
+"""Maximum number of keys per read: this many values of the maximum length fit one reply."""
 READ_SMALL_KEYS_MAX = 500
 """Maximum number of keys per read of values that are known to be small."""
 READS_AT_A_TIME_MAX = 4
@@ -322,13 +322,11 @@ class TableClient:
 
         If the table is gone, the keys are.
         """
-        for start in range(0, len(keys), REMOVED_KEYS_MAX):
-            part = keys[start : start + REMOVED_KEYS_MAX]
-            try:
+        with suppress(NoSuchTableError):
+            for start in range(0, len(keys), REMOVED_KEYS_MAX):
+                part = keys[start : start + REMOVED_KEYS_MAX]
                 reply = await self._remove(table, [(key, NO_VERSION) for key in part])
-            except NoSuchTableError:
-                return
-            expect(reply, wire.TableKeysRemoved)
+                expect(reply, wire.TableKeysRemoved)
 
     async def _remove(self, table: str, versions: Sequence[tuple[bytes, int]]) -> wire.Reply:
         keys = tuple(wire.TableKey(key, version) for key, version in versions)
