@@ -305,10 +305,10 @@ class _KeyOptions:
                 patience=patience,
                 on_delay=print_delay,
             )
-        key = self.key
-        key_of = parse_key_source(self.key_from) if self.key_from else lambda event: key or ""
+        key, source = self.key or "", self.key_from
+        key_of = (lambda event: key) if source is None else parse_key_source(source)
         # With other keys the events are in other segments, so that is another import.
-        wishes = ("key-from", self.key_from) if self.key_from else ("key", key or "")
+        wishes = ("key", key) if source is None else ("key-from", source)
         return KeyedTarget(
             client,
             name.scope,

@@ -85,7 +85,7 @@ def encode_header(manifest: Manifest, codec: str) -> bytes:
 
 
 class BlockWriter:
-    """Makes blocks of events. ``take`` returns the blocks that are complete."""
+    """Makes blocks of events. ``add`` returns those that are complete."""
 
     def __init__(self, manifest: Manifest, codec: str) -> None:
         self._sync = _sync_of(manifest)

@@ -177,6 +177,9 @@ def open_part(
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ConflictError(f"another process exports to {path}") from None
+        if not _is_at(part_path, file):
+            # It was opened before the other process gave it its name, and locked after that.
+            raise ConflictError(f"another process has just ended an export to {path}")
         part = _recover(part_path, file)
         if part is None:
             try:
@@ -202,6 +205,14 @@ def open_part(
         os.fsync(directory)
     finally:
         os.close(directory)
+
+
+def _is_at(path: Path, file: BinaryIO) -> bool:
+    """Return whether a path leads to an open file."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False
 
 
 def _recover(path: Path, file: BinaryIO) -> PartFile | None:

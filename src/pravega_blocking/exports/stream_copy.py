@@ -18,6 +18,8 @@ Invariants:
    by ``test_a_copy_goes_on_after_each_of_its_steps``.
 3. When a stream of the name exists that this import has not made, it is refused and left as it is.
    Held by ``test_a_stream_that_exists_is_not_made_a_copy``.
+4. When the stream has very many segments, connections and memory stay bounded. Held by
+   ``test_a_copy_of_many_segments_has_few_connections``.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ from pravega_wire.names import scoped_name, segment_epoch, segment_name
 
 SCALE_SECONDS = 120.0
 WRITERS_MAX = 32
-"""Maximum number of segments with events that have no answer yet, which bounds the memory."""
+"""Maximum number of segments with a connection and events that have no answer yet."""
 MARK = "segstore-import-"
 """The beginning of the tag that a copy has until it is complete."""
 
@@ -168,8 +170,8 @@ class StreamCopy(Target):
         """Return the writer for the events of an exported segment, when its turn has come."""
         while segment not in self._segments:
             self._advance()
-        if sum(not writer.is_idle for writer in self._writers.values()) >= WRITERS_MAX:
-            self.flush()
+        if len(self._writers) >= WRITERS_MAX:
+            self._retire()
         copy = self._segments[segment]
         writer = self._writers[segment] = NumberedWriter(
             segment_name(self._scope, self._stream, copy),

@@ -158,6 +158,7 @@ def test_wrong_options_are_told(command: Command, stream: str, tmp_path: Path) -
         (("import", f"{stream}x", str(file), "--again", "x"), 2, "--key-from"),
         (("import", f"{stream}x", str(file), "--key", "a", "--key-from", "json:/a"), 2, "both"),
         (("import", f"{stream}x", str(file), "--key-from", "user"), 2, "json:/POINTER"),
+        (("import", f"{stream}x", str(file), "--key-from", ""), 2, "json:/POINTER"),
         (("import", f"{stream}x", __file__), 2, "no export"),
         (("import", f"{stream}x", str(tmp_path)), 1, "Is a directory"),
     ):

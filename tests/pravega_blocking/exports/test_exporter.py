@@ -160,6 +160,30 @@ async def test_a_file_that_is_there_is_not_touched(tmp_path: Path) -> None:
         nursery.cancel_scope.cancel()
 
 
+def test_a_part_that_gets_its_name_before_it_is_locked_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, part_path = tmp_path / "t.avro", tmp_path / "t.avro.part"
+    real = exporter.fcntl.flock
+
+    def lock_late(file: Any, how: int) -> None:
+        # The other process ends between the opening and the lock of this one.
+        part_path.write_bytes(b"whole")
+        part_path.rename(path)
+        real(file, how)
+
+    def begin() -> Manifest:
+        raise AssertionError("nothing may be exported")
+
+    monkeypatch.setattr(exporter.fcntl, "flock", lock_late)
+    with (
+        pytest.raises(ConflictError, match="just ended"),
+        open_part(path, "deflate", PLACES, "s/t", begin),
+    ):
+        pass
+    assert path.read_bytes() == b"whole"
+
+
 async def test_a_truncation_meanwhile_ends_the_export(tmp_path: Path) -> None:
     async with trio.open_nursery() as nursery:
         stream = await serve_stream(nursery, tmp_path)

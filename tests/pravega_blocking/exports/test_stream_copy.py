@@ -182,6 +182,36 @@ def attempt(client: Any, data: bytes, name: str) -> int:
     return import_bytes(data, open_copy(client, data, "s", name))
 
 
+async def test_a_copy_of_many_segments_has_few_connections(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_copy, "WRITERS_MAX", 3)
+    async with trio.open_nursery() as nursery:
+        stream = await serve_stream(nursery, tmp_path)
+        client = stream.client
+        await run(client.ensure_scope, "s")
+        settings = StreamSettings(scaling=Scaling(segment_count_min=10))
+        await run(client.create_stream, "s", "t", settings)
+        await run(write, stream, 0)
+        data = await run(lambda: export_bytes(client, manifest_of(client, "s", "t")))
+        copy = await run(open_copy, client, data, "s", "copy")
+        most, real = 0, copy.write
+
+        def count(segment: int, data: bytes, number: int) -> None:
+            nonlocal most
+            real(segment, data, number)
+            open_ones = (each._connection is not None for each in copy._writers.values())
+            most = max(most, sum(open_ones))
+
+        monkeypatch.setattr(copy, "write", count)
+        assert await run(import_bytes, data, copy) == EVENTS
+        assert most == 3
+        assert copy.stored_events == EVENTS
+        source = await run(events_by_range, client, "s", "t")
+        assert (await run(events_by_range, client, "s", "copy"))[1:] == source
+        nursery.cancel_scope.cancel()
+
+
 async def test_a_finished_import_is_repeated_without_an_effect(tmp_path: Path) -> None:
     async with trio.open_nursery() as nursery:
         stream = await serve_stream(nursery, tmp_path)
