@@ -16,6 +16,8 @@ CLIENT_JOBS ?= 3
 SHARED := -n $(CLIENT_JOBS) --dist loadgroup --no-loadscope-reorder
 # Runs pytest, and once more what failed by chance: tests/gate.
 GATE := PYTHONPATH=tests $(BIN)/python -m gate
+# Draws HTTP requests: compat-tests/compat_harness/rest_fuzz.py.
+FUZZ_REST = PYTHONPATH=compat-tests:. $(BIN)/python -m compat_harness.rest_fuzz --tool $(TOOLS)/bin/schemathesis
 SEEDS ?= 1000
 SEED ?=
 
@@ -28,7 +30,7 @@ SUITABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for each in $(PYTHONS); do \
 	if $$each -c '$(SUITABLE)' 2>/dev/null; then echo $$each; break; fi; done)
 
-# Where programs are that no test needs, for make lock, make sbom and make docs.
+# Where programs are that the store and its tests do not import, for make lock, sbom, docs and fuzz-rest.
 TOOLS := build/tools
 LOCK = $(TOOLS)/bin/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 \
 	--custom-compile-command "make lock"
@@ -53,12 +55,13 @@ cluster: $(VENV)/.installed java ## a real cluster on this machine, in the foreg
 build: $(VENV)/.installed ## install into .venv, with the Cython extensions compiled
 
 .PHONY: test
-test: room $(VENV)/.tested lint docs java versitygw faketime prometheus ## what a change must pass: lint, tests, each official client once
+test: room $(VENV)/.tested $(TOOLS)/.fuzz lint docs java versitygw faketime prometheus ## what a change must pass: lint, tests, each official client once
 	$(GATE) unit tests -m "not proof" -n $(JOBS) --dist loadgroup --durations=25 $(ARGS)
 	$(GATE) clients compat-tests -m "not proof" $(SHARED) --durations=25 $(ARGS)
+	$(FUZZ_REST) --examples 10 --seed 1
 
 .PHONY: proof
-proof: room $(VENV)/.tested java versitygw faketime prometheus ## all that is long or random, in hours: STEPS="vortex sim" for some, SEED=17 to repeat
+proof: room $(VENV)/.tested $(TOOLS)/.fuzz java versitygw faketime prometheus ## all that is long or random, in hours: STEPS="vortex sim" for some, SEED=17 to repeat
 	@PYTHONPATH=tests $(BIN)/python -m gate.proof $(if $(SEED),--seed $(SEED)) $(STEPS)
 
 .PHONY: lint
@@ -123,6 +126,10 @@ sbom: $(TOOLS)/.made ## list what an installation depends on, with licences: bui
 fuzz: $(VENV)/.tested ## broken input for every parser: make fuzz SECONDS=60 SEED=1
 	@env SECONDS="$(SECONDS)" SEED="$(SEED)" TARGET="$(TARGET)" CHOICES="$(CHOICES)" INPUT="$(INPUT)" \
 		PYTHONPATH=tests $(BIN)/python tests/fuzz/run.py
+
+.PHONY: fuzz-rest
+fuzz-rest: $(VENV)/.tested $(TOOLS)/.fuzz ## requests to a real server, drawn from its OpenAPI document: make fuzz-rest SECONDS=60 SEED=1
+	@$(FUZZ_REST) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 .PHONY: compat
 compat: $(VENV)/.tested java faketime ## official clients against a real server
@@ -241,6 +248,10 @@ $(TOOLS)/.made: Makefile | $(TOOLS)/bin/python
 
 $(TOOLS)/.docs: Makefile | $(TOOLS)/bin/python
 	@$(TOOLS)/bin/python -m pip --disable-pip-version-check --quiet install 'mkdocs>=1.6,<2' 'mkdocs-material>=9.7,<10'
+	@touch $@
+
+$(TOOLS)/.fuzz: Makefile | $(TOOLS)/bin/python
+	@$(TOOLS)/bin/python -m pip --disable-pip-version-check --quiet install 'schemathesis>=4.32,<5'
 	@touch $@
 
 $(BIN)/python:

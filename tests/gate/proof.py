@@ -74,6 +74,11 @@ def list_steps(seed: int, seeds: int, minutes: float) -> tuple[Step, ...]:
             "a real cluster among kills, pauses, cuts and wrong clocks",
             ("make", "vortex-cluster", f"MINUTES={minutes:g}", f"SEED={seed}"),
         ),
+        Step(
+            "fuzz-rest",
+            "ten minutes of HTTP requests, drawn from the OpenAPI document",
+            ("make", "fuzz-rest", "SECONDS=600", f"SEED={seed}"),
+        ),
         Step("compat-full", "all clients, here and on the original", ("make", "compat-full")),
     )
 

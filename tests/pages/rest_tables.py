@@ -20,7 +20,7 @@ def table_of_routes() -> str:
 
 def cells_of(route: Route) -> tuple[str, ...]:
     """Return the row of a route."""
-    query = "".join(f"<br>`?{name}=`: {what}" for name, what in (route.query or {}).items())
+    query = "".join(f"<br>`?{name}=`: {each.text}" for name, each in (route.query or {}).items())
     path = route.path.replace(":path", "")
     return (
         f"`{route.method} {path}`{query}",

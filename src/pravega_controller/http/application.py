@@ -5,9 +5,11 @@ Owns: the reading of bodies, the answers to errors, and the headers of all answe
 Invariants:
 1. When a body is longer than ``BODY_BYTES_MAX``, the request is refused with 413 before the rest
    of it is received. Held by ``test_a_long_body_is_refused_early``.
-2. When a request cannot be understood, it gets a 4xx and a sentence; no request ends the server.
+2. When a body comes too slowly, the request is refused with 408. Held by
+   ``test_a_body_that_comes_slowly_is_refused``.
+3. When a request cannot be understood, it gets a 4xx and a sentence; no request ends the server.
    Held by ``test_no_request_is_answered_with_a_traceback``.
-3. When a path ends with a slash, it is answered like the path without it. Held by
+4. When a path ends with a slash, it is answered like the path without it. Held by
    ``test_a_trailing_slash_changes_nothing``.
 """
 
@@ -18,6 +20,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from typing import Any, Final
 
+import trio
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -34,6 +37,8 @@ from pravega_controller.http.routes import ROUTES, HttpRequest, PlainText, Route
 ROUTE_MODULES: Final = (health_routes, metrics_routes, scope_routes, stream_routes)
 """The modules with routes. Importing them filled the table."""
 BODY_BYTES_MAX: Final = 1 << 20
+BODY_SECONDS_MAX: Final = 30.0
+"""Time, in seconds, in which a whole body has to come."""
 HEADERS: Final = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
@@ -102,15 +107,26 @@ def _family(host: str) -> str:
 async def _read_body(request: Request) -> Any:
     """Return the JSON of the body. Raises ``Refusal`` and ``InvalidRequestError``."""
     received = bytearray()
-    async with aclosing(request.stream()) as pieces:
-        async for piece in pieces:
-            received += piece
-            if len(received) > BODY_BYTES_MAX:
-                raise Refusal(413, f"the body is longer than {BODY_BYTES_MAX} bytes")
+    with trio.move_on_after(BODY_SECONDS_MAX) as whole:
+        async with aclosing(request.stream()) as pieces:
+            async for piece in pieces:
+                received += piece
+                if len(received) > BODY_BYTES_MAX:
+                    raise Refusal(413, f"the body is longer than {BODY_BYTES_MAX} bytes")
+    if whole.cancelled_caught:
+        raise Refusal(408, f"the body did not come within {BODY_SECONDS_MAX:g} s")
     try:
-        return json.loads(received)
+        document = json.loads(received, parse_constant=_refuse_constant)
+        # Half of a pair of surrogates is a text for json, and can be sent to nobody.
+        json.dumps(document, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         raise InvalidRequestError("the body has to be JSON") from None
+    return document
+
+
+def _refuse_constant(name: str) -> None:
+    """Raise ``ValueError``: JSON has no NaN and no Infinity."""
+    raise ValueError(name)
 
 
 def _answer_refusal(refusal: Refusal) -> Response:

@@ -27,6 +27,8 @@ HOUR_MS: Final = 3_600_000
 MINUTE_MS: Final = 60_000
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
+DAYS_MAX: Final = LONG_MAX // DAY_MS // 2
+"""Maximum number of days of a retention policy: with hours and minutes it is still a long."""
 
 Scaling = pb.ScalingPolicy
 Retention = pb.RetentionPolicy
@@ -127,12 +129,13 @@ def _scaling_document(policy: pb.ScalingPolicy) -> Document:
 
 def _scaling_message(document: Document) -> pb.ScalingPolicy:
     kind = _choice(document, "type", SCALING_TYPES)
+    rate = _integer(document, "targetRate", INT_MAX)
+    factor = _integer(document, "scaleFactor", INT_MAX)
     message = pb.ScalingPolicy(
         scaleType=kind, minNumSegments=_integer(document, "minSegments", INT_MAX, default=1)
     )
     if kind != Scaling.FIXED_NUM_SEGMENTS:
-        message.targetRate = _integer(document, "targetRate", INT_MAX)
-        message.scaleFactor = _integer(document, "scaleFactor", INT_MAX)
+        message.targetRate, message.scaleFactor = rate, factor
     return message
 
 
@@ -151,20 +154,18 @@ def _retention_document(policy: pb.RetentionPolicy) -> Document:
 
 def _retention_message(document: Document) -> pb.RetentionPolicy:
     kind = _choice(document, "type", RETENTION_TYPES)
-    value = _integer(document, "value", LONG_MAX // DAY_MS)
+    value = _integer(document, "value", DAYS_MAX)
+    parts: Document = {}
+    if document.get("timeBasedRetention") is not None:
+        parts = _object(document, "timeBasedRetention")
+    time_ms = (
+        _integer(parts, "days", DAYS_MAX) * DAY_MS
+        + _integer(parts, "hours", INT_MAX) * HOUR_MS
+        + _integer(parts, "minutes", INT_MAX) * MINUTE_MS
+    )
     if kind == Retention.SIZE:
         return pb.RetentionPolicy(retentionType=kind, retentionParam=value * MEBIBYTE)
-    least = value * DAY_MS
-    if not value and document.get("timeBasedRetention") is not None:
-        parts = _object(document, "timeBasedRetention")
-        least = (
-            _integer(parts, "days", LONG_MAX // DAY_MS) * DAY_MS
-            + _integer(parts, "hours", INT_MAX) * HOUR_MS
-            + _integer(parts, "minutes", INT_MAX) * MINUTE_MS
-        )
-        if least > LONG_MAX:
-            raise InvalidRequestError("timeBasedRetention is too long")
-    return pb.RetentionPolicy(retentionType=kind, retentionParam=least)
+    return pb.RetentionPolicy(retentionType=kind, retentionParam=value * DAY_MS or time_ms)
 
 
 def _object(document: Document, field: str) -> Document:
@@ -185,6 +186,9 @@ def _integer(document: Document, field: str, largest: int, default: int = 0) -> 
     value = document.get(field)
     if value is None:
         return default
+    if isinstance(value, float) and value.is_integer():
+        # JSON has one kind of number: 1.0 is a whole one.
+        value = int(value)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= largest:
         raise InvalidRequestError(f"{field} has to be a whole number from 0 to {largest}")
     return value

@@ -20,6 +20,7 @@ import errno
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -31,11 +32,6 @@ if TYPE_CHECKING:
     from pravega_security.tls import ServerCertificate
 
 BACKLOG: Final = 256
-HANDSHAKE_SECONDS_MAX: Final = 10.0
-IDLE_SECONDS_MAX: Final = 60.0
-"""Time, in seconds, after which a connection without a request is closed, and one that sends a
-request too slowly."""
-STOP_SECONDS_MAX: Final = 3.0
 RESTART_SECONDS: Final = 1.0
 """Pause, in seconds, before the server is started again after it failed."""
 
@@ -101,35 +97,10 @@ class HttpPort:
         self, make_application: MakeApplication
     ) -> Callable[[socket.socket], Awaitable[None]]:
         """Import the server; return the function that serves on a socket."""
-        from hypercorn.config import Config, Sockets
-        from hypercorn.trio import serve
+        from pravega_controller.http.connections import serve_connections
 
-        application = make_application()
         context = None if self._certificate is None else _make_context(self._certificate)
-
-        class PortConfig(Config):
-            accesslog = None
-            errorlog = None
-            include_server_header = False
-            keep_alive_timeout = IDLE_SECONDS_MAX
-            read_timeout = int(IDLE_SECONDS_MAX)
-            ssl_handshake_timeout = HANDSHAKE_SECONDS_MAX
-            graceful_timeout = STOP_SECONDS_MAX
-            listening: socket.socket
-
-            def create_sockets(self) -> Sockets:
-                one = [self.listening]
-                return Sockets([], one, []) if context is None else Sockets(one, [], [])
-
-            def create_ssl_context(self) -> ssl.SSLContext | None:
-                return context
-
-        async def run(listening: socket.socket) -> None:
-            config = PortConfig()
-            config.listening = listening
-            await serve(application, config, mode="asgi")
-
-        return run
+        return partial(serve_connections, make_application(), context=context)
 
 
 def _make_context(certificate: ServerCertificate) -> ssl.SSLContext:

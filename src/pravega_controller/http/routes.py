@@ -8,7 +8,7 @@ document that describes the interface is made of it.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from pravega_controller.errors import InvalidRequestError
@@ -16,6 +16,8 @@ from pravega_controller.http.calls import CallOfRequest
 from pravega_controller.http.health import Health
 
 NO_CONTENT = 204
+MILLISECOND_DIGITS_MAX = 18
+"""Maximum number of digits of a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ class HttpRequest:
     def milliseconds(self, name: str) -> int:
         """Return a time of the query. Raises ``InvalidRequestError``."""
         value = self.query.get(name, "")
-        if not (value.isascii() and value.isdecimal()) or len(value) > 18:
+        if not (value.isascii() and value.isdecimal()) or len(value) > MILLISECOND_DIGITS_MAX:
             raise InvalidRequestError(f"{name} has to be a time in milliseconds since 1970")
         return int(value)
 
@@ -49,6 +51,24 @@ class PlainText:
 
     body: bytes
     content_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of a query: what it is, its schema, and whether it has to be there."""
+
+    text: str
+    schema: Mapping[str, Any] = field(default_factory=lambda: {"type": "string"})
+    required: bool = False
+
+
+def time_parameter() -> Parameter:
+    """Return a parameter that ``HttpRequest.milliseconds`` reads."""
+    return Parameter(
+        "a time in milliseconds since 1970",
+        {"type": "integer", "minimum": 0, "maximum": 10**MILLISECOND_DIGITS_MAX - 1},
+        required=True,
+    )
 
 
 Handler = Callable[[HttpRequest], Awaitable[Any]]
@@ -70,8 +90,8 @@ class Route:
     """The name of the schema of its body, in ``openapi``."""
     reply: str | None = None
     """The name of the schema of its answer."""
-    query: Mapping[str, str] | None = None
-    """The parameters of its query, and what they are."""
+    query: Mapping[str, Parameter] | None = None
+    """The parameters of its query."""
 
     @property
     def success(self) -> int:
@@ -90,7 +110,7 @@ def route(
     *,
     request: str | None = None,
     reply: str | None = None,
-    query: Mapping[str, str] | None = None,
+    query: Mapping[str, Parameter] | None = None,
 ) -> Callable[[H], H]:
     """Return a decorator that declares a handler: see ``Route``. Its docstring is the summary."""
 

@@ -12,7 +12,13 @@ import trio
 from pravega_controller.errors import InvalidRequestError, NotFoundError, StreamSealedError
 from pravega_controller.http.calls import Refusal
 from pravega_controller.http.documents import scale_documents, stream_document, stream_message
-from pravega_controller.http.routes import NO_CONTENT, HttpRequest, route
+from pravega_controller.http.routes import (
+    NO_CONTENT,
+    HttpRequest,
+    Parameter,
+    route,
+    time_parameter,
+)
 from pravega_controller.http.scope_routes import check_scope, list_streams
 from pravega_wire import controller_pb2 as pb
 
@@ -32,9 +38,10 @@ EPOCHS_MAX: Final = 1000
     {200: "the streams that the caller may read", 404: "there is no such scope"},
     reply="Streams",
     query={
-        "filter_type": "showInternalStreams for the internal streams alone, tag for those with a"
-        " tag",
-        "filter_value": "the tag",
+        "filter_type": Parameter(
+            "showInternalStreams for the internal streams alone, tag for those with a tag"
+        ),
+        "filter_value": Parameter("the tag"),
     },
 )
 async def list_scope_streams(request: HttpRequest) -> Any:
@@ -148,8 +155,8 @@ async def seal_stream(request: HttpRequest) -> Any:
     {200: "the scales", 400: "a time is missing or wrong", 404: NO_STREAM},
     reply="ScalingEvents",
     query={
-        "from": "a time in milliseconds since 1970",
-        "to": "a time in milliseconds since 1970",
+        "from": time_parameter(),
+        "to": time_parameter(),
     },
 )
 async def list_scales(request: HttpRequest) -> Any:

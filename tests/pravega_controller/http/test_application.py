@@ -62,13 +62,41 @@ async def test_a_path_answers_its_methods_and_tells_them_to_others(client: HttpC
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b"1e999", b'"a"', b"null", b"[]"]
+    "body",
+    [
+        b"",
+        b"{",
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b"1e999",
+        b'"a"',
+        b"null",
+        b"[]",
+        b'{"scopeName":NaN}',
+    ],
 )
 async def test_a_body_that_is_no_object_is_refused(client: HttpClient, body: bytes) -> None:
     for method, path in (("POST", "/v1/scopes"), ("PUT", "/v1/scopes/s/streams/t")):
         answer = await client.ask(method, path, body)
         assert answer.status == 400
         assert answer.document["error"]
+
+
+@pytest.mark.parametrize("text", [rb"\ud800", rb"a\udfff", b"\xed\xa0\x80"])
+async def test_half_of_a_pair_of_surrogates_is_refused(client: HttpClient, text: bytes) -> None:
+    await client.ask("POST", "/v1/scopes", {"scopeName": "s"})
+    scaling = b'"scalingPolicy": {"type": "FIXED_NUM_SEGMENTS"}'
+    for path, body in (
+        ("/v1/scopes", b'{"scopeName": "%s"}' % text),
+        ("/v1/scopes/s/streams", b'{"streamName": "%s", %s}' % (text, scaling)),
+        (
+            "/v1/scopes/s/streams",
+            b'{"streamName": "t", "streamTags": ["%s"], %s}' % (text, scaling),
+        ),
+        ("/v1/scopes/s/streams", b'{"streamName": "t", "%s": 1, %s}' % (text, scaling)),
+    ):
+        answer = await client.ask("POST", path, body)
+        assert (answer.status, answer.document) == (400, {"error": "the body has to be JSON"})
 
 
 class Scopes:

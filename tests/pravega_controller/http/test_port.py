@@ -84,17 +84,17 @@ async def test_a_new_certificate_is_shown_to_the_next_connection(
 async def test_a_server_that_fails_is_started_again(
     nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import hypercorn.trio
+    from pravega_controller.http import connections
 
     monkeypatch.setattr(port, "RESTART_SECONDS", 0.01)
-    serve, failures = hypercorn.trio.serve, [RuntimeError("planted"), OSError("planted")]
+    serve, failures = connections.serve_connections, [RuntimeError("planted"), OSError("planted")]
 
     async def fail_twice(*arguments: Any, **options: Any) -> None:
         if failures:
             raise failures.pop()
         await serve(*arguments, **options)
 
-    monkeypatch.setattr(hypercorn.trio, "serve", fail_twice)
+    monkeypatch.setattr(connections, "serve_connections", fail_twice)
     http = HttpPort("127.0.0.1", 0)
     client = HttpClient(http.listen())
     nursery.start_soon(http.serve, lambda: answer)
