@@ -40,8 +40,6 @@ DESCRIPTORS_SHARE: Final = 4
 
 log = structlog.get_logger(__name__)
 
-Stream = trio.SocketStream | trio.SSLStream[trio.SocketStream]
-
 
 async def serve_connections(
     application: Any, listening: socket.socket, *, context: ssl.SSLContext | None
@@ -91,13 +89,14 @@ class _Connections:
         self._config = Config()
         self._config.accesslog = self._config.errorlog = None
         self._config.include_server_header = False
-        self._config.keep_alive_timeout = self._config.read_timeout = IDLE_SECONDS_MAX
+        self._config.keep_alive_timeout = IDLE_SECONDS_MAX
+        self._config.read_timeout = IDLE_SECONDS_MAX  # type: ignore[assignment]  # trio's seconds
         self._config.ssl_handshake_timeout = HANDSHAKE_SECONDS_MAX
         self._context = WorkerContext(None)
         self._open: set[trio.SocketStream] = set()
 
-    async def serve(self, stream: Stream) -> None:
-        """Serve a connection to its end, whatever happens on it."""
+    async def serve(self, stream: Any) -> None:
+        """Serve a connection, which may be one over TLS, to its end, whatever happens on it."""
         transport = stream.transport_stream if isinstance(stream, trio.SSLStream) else stream
         if len(self._open) >= self._count_max:
             transport.socket.close()
