@@ -65,6 +65,8 @@ ELSEWHERE = {
     "command-line.md": {
         "segstore cluster status ": "it needs a cluster: tests/deploy/test_one_machine.py",
         "segstore cluster wait ": "it needs a cluster: cluster/test_rolling_restart.py",
+        "segstore import demo/by-user ": "its events are JSON: commands/test_exports.py",
+        "segstore import demo/events ": "its events are JSON: commands/test_exports.py",
         "segstore doctor ": "it may warn of this machine: commands/health/test_doctor.py",
         "segstore group show ": "it needs a client that reads: test_group_commands.py",
         "segstore group lag demo": "it needs a client that reads: test_group_commands.py",

@@ -19,6 +19,7 @@ READS = {
     ("date", "today"),
 }
 MAY_READ = {
+    "pravega_admin/commands/exports.py": "the time of an export, for people",
     "pravega_admin/commands/security/certificates.py": "until when certificates are valid",
     "pravega_admin/commands/security/tokens.py": "the ages of keys, for people",
     "pravega_admin/commands/transactions.py": "the age of a transaction, for people",

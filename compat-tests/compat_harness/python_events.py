@@ -1,4 +1,4 @@
-"""Events of the stream ``s/a``, written and read with the official Python client."""
+"""Events, written and read with the official Python client."""
 
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ def write(writer: Any, events: Iterable[str]) -> None:
     writer.flush()
 
 
-def read(streams: Any, count: int, *, group: str = "g") -> list[bytes]:
+def read(
+    streams: Any, count: int, *, group: str = "g", scope: str = "s", stream: str = "a"
+) -> list[bytes]:
     """Read so many events with a new reader of a group, which is made if it is not there."""
 
     async def take() -> list[bytes]:
-        reader = streams.create_reader_group(group, "s", "a").create_reader(f"r-{time.time_ns()}")
+        readers = streams.create_reader_group(group, scope, stream)
+        reader = readers.create_reader(f"r-{time.time_ns()}")
         events: list[bytes] = []
         while len(events) < count:
             slice_ = await reader.get_segment_slice_async()

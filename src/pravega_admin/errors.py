@@ -17,6 +17,7 @@ import sys
 from pravega_blocking.errors import (
     AlreadyExistsError,
     ConflictError,
+    DamagedExportError,
     NoPermissionError,
     NotFoundError,
     PravegaError,
@@ -102,6 +103,7 @@ _EXIT_CODES: dict[type[BaseException], int] = {
     ConflictError: 6,
     TimedOutError: 7,
     DamageFoundError: 8,
+    DamagedExportError: 8,
     DoctorWarnsError: 9,
     DoctorFaultError: 10,
     OutputClosedError: EXIT_OK,

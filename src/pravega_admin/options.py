@@ -98,6 +98,15 @@ IfNotExistsOption: TypeAlias = Annotated[
     bool, typer.Option("--if-not-exists", help="Succeed when it exists already.")
 ]
 
+OptionalStreamArgument: TypeAlias = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[SCOPE/STREAM]",
+        help="A stream's name, with its scope; all streams without it.",
+        autocompletion=complete_stream,
+    ),
+]
+
 StreamArgument: TypeAlias = Annotated[
     str,
     typer.Argument(

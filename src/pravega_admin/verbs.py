@@ -6,7 +6,7 @@ A command imports the module of its own verb alone, so a store starts soon after
 read.
 
 Invariants:
-1. Help is shown without an import of gRPC, trio or a server. Held by
+1. The list of verbs is shown without an import of gRPC, trio, a server or a verb. Held by
    ``test_help_imports_neither_grpc_nor_trio_nor_servers``.
 2. A failure is one sentence on stderr. Held by
    ``test_wrong_usage_is_one_sentence_and_exit_code_2``. With ``--debug`` it has a traceback. Held
@@ -21,6 +21,7 @@ from importlib import import_module
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from pravega_admin.errors import EXIT_CODES, OutputError, report_error
 from pravega_admin.output.help_pages import Verb, VerbGroup, Verbs
@@ -42,6 +43,8 @@ PLACES = {
     "pipeline": "pipelines.app",
     "write": "events.write",
     "read": "events.read",
+    "export": "exports.export",
+    "import": "exports.import_",
     "standalone": "servers.standalone",
     "server": "servers.server",
     "controller": "servers.controller",
@@ -50,10 +53,44 @@ PLACES = {
     "scrub": "scrub.scrub",
     "doctor": "health.doctor.doctor",
     "profile": "security.profiles.app",
+    "config": "health.settings.app",
     "top": "health.top.top",
     "generate": "generate.app",
 }
 """The places of verbs and of groups of verbs, below ``pravega_admin.commands``."""
+HELP = {
+    "scope": "Create, list and delete scopes.",
+    "stream": "Create, inspect, change and delete streams.",
+    "table": "Create, inspect and delete key-value tables, and their entries.",
+    "group": "List, inspect, move and delete reader groups.",
+    "transaction": "List, inspect and end transactions; txn for short.",
+    "user": "Add, list and remove users, and change their passwords and rights.",
+    "cluster": "See what a cluster is made of, and wait for it.",
+    "check": "Ask one server whether it serves.",
+    "certificate": "Make certificates for TLS, and see what they say.",
+    "bench": "Measure the store on this machine.",
+    "pipeline": "Move data between streams, files and Parquet on Spark.",
+    "write": "Write each line as an event, and end when all are stored.",
+    "read": "Print each event as a line; ends at the tail unless told to wait.",
+    "export": "Export a stream to a file, with all that segstore import needs.",
+    "import": "Import an export, each event once: make a stream like the exported one.",
+    "standalone": "Run a whole store on this machine: a controller and a segment store, or several"
+    " of each.",
+    "server": "Run one segment store in this process.",
+    "controller": "Run one controller in this process.",
+    "token": "Create, rotate and show the keys that sign delegation tokens.",
+    "recover": "Repair a stopped store after it lost a journal or a part of tier 2, and keep what"
+    " is left.",
+    "scrub": "Read all history of a store and check it, while the store runs or not.",
+    "doctor": "Tell what is wrong with this machine and its servers, and how to mend it.",
+    "profile": "List, show, change and delete profiles of this user.",
+    "config": "Show settings of servers.",
+    "top": "Show which streams are written to most, until Ctrl-C.",
+    "generate": "Print files for Grafana and Prometheus.",
+}
+"""The first sentence of each verb's own help. To read it there, all verbs would be imported."""
+ALIASES = {"txn": "transaction"}
+"""Short words for verbs."""
 SETTING_TABLES = {
     "server": "segment_store",
     "controller": "controller",
@@ -96,6 +133,25 @@ class _Root(VerbGroup):
     def __init__(self, *, commands: Mapping[str, Any], **settings: Any) -> None:
         super().__init__(**settings)
         self.commands = _LazyVerbs(commands)
+        self._lists = False
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return the verb of a name, or of the short word for it."""
+        if self._lists and cmd_name in HELP:
+            return TyperCommand(cmd_name, help=HELP[cmd_name])
+        return super().get_command(ctx, ALIASES.get(cmd_name, cmd_name))
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of all verbs, of which none is imported."""
+        return list(self.commands)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Print the help, for which no module of a verb is imported."""
+        self._lists = True
+        try:
+            super().format_help(ctx, formatter)
+        finally:
+            self._lists = False
 
     def invoke(self, ctx: Any) -> Any:
         if ctx.params.get("debug"):

@@ -587,11 +587,16 @@ class ControllerClient:
 
     def table_segments(self, scope: str, table: str) -> list[int]:
         """Return the segments of a key-value table, one for each of its partitions."""
+        return [item.segment_id for item in self.table_ranges(scope, table)]
+
+    def table_ranges(self, scope: str, table: str) -> tuple[SegmentRange, ...]:
+        """Return the segments of a key-value table with their parts of the key space, in order."""
         request = pb.KeyValueTableInfo(scope=scope, kvtName=table)
         reply = self._call(
             "getCurrentSegmentsKeyValueTable", request, pb.SegmentRanges, scope, table
         )
-        return [item.segmentId.segmentId for item in reply.segmentRanges]
+        ranges = map(_range_of_message, reply.segmentRanges)
+        return tuple(sorted(ranges, key=lambda item: item.low))
 
     def list_tables(self, scope: str) -> Iterator[str]:
         """Return the names of a scope's key-value tables."""

@@ -72,3 +72,7 @@ def gave_up(what: str, error: Exception) -> PravegaError:
     """Return the error of a client that stops trying: what failed, and the last error."""
     kind = StoreDelayedError if isinstance(error, StoreDelayedError) else UnavailableError
     return kind(f"{what}: {error}")
+
+
+class DamagedExportError(PravegaError):
+    """A file with an export of a stream is damaged, cut off, or of a later version."""

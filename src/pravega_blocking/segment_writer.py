@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -44,8 +45,9 @@ PATIENCE_SECONDS = 60.0
 _HEADER_BYTES = 8
 
 Address: TypeAlias = tuple[str, int]
-Event: TypeAlias = tuple[float, bytes]
-"""The position of an event's key in the key space, and the event's bytes."""
+Event: TypeAlias = tuple[float, bytes] | tuple[float, bytes, int]
+"""The position of an event's key in the key space, and the event's bytes; a ``NumberedWriter`` has
+the event's number, too."""
 
 
 class SegmentEndedError(Exception):
@@ -56,7 +58,7 @@ class SegmentEndedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Block:
+class Block:
     """Events that were sent together."""
 
     events: tuple[Event, ...]
@@ -70,6 +72,7 @@ class SegmentWriter:
     ``locate`` returns the address of the segment's store; it is called before each connection.
     ``access`` is the way to it, with a token to write.
     ``on_delay`` is called once a second with the reason, if a store gives one for its silence.
+    ``writer_id`` is a random one by default.
     """
 
     def __init__(
@@ -79,16 +82,17 @@ class SegmentWriter:
         *,
         access: StoreAccess = PLAIN,
         on_delay: OnDelay | None = None,
+        writer_id: bytes | None = None,
     ) -> None:
         self.name = name
         self.acknowledged_events = 0
         self._locate = locate
         self._access = access
-        self._writer_id = os.urandom(16)
+        self._writer_id = writer_id or os.urandom(16)
         self._event_number = 0
         self._batch: list[Event] = []
         self._batch_bytes = 0
-        self._in_flight: deque[_Block] = deque()
+        self._in_flight: deque[Block] = deque()
         self._in_flight_bytes = 0
         self._connection: SegmentConnection | None = None
         self._request_id = 0
@@ -126,20 +130,12 @@ class SegmentWriter:
         """
         self._patience = patience
         while not self.is_idle:
-            try:
+            with self._trying(patience):
                 self._send_batch()
                 while self._must_wait(drain=drain):
                     self._receive_reply()
                     patience.renew()
                 return
-            except SegmentEndedError:
-                self.disconnect()
-                raise
-            except RETRIED_ERRORS as error:
-                self.disconnect()
-                if not patience.wait():
-                    what = f"{self.name} could not be written to for {patience.seconds:g} s"
-                    raise gave_up(what, error) from error
 
     def release(self) -> list[Event]:
         """Remove and return every event that was not acknowledged, in order."""
@@ -157,6 +153,20 @@ class SegmentWriter:
             self._connection = None
 
     # ---- Sending and receiving -------------------------------------------------------------------
+
+    @contextmanager
+    def _trying(self, patience: Patience) -> Iterator[None]:
+        """Close the connection if the block fails; wait if it may succeed the next time."""
+        try:
+            yield
+        except SegmentEndedError:
+            self.disconnect()
+            raise
+        except RETRIED_ERRORS as error:
+            self.disconnect()
+            if not patience.wait():
+                what = f"{self.name} could not be written to for {patience.seconds:g} s"
+                raise gave_up(what, error) from error
 
     def _must_wait(self, *, drain: bool) -> bool:
         """Return whether to wait for a reply: with ``drain`` while any block has none.
@@ -177,7 +187,7 @@ class SegmentWriter:
             self._in_flight_bytes += block.byte_count
             self._send(connection, block)
 
-    def _next_block(self) -> _Block:
+    def _next_block(self) -> Block:
         """Remove the next events from the batch: all of them, or as many as fit one command."""
         count, byte_count = len(self._batch), self._batch_bytes
         if byte_count > BATCH_BYTES + EVENT_BYTES_MAX:
@@ -188,8 +198,12 @@ class SegmentWriter:
         events = tuple(self._batch[:count])
         del self._batch[:count]
         self._batch_bytes -= byte_count
-        self._event_number += count
-        return _Block(events, self._event_number, byte_count)
+        self._event_number = self._number_after(events)
+        return Block(events, self._event_number, byte_count)
+
+    def _number_after(self, events: tuple[Event, ...]) -> int:
+        """Return the number of the last of the next events."""
+        return self._event_number + len(events)
 
     def _receive_reply(self) -> None:
         """Wait for one reply and process it."""
@@ -204,7 +218,6 @@ class SegmentWriter:
         if self._connection is not None:
             return self._connection
         host, port = self._locate()
-        token = self._access.token()
         connection = self._access.connect(
             host,
             port,
@@ -212,26 +225,38 @@ class SegmentWriter:
             on_wait=lambda: self._delays.look(host, port, self._patience),
         )
         try:
-            self._request_id = connection.next_request_id()
-            reply = connection.call(
-                wire.SetupAppend(self._request_id, self._writer_id, self.name, token)
-            )
-            if not isinstance(reply, wire.AppendSetup):
-                raise self._refusal(reply)
-            self._acknowledge(reply.last_event_number)
-            for block in self._in_flight:
-                self._send(connection, block)
+            self._resume(connection, self._set_up(connection))
         except BaseException:
             connection.close()
             raise
         self._connection = connection
         return connection
 
-    def _send(self, connection: SegmentConnection, block: _Block) -> None:
+    def _set_up(self, connection: SegmentConnection) -> int:
+        """Tell the store of the writer; return the number of its last event in the segment."""
+        token = self._access.token()
+        self._request_id = connection.next_request_id()
+        reply = connection.call(
+            wire.SetupAppend(self._request_id, self._writer_id, self.name, token)
+        )
+        if not isinstance(reply, wire.AppendSetup):
+            raise self._refusal(reply)
+        return reply.last_event_number
+
+    def _resume(self, connection: SegmentConnection, event_number: int) -> None:
+        """Send what the segment lacks again, on a new connection.
+
+        ``event_number`` is that of the last event that it has of this writer.
+        """
+        self._acknowledge(event_number)
+        for block in self._in_flight:
+            self._send(connection, block)
+
+    def _send(self, connection: SegmentConnection, block: Block) -> None:
         connection.send_bytes(
             append_block(
                 self._writer_id,
-                [data for _, data in block.events],
+                [event[1] for event in block.events],
                 last_event_number=block.last_event_number,
                 request_id=self._request_id,
             )

@@ -442,6 +442,13 @@ def test_transactions_are_listed_and_ended(
     assert (described["id"], described["state"]) == (first, "committed")
     assert "open" in invoke("transaction", "describe", stream, third).stdout
     assert third in invoke("transaction", "list", stream).stdout
+    # In short, and those without an end of all streams.
+    assert third in invoke("txn", "list", stream).stdout
+    rows = json.loads(invoke("txn", "list", "-o", "json").stdout)
+    assert [row["id"] for row in rows if row["stream"] == stream] == [third]
+    assert all(row["lease_seconds"] for row in rows)
+    invoke("txn", "abort", stream, third)
+    assert third not in invoke("txn", "list").stdout
 
 
 def test_transactions_that_are_not_there_are_told_so(invoke: Invoke, stream: str) -> None:
@@ -456,6 +463,54 @@ def test_transactions_that_are_not_there_are_told_so(invoke: Invoke, stream: str
 # ---- Key-value tables and reader groups ----------------------------------------------------------
 
 
+def test_entries_of_tables_are_set_read_and_removed(invoke: Invoke, scope: str) -> None:
+    table = f"{scope}/ages"
+    lengths = ["--primary-key-bytes", "6", "--secondary-key-bytes", "3"]
+    invoke("table", "create", table, "--partitions", "3", *lengths)
+
+    def values(*options: str) -> list[tuple[str, str, str]]:
+        rows = json.loads(invoke("table", "entries", table, *options, "-o", "json").stdout)
+        return sorted((row["key"], row["secondary_key"], row["value"]) for row in rows)
+
+    done = invoke("table", "put", table, "ann", "41", "--if-absent", "-o", "json")
+    version = json.loads(done.stdout)["version"]
+    assert (
+        "has another version"
+        in invoke("table", "put", table, "ann", "42", "--if-absent", code=6).stderr
+    )
+    invoke("table", "put", table, "ann", "42", "--if-version", str(version))
+    invoke("table", "put", table, "bob", "-", "--secondary", "hex:00ff00", input=b"\xff\x00")
+    invoke("table", "put", table, "hex:ffffffffffff", "hex:68657821", "--secondary", "end")
+    assert values() == [
+        ("ann", "", "42"),
+        ("bob", "hex:00ff", "hex:ff00"),
+        ("hex:ffffffffffff", "end", "hex!"),
+    ]
+    assert len(values("--count", "2")) == 2
+    assert invoke("table", "get", table, "ann").stdout == "42\n"
+    got = invoke("table", "get", table, "bob", "--secondary", "hex:00ff", "-o", "json").stdout
+    assert json.loads(got)["value"] == "hex:ff00"
+
+    assert "has no entry" in invoke("table", "get", table, "eve", code=3).stderr
+    assert "have 6 bytes" in invoke("table", "get", table, "benjamin", code=2).stderr
+    assert "not hexadecimal" in invoke("table", "get", table, "hex:x", code=2).stderr
+    assert (
+        "not both"
+        in invoke(
+            "table", "put", table, "ann", "1", "--if-absent", "--if-version", "1", code=2
+        ).stderr
+    )
+    assert "does not exist" in invoke("table", "get", f"{table}x", "ann", code=3).stderr
+
+    assert (
+        "another version"
+        in invoke("table", "remove", table, "ann", "--if-version", "7", code=6).stderr
+    )
+    invoke("table", "remove", table, "ann")
+    invoke("table", "remove", table, "ann")
+    assert [row[0] for row in values()] == ["bob", "hex:ffffffffffff"]
+
+
 def test_tables_are_made_listed_described_and_deleted(invoke: Invoke, stream: str) -> None:
     scope = stream.partition("/")[0]
     table = f"{scope}/accounts"
@@ -464,6 +519,7 @@ def test_tables_are_made_listed_described_and_deleted(invoke: Invoke, stream: st
     assert "exists already" in invoke("table", "create", table, code=4).stderr
     rows = json.loads(invoke("table", "list", scope, "-o", "json").stdout)
     assert rows == [{"scope": scope, "table": "accounts"}]
+    assert rows[0] in json.loads(invoke("table", "list", "-o", "json").stdout)
     found = json.loads(invoke("table", "describe", table, "-o", "json").stdout)
     assert (found["partitions"], found["primary_key_bytes"], found["secondary_key_bytes"]) == (
         3,

@@ -74,7 +74,7 @@ def write(
         source = _open_source(file, stack)
         client = stack.enter_context(open_controller(controller))
         writer = EventWriter(
-            client, name.scope, name.stream, patience=patience, on_delay=_print_delay
+            client, name.scope, name.stream, patience=patience, on_delay=print_delay
         )
         started = time.monotonic()
         try:
@@ -148,8 +148,8 @@ def read(
                 client,
                 name.scope,
                 name.stream,
-                start=begin.end or _resolve(client, name, begin, is_end=False),
-                end=None if last is None else _resolve(client, name, last, is_end=True),
+                start=begin.end or resolve_cut(client, name, begin, is_end=False),
+                end=None if last is None else resolve_cut(client, name, last, is_end=True),
                 stop_at_tail=not waits,
                 patience=patience,
             )
@@ -162,10 +162,13 @@ def read(
     raise TimedOutError(f"{seen} of {count} events came before {timeout:g} s without one")
 
 
-def _resolve(
+def resolve_cut(
     client: ControllerClient, name: StreamName, place: Place, *, is_end: bool
 ) -> dict[int, int]:
-    """Return the stream cut of a place, with the lengths of segments that clients write as -1."""
+    """Return the stream cut of a place, with the lengths of segments that clients write as -1.
+
+    Raises ``PravegaError`` if the stream has no such place.
+    """
     from pravega_blocking.cuts.places import find_cut
     from pravega_blocking.segment_info import segment_infos
 
@@ -178,7 +181,8 @@ def _resolve(
     return cut
 
 
-def _print_delay(sentence: str) -> None:
+def print_delay(sentence: str) -> None:
+    """Print the reason for which a store waits."""
     print_message(f"waiting: {sentence}")
 
 
@@ -199,7 +203,7 @@ def _write_lines(
     from pravega_blocking.segment_writer import EVENT_BYTES_MAX
 
     event_count = byte_count = shown_bytes = 0
-    total = _size_of(source)
+    total = size_of(source)
     try:
         with progress("writing", total=total, in_bytes=True) as advance:
             lines = iterate_lines(
@@ -326,7 +330,7 @@ def _open_source(file: Path | None, stack: ExitStack) -> BinaryIO:
         raise AdminError(f"{file} cannot be read: {error.strerror}") from error
 
 
-def _size_of(source: BinaryIO) -> int | None:
+def size_of(source: BinaryIO) -> int | None:
     """Return the length of the source in bytes; None for a pipe or a terminal."""
     try:
         return os.fstat(source.fileno()).st_size or None

@@ -1,27 +1,55 @@
-"""``segstore table``: create, list, describe and delete key-value tables.
+"""``segstore table``: create, list, describe and delete key-value tables, and their entries.
 
-Owns: the arguments and the output of these verbs.
+Owns: the arguments and the output of these verbs, and how keys and values are written.
+
+A key is a text, which is filled up with zero bytes, or ``hex:`` and digits. Texts that cannot be
+printed are shown in the latter way.
 """
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Annotated, TypeAlias
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from pravega_admin.commands.controllers import ControllerOption, open_controller
-from pravega_admin.options import OutputOption, ScopeArgument, parse_name
+from pravega_admin.commands.controllers import ControllerOption, choose_scopes, open_controller
+from pravega_admin.options import OptionalScopeArgument, OutputOption, parse_name
 from pravega_admin.output.help_pages import Verbs
 from pravega_admin.output.output import OutputFormat, print_fields, print_rows, report
 from pravega_blocking.addresses import DEFAULT_CONTROLLER
+from pravega_blocking.errors import UsageError
 
-app = Verbs(help="Create, inspect and delete key-value tables.")
+if TYPE_CHECKING:
+    from pravega_blocking.table_client import Entry, TableClient
+
+app = Verbs(help="Create, inspect and delete key-value tables, and their entries.")
 
 TableArgument: TypeAlias = Annotated[
     str, typer.Argument(metavar="SCOPE/TABLE", help="A key-value table's name, with its scope.")
 ]
+KeyArgument: TypeAlias = Annotated[
+    str, typer.Argument(metavar="KEY", help="A primary key: a text, or hex: and digits.")
+]
+SecondaryOption: TypeAlias = Annotated[
+    str, typer.Option("--secondary", metavar="KEY", help="The secondary key, in the same way.")
+]
+VersionOption: TypeAlias = Annotated[
+    int | None,
+    typer.Option("--if-version", metavar="N", help="Only if the entry has this version."),
+]
+PatienceOption: TypeAlias = Annotated[
+    float, typer.Option("--patience", min=0, help="Seconds to retry while servers are away.")
+]
 WHAT = "key-value table"
+PATIENCE_SECONDS = 60.0
+HEX = "hex:"
+STANDARD_INPUT = "-"
+COLUMNS = ("key", "secondary_key", "version", "value")
 
 
 @app.command()
@@ -54,14 +82,18 @@ def create(
 
 @app.command("list")
 def list_(
-    scope: ScopeArgument,
+    scope: OptionalScopeArgument = None,
     controller: ControllerOption = DEFAULT_CONTROLLER,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """List the key-value tables of a scope."""
+    """List the key-value tables of a scope, or of all scopes."""
     with open_controller(controller) as client:
-        names = sorted(client.list_tables(scope))
-    print_rows([{"scope": scope, "table": name} for name in names], ("scope", "table"), output)
+        rows = [
+            {"scope": each, "table": name}
+            for each in choose_scopes(client, scope)
+            for name in sorted(client.list_tables(each))
+        ]
+    print_rows(rows, ("scope", "table"), output)
 
 
 @app.command()
@@ -89,3 +121,142 @@ def delete(
         client.table_settings(name.scope, name.stream)
         client.delete_table(name.scope, name.stream)
     report(f"key-value table {name} deleted", {"table": str(name), "deleted": True}, output)
+
+
+@app.command()
+def get(
+    table: TableArgument,
+    key: KeyArgument,
+    secondary: SecondaryOption = "",
+    patience: PatienceOption = PATIENCE_SECONDS,
+    controller: ControllerOption = DEFAULT_CONTROLLER,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Print the value of a key: its bytes as they are, or with -o json a text or hex."""
+    with _open(table, controller, patience) as opened:
+        entry = opened.get(_key_of(opened, key, secondary))
+    if output is OutputFormat.TABLE:
+        sys.stdout.buffer.write(entry.value + b"\n")
+        sys.stdout.buffer.flush()
+    else:
+        print_fields(_row(opened, entry), output)
+
+
+@app.command()
+def put(
+    table: TableArgument,
+    key: KeyArgument,
+    value: Annotated[
+        str,
+        typer.Argument(metavar="VALUE", help="A text, or hex: and digits; - is the input."),
+    ],
+    secondary: SecondaryOption = "",
+    if_absent: Annotated[
+        bool, typer.Option("--if-absent", help="Only if there is no entry of the key.")
+    ] = False,
+    if_version: VersionOption = None,
+    patience: PatienceOption = PATIENCE_SECONDS,
+    controller: ControllerOption = DEFAULT_CONTROLLER,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Set the value of a key."""
+    from pravega_blocking.table_client import ABSENT, ANY_VERSION
+
+    if if_absent and if_version is not None:
+        raise UsageError("the condition is either --if-absent or --if-version, not both")
+    condition = ABSENT if if_absent else ANY_VERSION if if_version is None else if_version
+    data = sys.stdin.buffer.read() if value == STANDARD_INPUT else _bytes_of(value)
+    with _open(table, controller, patience) as opened:
+        whole = _key_of(opened, key, secondary)
+        version = opened.put(whole, data, version=condition)
+    fields = {"table": table, "key": key, "version": version, "bytes": len(data)}
+    report(f"{key} of {table} is set, version {version}", fields, output)
+
+
+@app.command()
+def remove(
+    table: TableArgument,
+    key: KeyArgument,
+    secondary: SecondaryOption = "",
+    if_version: VersionOption = None,
+    patience: PatienceOption = PATIENCE_SECONDS,
+    controller: ControllerOption = DEFAULT_CONTROLLER,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Remove the entry of a key, if there is one."""
+    from pravega_blocking.table_client import ANY_VERSION
+
+    condition = ANY_VERSION if if_version is None else if_version
+    with _open(table, controller, patience) as opened:
+        opened.remove(_key_of(opened, key, secondary), version=condition)
+    fields = {"table": table, "key": key, "removed": True}
+    report(f"{table} has no entry of {key} now", fields, output)
+
+
+@app.command()
+def entries(
+    table: TableArgument,
+    count: Annotated[
+        int | None, typer.Option("--count", "-n", min=1, help="End after this many entries.")
+    ] = None,
+    patience: PatienceOption = PATIENCE_SECONDS,
+    controller: ControllerOption = DEFAULT_CONTROLLER,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Print the entries of a table, those of each partition in the order of their keys."""
+    with _open(table, controller, patience) as opened:
+        rows = [_row(opened, each) for each in islice(opened.entries(), count)]
+    print_rows(rows, COLUMNS, output)
+
+
+@contextmanager
+def _open(table: str, controller: str, patience: float) -> Iterator[TableClient]:
+    from pravega_blocking.table_client import TableClient
+
+    name = parse_name(table, WHAT)
+    with open_controller(controller) as client:
+        yield TableClient(client, name.scope, name.stream, patience=patience)
+
+
+def _key_of(table: TableClient, primary: str, secondary: str) -> bytes:
+    """Return the bytes of a whole key. Raises ``UsageError`` if a part of it does not fit."""
+    settings = table.settings
+    parts = []
+    for text, length, what in (
+        (primary, settings.primary_key_bytes, "primary"),
+        (secondary, settings.secondary_key_bytes, "secondary"),
+    ):
+        data = _bytes_of(text)
+        if len(data) > length:
+            raise UsageError(f"{what} keys have {length} bytes, and {text!r} has {len(data)}")
+        parts.append(data.ljust(length, b"\0"))
+    return b"".join(parts)
+
+
+def _bytes_of(text: str) -> bytes:
+    if not text.startswith(HEX):
+        return text.encode()
+    try:
+        return bytes.fromhex(text.removeprefix(HEX))
+    except ValueError:
+        raise UsageError(f"{text!r} is not hexadecimal") from None
+
+
+def _row(table: TableClient, entry: Entry) -> dict[str, Any]:
+    length = table.settings.primary_key_bytes
+    primary, secondary = entry.key[:length], entry.key[length:]
+    return {
+        "key": _text_of(primary.rstrip(b"\0")),
+        "secondary_key": _text_of(secondary.rstrip(b"\0")),
+        "version": entry.version,
+        "value": _text_of(entry.value),
+    }
+
+
+def _text_of(data: bytes) -> str:
+    """Return the text of which ``_bytes_of`` makes these bytes."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return HEX + data.hex()
+    return text if text.isprintable() and not text.startswith(HEX) else HEX + data.hex()

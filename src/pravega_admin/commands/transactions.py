@@ -1,4 +1,4 @@
-"""``segstore transaction``: list, describe, commit, abort.
+"""``segstore transaction``, or ``segstore txn``: list, describe, commit, abort.
 
 Owns: the arguments and the output of these verbs.
 """
@@ -6,12 +6,14 @@ Owns: the arguments and the output of these verbs.
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
 from pravega_admin.commands.controllers import ControllerOption, open_controller
 from pravega_admin.options import (
+    OptionalStreamArgument,
     OutputOption,
     StreamArgument,
     StreamName,
@@ -23,9 +25,10 @@ from pravega_blocking.addresses import DEFAULT_CONTROLLER
 from pravega_blocking.errors import ConflictError, NotFoundError, TimedOutError, UsageError
 
 if TYPE_CHECKING:
+    from pravega_admin.inspection.open_transactions import OpenTransaction
     from pravega_blocking.controller_client import ControllerClient
 
-app = Verbs(help="List, inspect and end transactions.")
+app = Verbs(help="List, inspect and end transactions; txn for short.")
 
 END_SECONDS = 30.0
 POLL_SECONDS = 0.05
@@ -38,15 +41,22 @@ TransactionArgument: TypeAlias = Annotated[
 
 @app.command("list")
 def list_(
-    stream: StreamArgument,
+    stream: OptionalStreamArgument = None,
     controller: ControllerOption = DEFAULT_CONTROLLER,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """List a stream's transactions: those without an end, then the latest ones that ended."""
-    name = parse_stream_name(stream)
+    """List a stream's transactions: those without an end, then the latest ones that ended.
+
+    Without a stream, list those of all streams that have no end.
+    """
+    if stream is not None:
+        name = parse_stream_name(stream)
+        with open_controller(controller) as client:
+            print_rows(_rows(client, name), _COLUMNS, output)
+        return
     with open_controller(controller) as client:
-        rows = _rows(client, name)
-    print_rows(rows, _COLUMNS, output)
+        rows = _open_rows_of_all(client)
+    print_rows(rows, ("stream", *_COLUMNS), output)
 
 
 @app.command()
@@ -117,19 +127,35 @@ def _rows(client: ControllerClient, name: StreamName) -> list[dict[str, Any]]:
     from pravega_admin.inspection.open_transactions import read_open_transactions
 
     completed = client.completed_transactions(name.scope, name.stream)
-    ended = {identifier for identifier, _ in completed}
-    now_ms = time.time() * 1000
-    rows = []
-    for transaction in read_open_transactions(client, name.scope, name.stream):
-        identifier, record = bytes.fromhex(transaction.identifier), transaction.record
-        if identifier not in ended:
-            row = _row(identifier, record.state.value)
-            # The clocks of the controller and of this machine may differ.
-            row["age_seconds"] = round(max(0.0, now_ms - record.created_ms) / 1000, 3)
-            row["lease_seconds"] = record.lease_ms / 1000
-            row["writer"] = record.writer_id or None
-            rows.append(row)
+    ended = {_text_of(identifier) for identifier, _ in completed}
+    found = map(_open_row, read_open_transactions(client, name.scope, name.stream))
+    rows = [row for row in found if row["id"] not in ended]
     return rows + [_row(identifier, state) for identifier, state in completed]
+
+
+def _open_rows_of_all(client: ControllerClient) -> list[dict[str, Any]]:
+    """Return a row for each transaction that has no end, of the streams that exist."""
+    from pravega_admin.inspection.open_transactions import read_all_open_transactions
+
+    found = read_all_open_transactions(client)
+    ended: dict[str, set[str]] = {}
+    for stream in {each.stream for each in found}:
+        name = parse_stream_name(stream)
+        with suppress(NotFoundError):
+            completed = client.completed_transactions(name.scope, name.stream)
+            ended[stream] = {_text_of(identifier) for identifier, _ in completed}
+    rows = [{"stream": each.stream, **_open_row(each)} for each in found if each.stream in ended]
+    return [row for row in rows if row["id"] not in ended[row["stream"]]]
+
+
+def _open_row(transaction: OpenTransaction) -> dict[str, Any]:
+    record = transaction.record
+    row = _row(bytes.fromhex(transaction.identifier), record.state.value)
+    # The clocks of the controller and of this machine may differ.
+    row["age_seconds"] = round(max(0.0, time.time() * 1000 - record.created_ms) / 1000, 3)
+    row["lease_seconds"] = record.lease_ms / 1000
+    row["writer"] = record.writer_id or None
+    return row
 
 
 def _row(identifier: bytes, state: str) -> dict[str, Any]:

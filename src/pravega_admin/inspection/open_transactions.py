@@ -6,6 +6,7 @@ docs/formats/controller-metadata.md.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pravega_admin.errors import AdminError
@@ -37,8 +38,9 @@ PROBED_SEGMENTS = 32
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """A transaction as the controller has stored it."""
+    """A transaction as the controller has stored it, and the name of its stream, with its scope."""
 
+    stream: str
     identifier: str
     record: TransactionRecord
 
@@ -51,7 +53,19 @@ def read_open_transactions(
     Raises ``UnavailableError`` when a segment store cannot be reached.
     """
     table = table_names("transactions")[table_index(scope, stream)]
-    prefix = f"t/{scope}/{stream}/"
+    name = scoped_name(scope, stream)
+    return [each for each in _read(controller, [table], scope, stream) if each.stream == name]
+
+
+def read_all_open_transactions(controller: ControllerClient) -> list[OpenTransaction]:
+    """Return those of all streams, by stream and id, as ``read_open_transactions`` does."""
+    return _read(controller, table_names("transactions"), INTERNAL_SCOPE, TABLES_STREAM)
+
+
+def _read(
+    controller: ControllerClient, tables: Iterable[str], scope: str, stream: str
+) -> list[OpenTransaction]:
+    """Return the transactions in tables; the names of a stream's segments lead to the stores."""
     addresses = {
         controller.segment_address(scope, stream, number) for number in range(PROBED_SEGMENTS)
     }
@@ -60,18 +74,19 @@ def read_open_transactions(
     try:
         for address in sorted(addresses):
             with access.connect(*address, timeout=REPLY_SECONDS) as connection:
-                for entry in read_table(connection, table, access):
-                    key = entry.key.key.decode(errors="replace")
-                    if key.startswith(prefix):
-                        record = decode(entry.value, TransactionRecord)
-                        found.append(OpenTransaction(key.removeprefix(prefix), record))
+                for table in tables:
+                    for entry in read_table(connection, table, access):
+                        key = entry.key.key.decode(errors="replace")
+                        kind, _, rest = key.partition("/")
+                        name, _, identifier = rest.rpartition("/")
+                        if kind == "t":
+                            record = decode(entry.value, TransactionRecord)
+                            found.append(OpenTransaction(name, identifier, record))
     except ProtocolError as error:
-        raise UnavailableError(
-            f"the transactions of {scoped_name(scope, stream)} cannot be read: {error}"
-        ) from error
+        raise UnavailableError(f"transactions cannot be read: {error}") from error
     except CorruptMetadataError as error:
         raise AdminError(f"a transaction's record is damaged: {error}") from error
-    return sorted(found, key=lambda one: one.identifier)
+    return sorted(found, key=lambda one: (one.stream, one.identifier))
 
 
 def read_table(

@@ -50,7 +50,6 @@ VERBS: Mapping[str, str] = {
     "streams": "stream",
     "scopes": "scope",
     "namespace": "scope",
-    "txn": "transaction",
     "kv": "table",
     "add-partitions": "scale",
     "alter": "update",

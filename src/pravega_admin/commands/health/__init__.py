@@ -1,1 +1,1 @@
-"""The verbs that show the state of a machine, its servers and its streams."""
+"""The verbs that show the state of a machine, its servers and its streams, and what is set."""

@@ -1,0 +1,169 @@
+"""A client of key-value tables against a store that loses answers, and pages of entries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, Self
+
+import pytest
+
+from pravega_blocking import table_client
+from pravega_blocking.controller_client import SegmentRange, TableSettings
+from pravega_blocking.errors import ConflictError, NotFoundError
+from pravega_blocking.table_client import ABSENT, ANY_VERSION, TableClient
+from pravega_wire import commands as wire
+from pravega_wire.blocking import ConnectionLostError
+from pravega_wire.hashing import table_key_hash
+
+HALF = 0.5
+
+
+class Store:
+    """Two table segments in memory; the answers to the next ``lost`` requests do not arrive."""
+
+    def __init__(self) -> None:
+        self.tables: dict[str, dict[bytes, tuple[bytes, int]]] = {}
+        self.lost = 0
+        self.pages = 0
+        self._versions = 0
+
+    def answer(self, request: Any) -> wire.Reply:
+        table = self.tables.setdefault(request.segment, {})
+        i = request.request_id
+        if isinstance(request, wire.ReadTable):
+            (key,) = request.keys
+            value, version = table.get(key.key, (b"", ABSENT))
+            return wire.TableRead(
+                i, request.segment, (wire.TableEntry(wire.TableKey(key.key, version), value),)
+            )
+        if isinstance(request, wire.ReadTableEntries):
+            self.pages += 1
+            keys = sorted(
+                key for key in table if request.args.from_key <= key <= request.args.to_key
+            )
+            entries = tuple(
+                wire.TableEntry(wire.TableKey(key, table[key][1]), table[key][0])
+                for key in keys[: request.suggested_entry_count]
+            )
+            return wire.TableEntriesRead(i, request.segment, entries, b"")
+        if isinstance(request, wire.UpdateTableEntries):
+            (entry,) = request.table_entries
+            if refusal := self._check(i, request.segment, entry.key):
+                return refusal
+            self._versions += 1
+            table[entry.key.key] = (bytes(entry.value), self._versions)
+            return wire.TableEntriesUpdated(i, (self._versions,))
+        assert isinstance(request, wire.RemoveTableKeys)
+        (key,) = request.keys
+        if refusal := self._check(i, request.segment, key):
+            return refusal
+        table.pop(key.key, None)
+        return wire.TableKeysRemoved(i, request.segment)
+
+    def _check(self, i: int, segment: str, key: wire.TableKey) -> wire.Reply | None:
+        found = self.tables[segment].get(key.key, (b"", ABSENT))[1]
+        if key.version in (ANY_VERSION, found):
+            return None
+        kind = wire.TableKeyDoesNotExist if found == ABSENT else wire.TableKeyBadVersion
+        return kind(i, segment, "")
+
+
+class FakeConnection:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+    def next_request_id(self) -> int:
+        return 1
+
+    def call(self, request: wire.Request) -> wire.Reply:
+        reply = self._store.answer(request)
+        if self._store.lost:
+            self._store.lost -= 1
+            raise ConnectionLostError("it broke")
+        return reply
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store()
+
+
+@pytest.fixture
+def client(store: Store) -> TableClient:
+    access = SimpleNamespace(token=lambda: "", connect=lambda *_, **__: FakeConnection(store))
+    controller: Any = SimpleNamespace(
+        table_settings=lambda *_: TableSettings(2, 2, 1, 0),
+        table_ranges=lambda *_: (SegmentRange(0, 0.0, HALF), SegmentRange(1, HALF, 1.0)),
+        store_access=lambda *_: access,
+        segment_address=lambda *_: ("127.0.0.1", 1),
+    )
+    return TableClient(controller, "s", "k", patience=60.0)
+
+
+KEYS = [bytes([high, low, last]) for high in (0, 7, 255) for low in (0, 255) for last in (0, 255)]
+
+
+def test_keys_are_in_the_segment_of_their_primary_key(store: Store, client: TableClient) -> None:
+    for key in KEYS:
+        client.put(key, b"v" + key)
+    for number, table in enumerate(
+        store.tables[f"s/k_kvtable/{number}.#epoch.0"] for number in range(2)
+    ):
+        assert table
+        assert {table_key_hash(key[:2]) >= HALF for key in table} == {bool(number)}
+    assert [client.get(key).value for key in KEYS] == [b"v" + key for key in KEYS]
+
+
+@pytest.mark.parametrize("page", [1, 2, 500])
+def test_all_entries_are_read_page_by_page(
+    store: Store, client: TableClient, monkeypatch: pytest.MonkeyPatch, page: int
+) -> None:
+    monkeypatch.setattr(table_client, "PAGE_ENTRIES", page)
+    assert list(client.entries()) == []
+    for key in KEYS:
+        client.put(key, key)
+    found = list(client.entries())
+    assert sorted(each.key for each in found) == sorted(KEYS)
+    assert all(each.key == each.value for each in found)
+    assert store.pages >= len(KEYS) // page
+
+
+def test_conditions_are_kept(client: TableClient) -> None:
+    key = KEYS[0]
+    version = client.put(key, b"1", version=ABSENT)
+    with pytest.raises(ConflictError, match="has another version"):
+        client.put(key, b"2", version=ABSENT)
+    with pytest.raises(ConflictError, match="has another version"):
+        client.remove(key, version=version + 1)
+    client.remove(key, version=version)
+    client.remove(key)
+    with pytest.raises(NotFoundError):
+        client.get(key)
+    with pytest.raises(ConflictError, match="does not exist"):
+        client.put(key, b"2", version=version)
+
+
+@pytest.mark.parametrize(
+    "update",
+    [
+        lambda client: client.put(KEYS[0], b"1", version=ABSENT),
+        lambda client: client.remove(KEYS[1], version=1),
+    ],
+)
+def test_an_update_whose_answer_is_lost_is_not_called_refused(
+    store: Store, client: TableClient, update: Callable[[TableClient], object]
+) -> None:
+    assert client.put(KEYS[1], b"0") == 1
+    store.lost = 1
+    with pytest.raises(ConflictError, match="may be our own update"):
+        update(client)
+    store.lost = 2
+    assert client.put(KEYS[2], b"2") > 0
+    assert client.get(KEYS[2]).value == b"2"
