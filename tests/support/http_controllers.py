@@ -58,8 +58,8 @@ class HttpClient:
         finally:
             connection.close()
         told = {k.lower(): v for k, v in reply.getheaders()}
-        is_text = told.get("content-type", "").startswith("text/plain")
-        document = content.decode() if is_text else json.loads(content) if content else None
+        is_json = told.get("content-type") == "application/json"
+        document = (json.loads(content) if is_json else content.decode()) if content else None
         return Answer(reply.status, document, told)
 
     async def ask(self, method: str, path: str, body: Any = None, headers: Any = None) -> Answer:

@@ -1,0 +1,158 @@
+"""The console in a real browser, on a real server that is written to meanwhile."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from compat_harness.server import HOST, Server
+from foreign_servers.deadlines import scale
+
+from pravega_blocking.controller_client import ControllerClient
+from pravega_blocking.event_writer import EventWriter
+from pravega_wire.names import segment_id
+from segstore.testing.ports import free_ports
+
+pytest.importorskip("selenium", reason="Selenium is not installed")
+from compat_harness.browser import Browser, open_browser, why_not
+
+pytestmark = [
+    pytest.mark.compat,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(bool(why_not()), reason=why_not()),
+]
+
+ANSWER_SECONDS_MAX = scale(60.0)
+WIDTHS = (380, 1280)
+PAUSE_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class Written:
+    """A server whose stream ``shop/orders`` is written to."""
+
+    address: str
+    controller: ControllerClient
+
+
+def post(port: int, path: str, document: object) -> None:
+    connection = http.client.HTTPConnection(HOST, port, timeout=ANSWER_SECONDS_MAX)
+    connection.request("POST", f"/v1/{path}", json.dumps(document))
+    reply = connection.getresponse()
+    assert reply.status == 201, reply.read()
+    connection.close()
+
+
+def write(controller: ControllerClient, ended: threading.Event) -> None:
+    """Write events until the end."""
+    number = 0
+    with EventWriter(controller, "shop", "orders") as writer:
+        while not ended.wait(PAUSE_SECONDS):
+            for _ in range(10):
+                number += 1
+                event = json.dumps({"order": number, "item": "<b>tea</b>"})
+                writer.write(event.encode(), routing_key=str(number % 50))
+            writer.flush()
+
+
+@contextmanager
+def written_server(directory: Path) -> Iterator[Written]:
+    [port] = free_ports(1)
+    with Server(directory, [f"--http-port={port}"]) as server:
+        post(port, "scopes", {"scopeName": "shop"})
+        policy = {"type": "FIXED_NUM_SEGMENTS", "minSegments": 2}
+        for stream in ("orders", "other"):
+            post(port, "scopes/shop/streams", {"streamName": stream, "scalingPolicy": policy})
+        with ControllerClient(server.controller_uri) as controller:
+            ended = threading.Event()
+            writer = threading.Thread(target=write, args=(controller, ended))
+            writer.start()
+            try:
+                yield Written(f"http://{HOST}:{port}/console", controller)
+            finally:
+                ended.set()
+                writer.join()
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
+    """A server that is written to during all tests of the module."""
+    with written_server(tmp_path_factory.mktemp("server")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """A browser for all tests of the module."""
+    with open_browser(tmp_path_factory.mktemp("profile")) as browser:
+        yield browser
+
+
+def check_page(browser: Browser, path: str) -> None:
+    """Check that a page fits into its window, and that the browser has no complaint."""
+    assert browser.overflow() <= 0, f"{path} is too wide"
+    assert browser.complaints() == [], path
+    assert browser.run("return document.querySelectorAll('h1').length") == 1
+
+
+def test_each_page_fits_and_is_live(written: Written, browser: Browser) -> None:
+    written.controller.scale_stream(
+        "shop",
+        "orders",
+        sealed=[segment_id(0, 0)],
+        ranges=[(0.0, 0.2), (0.2, 0.5)],
+        timeout=ANSWER_SECONDS_MAX,
+    )
+    for width in WIDTHS:
+        for path in ("/", "/scopes", "/scopes/shop", "/streams/shop/orders", "/streams/shop/none"):
+            browser.show(written.address + path, width, dark=width == WIDTHS[0])
+            complaints = browser.complaints() if path.endswith("none") else []
+            assert all("404" in each for each in complaints)
+            check_page(browser, path)
+    browser.show(f"{written.address}/", WIDTHS[1])
+    # Rates need two looks, and come by themselves.
+    browser.wait(lambda: "shop/orders" in browser.text("#live"))
+    browser.wait(lambda: browser.run("return document.querySelectorAll('.u-legend').length == 3"))
+    check_page(browser, "/")
+    browser.show(f"{written.address}/streams/shop/orders", WIDTHS[1])
+    end = "return document.querySelector('#live tbody tr td:last-child').innerText"
+    before = browser.run(end)
+    browser.wait(lambda: browser.run(end) != before)
+    assert browser.run("return document.querySelectorAll('svg.epochs rect').length") == 4
+    browser.wait(lambda: browser.run("return document.querySelectorAll('.heat-5').length") >= 1)
+    check_page(browser, "/streams/shop/orders")
+
+
+def test_a_page_stops_when_its_reader_says_so(written: Written, browser: Browser) -> None:
+    browser.show(f"{written.address}/streams/shop/orders", WIDTHS[1])
+    browser.run("document.querySelector('summary').click()")
+    asked = (
+        "return performance.getEntriesByType('resource')"
+        ".filter(each => each.name.includes('/live')).length"
+    )
+    browser.wait(lambda: browser.run(asked) >= 1)
+    browser.wait(lambda: browser.run("return document.querySelector('details').open"))
+    browser.find("button.pause").click()
+    assert browser.run("return document.querySelector('.pause').ariaPressed") == "true"
+    count = browser.run(asked)
+    # As long as two updates take.
+    time.sleep(4.5)
+    assert browser.run(asked) <= count + 1
+    browser.find("button.pause").click()
+    browser.wait(lambda: browser.run(asked) > count + 1)
+
+
+def test_what_does_not_answer_is_told(browser: Browser, tmp_path: Path) -> None:
+    [port] = free_ports(1)
+    with Server(tmp_path, [f"--http-port={port}"]):
+        browser.show(f"http://{HOST}:{port}/console/", WIDTHS[0])
+        assert "Healthy" in browser.text()
+    browser.wait(lambda: "does not answer" in browser.text("#stale"))
+    browser.complaints()

@@ -1,0 +1,110 @@
+"""Looks at stores and streams: their numbers now, their rates, and how both were before.
+
+Owns: ``Looks``, and the times between two looks.
+
+Nothing is looked at unless somebody has a page open. All who have the same page open share its
+looks, so a page costs the stores the same for one browser as for many.
+
+Invariants:
+1. When many ask at once, or within ``LOOK_SECONDS``, there is one look. Held by
+   ``test_many_who_ask_share_a_look``.
+2. When a counter begins again with its process, no rate is told of that time. Held by
+   ``test_a_counter_that_begins_again_has_no_rate``.
+3. When many subjects are looked at, those that nobody has asked for longest are forgotten. Held by
+   ``test_subjects_that_nobody_asks_for_are_forgotten``.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+import trio
+
+from pravega_controller.clocks import wall_clock_ms
+
+LOOK_SECONDS: Final = 1.0
+"""Minimum time, in seconds, between two looks at the same subject."""
+RATE_SECONDS: Final = 10.0
+"""Time, in seconds, over which rates are told."""
+POINTS_MAX: Final = 300
+"""Maximum number of earlier points of a chart: ten minutes of a page that is open."""
+SUBJECTS_MAX: Final = 32
+"""Maximum number of subjects that are looked at by turns."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Look(Generic[T]):
+    """The state that was seen at one time, by the clock of the event loop."""
+
+    time: float
+    seen: T
+
+
+Summary = tuple[float | None, ...]
+"""The numbers of one point of a chart."""
+
+
+class Track(Generic[T]):
+    """The looks at one subject: the recent ones whole, the earlier ones as points."""
+
+    def __init__(
+        self, take: Callable[[], Awaitable[T]], summarize: Callable[[list[Look[T]]], Summary]
+    ) -> None:
+        self._take = take
+        self._summarize = summarize
+        self._lock = trio.Lock()
+        self._looks: deque[Look[T]] = deque()
+        self.points: deque[tuple[int, Summary]] = deque(maxlen=POINTS_MAX)
+        """Milliseconds since 1970, and the numbers."""
+
+    async def look(self) -> list[Look[T]]:
+        """Return the looks of the last ``RATE_SECONDS``, in order; the last is new.
+
+        Raises what taking it raises.
+        """
+        async with self._lock:
+            now = trio.current_time()
+            if not self._looks or now - self._looks[-1].time >= LOOK_SECONDS:
+                seen = await self._take()
+                now = trio.current_time()
+                while self._looks and now - self._looks[0].time > RATE_SECONDS:
+                    self._looks.popleft()
+                self._looks.append(Look(now, seen))
+                self.points.append((wall_clock_ms(), self._summarize(list(self._looks))))
+            return list(self._looks)
+
+
+class Looks:
+    """The tracks of all subjects that pages ask for."""
+
+    def __init__(self) -> None:
+        self._tracks: OrderedDict[object, Track[Any]] = OrderedDict()
+
+    def track(
+        self,
+        subject: object,
+        take: Callable[[], Awaitable[T]],
+        summarize: Callable[[list[Look[T]]], Summary],
+    ) -> Track[T]:
+        """Return the track of a subject; the functions are those of the first who asked."""
+        found = self._tracks.get(subject)
+        if found is None:
+            found = self._tracks[subject] = Track(take, summarize)
+        self._tracks.move_to_end(subject)
+        if len(self._tracks) > SUBJECTS_MAX:
+            self._tracks.popitem(last=False)
+        return found
+
+
+def rate(looks: list[Look[T]], count: Callable[[T], float | None]) -> float | None:
+    """Return by how much a count grew each second; None if it cannot be told."""
+    earlier, later = count(looks[0].seen), count(looks[-1].seen)
+    seconds = looks[-1].time - looks[0].time
+    if earlier is None or later is None or later < earlier or seconds <= 0:
+        return None
+    return (later - earlier) / seconds

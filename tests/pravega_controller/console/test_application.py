@@ -1,0 +1,191 @@
+"""Tests of what all pages share: users, refusals, headers, files."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from pravega_controller.console.rendering import PAGE_HEADERS, static_files
+from pravega_controller.console.routes import PAGES
+from support.http_controllers import HttpClient, basic
+
+FIXED = {"type": "FIXED_NUM_SEGMENTS", "minSegments": 2}
+VOID = {"meta", "link", "input", "br", "rect", "path", "hr"}
+
+
+class Checked(HTMLParser):
+    """Checks a page: elements end in order, ids are used once, labels have their fields, and
+    nothing is of a kind that the policy forbids."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.labels: list[str] = []
+        self.fields: list[dict[str, str | None]] = []
+        self.faults: list[str] = []
+        self.feed(text)
+        self.close()
+        self.faults += [f"id {each} twice" for each in {*self.ids} if self.ids.count(each) > 1]
+        self.faults += [f"label of no field {each}" for each in self.labels if each not in self.ids]
+        for field in self.fields:
+            if field.get("id") not in self.labels and not field.get("aria-label"):
+                self.faults.append(f"field without a label: {field}")
+        self.faults += [f"{each} does not end" for each in self.open]
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        found = dict(attributes)
+        if tag not in VOID:
+            self.open.append(tag)
+        if "id" in found:
+            self.ids.append(found["id"] or "")
+        for name in ("aria-labelledby", "aria-describedby"):
+            if name in found and found[name] not in self.ids and name == "aria-describedby":
+                self.faults.append(f"{name} {found[name]}")
+        if tag == "label":
+            self.labels.append(found.get("for") or "")
+        if tag in ("input", "select", "textarea") and found.get("type") != "hidden":
+            self.fields.append(found)
+        if "style" in found or any(name.startswith("on") for name in found):
+            self.faults.append(f"{tag} with a style or a handler")
+        if tag == "style" or (tag == "script" and "src" not in found):
+            self.faults.append(f"{tag} in the page")
+        for name in ("src", "href", "action", "hx-get", "hx-post"):
+            if found.get(name, "") and not re.match(r"/console/|[?#]", found[name] or ""):
+                self.faults.append(f"{tag} leads to {found[name]}")
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID and (not self.open or self.open.pop() != tag):
+            self.faults.append(f"{tag} ends where it did not begin")
+
+
+async def make_stream(client: HttpClient, scope: str = "s", stream: str = "t", **auth: Any) -> None:
+    await client.ask("POST", "/v1/scopes", {"scopeName": scope}, **auth)
+    document = {"streamName": stream, "scalingPolicy": FIXED}
+    answer = await client.ask("POST", f"/v1/scopes/{scope}/streams", document, **auth)
+    assert answer.status == 201
+
+
+def paths_of_pages() -> list[str]:
+    """Return the paths of all pages that are read, of the stream ``s/t``."""
+    return [
+        "/console" + path.format(scope="s", stream="t", group="g", table="k")
+        for path, method in PAGES
+        if method == "GET"
+    ]
+
+
+async def test_pages_are_whole_and_accessible(console: HttpClient) -> None:
+    await make_stream(console)
+    for path in ("/console/", "/console/scopes", "/console/scopes/s", "/console/streams/s/t"):
+        answer = await console.ask("GET", path)
+        assert answer.status == 200, path
+        page = answer.document
+        assert Checked(page).faults == [], path
+        assert page.count("<h1>") == 1
+        assert re.search(r'<html lang="en">', page)
+
+
+async def test_pages_forbid_everything_that_is_not_theirs(console: HttpClient) -> None:
+    await make_stream(console)
+    for path in (*paths_of_pages(), "/console/none", "/console/streams/s/none"):
+        answer = await console.ask("GET", path)
+        found = {name: answer.headers[name.lower()] for name in PAGE_HEADERS}
+        assert found == PAGE_HEADERS, path
+    policy = PAGE_HEADERS["Content-Security-Policy"]
+    assert "unsafe" not in policy
+    assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
+
+
+async def test_the_port_leads_to_the_console(client: HttpClient) -> None:
+    for path in ("/", "/console"):
+        answer = await client.ask("GET", path)
+        assert (answer.status, answer.headers["location"]) == (303, "/console/")
+
+
+async def test_files_are_kept_by_browsers_and_have_their_licences(client: HttpClient) -> None:
+    page = (await client.ask("GET", "/console/scopes")).document
+    addresses = re.findall(r'(?:src|href)="(/console/static/[^"]+)"', page)
+    assert len(addresses) == 6
+    for each in addresses:
+        answer = await client.ask("GET", each)
+        assert answer.status == 200
+        assert "immutable" in answer.headers["cache-control"]
+    assert {"vendor/htmx.LICENSE.txt", "vendor/uPlot.LICENSE.txt"} <= static_files().keys()
+    for wrong in ("../rendering.py", "console.py", "vendor"):
+        assert (await client.ask("GET", f"/console/static/x/{wrong}")).status == 404
+
+
+async def test_with_users_each_page_asks_who_it_is(secure_client: HttpClient) -> None:
+    for path in (*paths_of_pages(), "/console/"):
+        answer = await secure_client.ask("GET", path)
+        assert answer.status == 401, path
+        assert answer.headers["www-authenticate"].startswith("Basic ")
+        assert (await secure_client.ask("GET", path, headers=basic("reader", "x"))).status == 401
+
+
+async def test_a_user_sees_what_its_rights_say(secure_client: HttpClient) -> None:
+    for stream in ("t", "u"):
+        await make_stream(secure_client, stream=stream, headers=basic("admin"))
+    seen = {}
+    for user in ("reader", "writer", "admin"):
+        for path in ("", "scopes", "scopes/s", "streams/s/t", "streams/s/u"):
+            answer = await secure_client.ask("GET", f"/console/{path}", headers=basic(user))
+            seen[user, path] = answer.status
+            assert user in answer.document
+            assert Checked(answer.document).faults == []
+    assert {key: status for key, status in seen.items() if status != 200} == {
+        ("reader", "streams/s/u"): 403,
+        ("writer", "scopes"): 403,
+        ("writer", "scopes/s"): 403,
+        ("writer", "streams/s/u"): 403,
+    }
+    overview = (await secure_client.ask("GET", "/console/", headers=basic("writer"))).document
+    assert "You may not read the root" in overview
+    assert "Busiest streams" not in overview
+    names = (await secure_client.ask("GET", "/console/scopes/s", headers=basic("reader"))).document
+    assert "/console/streams/s/t" in names
+    assert "/console/streams/s/u" not in names
+
+
+async def test_what_is_refused_is_a_page_that_says_why(client: HttpClient) -> None:
+    await make_stream(client)
+    for path, status, sentence in (
+        ("none", 404, "There is no such page."),
+        ("scopes/none", 404, "there is no scope none"),
+        ("streams/s/none", 404, "s/none"),
+        ("streams/s/t?sort=x", 400, "sort has to be one of"),
+        ("go?name=", 400, "Write the name"),
+        ("scopes/%3Cscript%3E", 404, "there is no scope &lt;script&gt;"),
+    ):
+        answer = await client.ask("GET", f"/console/{path}")
+        assert (answer.status, sentence in answer.document) == (status, True), path
+        assert Checked(answer.document).faults == []
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [("s", "scopes/s"), (" s/t ", "streams/s/t"), ("s/a b%", "streams/s/a%20b%25")],
+)
+async def test_a_name_leads_to_its_page(client: HttpClient, name: str, path: str) -> None:
+    answer = await client.ask(
+        "GET", "/console/go?name=" + name.replace("%", "%25").replace(" ", "+")
+    )
+    assert (answer.status, answer.headers["location"]) == (303, f"/console/{path}")
+
+
+async def test_more_names_than_a_page_shows_are_found(client: HttpClient) -> None:
+    await client.ask("POST", "/v1/scopes", {"scopeName": "s"})
+    for number in range(25):
+        await make_stream(client, stream=f"stream-{number}")
+    document = {"streamName": "a<b>", "scalingPolicy": FIXED}
+    assert (await client.ask("POST", "/v1/scopes/s/streams", document)).status == 400
+    page = (await client.ask("GET", "/console/scopes/s")).document
+    assert {f"stream-{number}" for number in range(25)} == {*re.findall(r">(stream-\d+)<", page)}
+    found = (await client.ask("GET", "/console/scopes/s?find=-2")).document
+    assert sorted(re.findall(r">(stream-\d+)<", found)) == ["stream-2"] + [
+        f"stream-{number}" for number in range(20, 25)
+    ]
