@@ -122,7 +122,7 @@ def test_each_page_fits_and_is_live(written: Written, browser: Browser) -> None:
     browser.wait(lambda: browser.run("return document.querySelectorAll('.u-legend').length == 3"))
     check_page(browser, "/")
     browser.show(f"{written.address}/streams/shop/orders", WIDTHS[1])
-    end = "return document.querySelector('#live tbody tr td:last-child').innerText"
+    end = "return document.querySelector('#segments td:last-child').innerText"
     before = browser.run(end)
     browser.wait(lambda: browser.run(end) != before)
     assert browser.run("return document.querySelectorAll('svg.epochs rect').length") == 4

@@ -21,9 +21,15 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from pravega_controller.console import overview_pages, scope_pages, stream_pages
 from pravega_controller.console.looks import Looks
 from pravega_controller.console.origins import check_host, check_origin
+from pravega_controller.console.pages import (
+    change_pages,
+    event_pages,
+    overview_pages,
+    scope_pages,
+    stream_pages,
+)
 from pravega_controller.console.rendering import FILE_HEADERS, PAGE_HEADERS, render, static_files
 from pravega_controller.console.routes import (
     PAGES,
@@ -38,7 +44,7 @@ from pravega_controller.http.application import LOGIN_HEADERS, read_body, reques
 from pravega_controller.http.calls import Calls, Refusal, refusal_of
 from pravega_controller.http.health import Health
 
-PAGE_MODULES: Final = (overview_pages, scope_pages, stream_pages)
+PAGE_MODULES: Final = (change_pages, event_pages, overview_pages, scope_pages, stream_pages)
 """The modules with pages. Importing them filled the table."""
 FIELDS_MAX: Final = 64
 """Maximum number of fields of a form."""

@@ -14,6 +14,7 @@ from pravega_controller.console.stream_numbers import (
 )
 from pravega_controller.errors import InvalidRequestError
 from pravega_wire import controller_pb2 as pb
+from pravega_wire.stream_cut_text import StreamCutTextError, decode_cut_text
 
 ROWS_MAX: Final = 200
 """Maximum number of segments in a table."""
@@ -25,7 +26,11 @@ STREAM: Final = "/streams/{scope}/{stream}"
 async def show_stream(request: PageRequest) -> PageAnswer:
     """Show a stream."""
     configuration = await read_configuration(request)
-    return HtmlPage("stream.html", {"configuration": configuration, **await _look(request)})
+    values = {
+        "configuration": configuration,
+        "may_change": await request.calls.may("sealStream", stream_info(request)),
+    }
+    return HtmlPage("stream.html", {**values, **await _look(request)})
 
 
 @page("GET", f"{STREAM}/live")
@@ -55,6 +60,17 @@ async def read_configuration(request: PageRequest) -> pb.StreamConfig:
 def stream_info(request: PageRequest) -> pb.StreamInfo:
     """Return the message that names the path's stream."""
     return pb.StreamInfo(scope=request.path["scope"], stream=request.path["stream"])
+
+
+def read_cut(name: str, text: str) -> dict[int, int]:
+    """Return the cut of a stream in a text. Raises ``InvalidRequestError``."""
+    try:
+        of_stream, cut = decode_cut_text(text)
+    except StreamCutTextError as error:
+        raise InvalidRequestError(str(error)) from None
+    if of_stream != name:
+        raise InvalidRequestError(f"this is a cut of {of_stream}, and not of {name}")
+    return cut
 
 
 async def _look(request: PageRequest) -> dict[str, Any]:
