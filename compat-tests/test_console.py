@@ -31,6 +31,20 @@ pytestmark = [
 
 ANSWER_SECONDS_MAX = scale(60.0)
 WIDTHS = (380, 1280)
+PATHS = (
+    "/",
+    "/cluster",
+    "/scopes",
+    "/scopes/shop",
+    "/streams/shop/orders",
+    "/streams/shop/orders/events",
+    "/streams/shop/orders/events?start=head&as=hex",
+    "/streams/shop/orders/scale",
+    "/streams/shop/orders/truncate",
+    "/streams/shop/orders/seal",
+    "/streams/shop/orders/delete",
+    "/streams/shop/none",
+)
 PAUSE_SECONDS = 0.1
 
 
@@ -111,7 +125,7 @@ def test_each_page_fits_and_is_live(written: Written, browser: Browser) -> None:
         timeout=ANSWER_SECONDS_MAX,
     )
     for width in WIDTHS:
-        for path in ("/", "/scopes", "/scopes/shop", "/streams/shop/orders", "/streams/shop/none"):
+        for path in PATHS:
             browser.show(written.address + path, width, dark=width == WIDTHS[0])
             complaints = browser.complaints() if path.endswith("none") else []
             assert all("404" in each for each in complaints)
@@ -128,6 +142,31 @@ def test_each_page_fits_and_is_live(written: Written, browser: Browser) -> None:
     assert browser.run("return document.querySelectorAll('svg.epochs rect').length") == 4
     browser.wait(lambda: browser.run("return document.querySelectorAll('.heat-5').length") >= 1)
     check_page(browser, "/streams/shop/orders")
+
+
+def test_an_event_is_written_and_found_and_a_stream_scaled(
+    written: Written, browser: Browser
+) -> None:
+    events = f"{written.address}/streams/shop/other/events"
+    browser.show(events, WIDTHS[0])
+    browser.find("#write summary").click()
+    browser.find("#event").send_keys("<script>document.title = 'harm'</script>")
+    browser.find("#key").send_keys("k")
+    browser.find("#write button").click()
+    browser.wait(lambda: "The event is written" in browser.text())
+    browser.wait(lambda: "document.title = 'harm'" in browser.text(".events"))
+    browser.find("#find").send_keys("title =")
+    browser.find(".panel button").click()
+    browser.wait(lambda: "start=" in browser.driver.current_url)
+    assert browser.text(".events pre") == "<script>document.title = 'harm'</script>"
+    assert "harm" not in browser.driver.title
+    check_page(browser, events)
+    browser.show(f"{written.address}/streams/shop/other/scale", WIDTHS[0])
+    browser.find("td a").click()
+    browser.wait(lambda: "Split segment" in browser.text("h1"))
+    browser.find("button.grave").click()
+    browser.wait(lambda: len(written.controller.current_segments("shop", "other").ranges) == 3)
+    check_page(browser, "scale")
 
 
 def test_a_page_stops_when_its_reader_says_so(written: Written, browser: Browser) -> None:

@@ -25,7 +25,9 @@ from pravega_controller.console.looks import Looks
 from pravega_controller.console.origins import check_host, check_origin
 from pravega_controller.console.pages import (
     change_pages,
+    cluster_pages,
     event_pages,
+    group_pages,
     overview_pages,
     scope_pages,
     stream_pages,
@@ -44,7 +46,15 @@ from pravega_controller.http.application import LOGIN_HEADERS, read_body, reques
 from pravega_controller.http.calls import Calls, Refusal, refusal_of
 from pravega_controller.http.health import Health
 
-PAGE_MODULES: Final = (change_pages, event_pages, overview_pages, scope_pages, stream_pages)
+PAGE_MODULES: Final = (
+    change_pages,
+    cluster_pages,
+    event_pages,
+    group_pages,
+    overview_pages,
+    scope_pages,
+    stream_pages,
+)
 """The modules with pages. Importing them filled the table."""
 FIELDS_MAX: Final = 64
 """Maximum number of fields of a form."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import fnmatch
 import math
+import tomllib
+from pathlib import Path
 
 from pravega_controller.console.rendering import (
+    FOLDER,
     path_to,
     render,
     show_bytes,
@@ -45,3 +49,22 @@ def test_names_with_any_characters_make_paths_and_text() -> None:
     page = render("scopes.html", {"scopes": [name], "user": None, "here": "/console/scopes"})
     assert "a/b?c#d&#34;&#39;&lt;&amp;%" in page
     assert name not in page
+
+
+def test_each_file_of_the_console_is_installed() -> None:
+    project = Path(__file__).parents[3] / "pyproject.toml"
+    data = tomllib.loads(project.read_text())["tool"]["setuptools"]["package-data"]
+    patterns = data["pravega_controller.console"]
+    files = [
+        str(path.relative_to(FOLDER))
+        for folder in ("templates", "static")
+        for path in (FOLDER / folder).rglob("*")
+        if path.is_file()
+    ]
+    assert len(files) > 20
+    for each in files:
+        # A star of setuptools does not cross folders.
+        assert any(
+            fnmatch.fnmatch(each, pattern) and each.count("/") == pattern.count("/")
+            for pattern in patterns
+        ), each
