@@ -39,6 +39,7 @@ PATHS = (
     "/streams/shop/orders",
     "/streams/shop/orders/events",
     "/streams/shop/orders/events?start=head&as=hex",
+    "/streams/shop/orders/transactions",
     "/streams/shop/orders/scale",
     "/streams/shop/orders/truncate",
     "/streams/shop/orders/seal",
