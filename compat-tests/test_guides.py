@@ -49,6 +49,10 @@ ELSEWHERE = {
     "command-line.md": {
         "segstore cluster status ": "it needs a cluster: tests/deploy/test_one_machine.py",
         "segstore cluster wait ": "it needs a cluster: cluster/test_rolling_restart.py",
+        "segstore doctor ": "it may warn of this machine: commands/health/test_doctor.py",
+        "segstore group show ": "it needs a client that reads: test_group_commands.py",
+        "segstore group lag demo": "it needs a client that reads: test_group_commands.py",
+        "segstore group seek ": "it needs a client that reads: test_group_commands.py",
     },
     "dashboards.md": {
         "promtool check rules ": "it comes with Prometheus: tests/pravega_admin/test_prometheus.py",

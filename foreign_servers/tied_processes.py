@@ -27,8 +27,9 @@ from typing import TypeVar
 TIED = Path(__file__).resolve().parent / "tied"
 Result = TypeVar("Result")
 
+LASTING = "starts-processes"
 # A thread of this executor ends when the interpreter does.
-_LASTING = ThreadPoolExecutor(1, thread_name_prefix="starts-processes")
+_EXECUTOR = ThreadPoolExecutor(1, thread_name_prefix=LASTING)
 
 
 def tied(command: Sequence[str]) -> list[str]:
@@ -36,14 +37,18 @@ def tied(command: Sequence[str]) -> list[str]:
 
     Raises ``RuntimeError`` in a thread that may end before the process does.
     """
-    thread = threading.current_thread()
-    if thread is not threading.main_thread() and not thread.name.startswith("starts-processes"):
-        raise RuntimeError(f"what {thread.name} starts ends with it: use start_from_any_thread")
+    if not _may_start():
+        name = threading.current_thread().name
+        raise RuntimeError(f"what {name} starts ends with it: use start_from_any_thread")
     return [str(TIED), str(os.getpid()), *command]
 
 
 def start_from_any_thread(start: Callable[[], Result]) -> Result:
     """Return what ``start`` returns, called where processes may be started."""
-    if threading.current_thread() is threading.main_thread():
-        return start()
-    return _LASTING.submit(start).result()
+    return start() if _may_start() else _EXECUTOR.submit(start).result()
+
+
+def _may_start() -> bool:
+    """Return whether the present thread lives as long as the process."""
+    thread = threading.current_thread()
+    return thread is threading.main_thread() or thread.name.startswith(LASTING)

@@ -94,7 +94,7 @@ def failed_once(repository: Path) -> list[str]:
     return [json.loads(line)["test"] for line in lines]
 
 
-@pytest.mark.parametrize("options", [(), ("-n", "2")])
+@pytest.mark.parametrize("options", [("-n", "2"), pytest.param((), marks=pytest.mark.proof)])
 def test_what_fails_by_chance_passes_alone_and_is_named(
     run: Run, repository: Path, options: tuple[str, ...]
 ) -> None:
@@ -120,6 +120,7 @@ def test_a_test_of_a_group_is_found_again(run: Run, repository: Path) -> None:
     assert failed_once(repository) == ["tests/test_known.py::test_known[a@b]"]
 
 
+@pytest.mark.proof
 def test_what_always_fails_fails(run: Run, repository: Path) -> None:
     done = run("def test_known(): assert False\n")
     assert done.returncode == 1
@@ -133,7 +134,7 @@ def test_a_new_test_has_no_second_try(run: Run) -> None:
     assert "is new since the last accepted commit" in done.stdout
 
 
-@pytest.mark.parametrize("options", [(), ("-n", "2")])
+@pytest.mark.parametrize("options", [("-n", "2"), pytest.param((), marks=pytest.mark.proof)])
 def test_a_loss_has_no_second_try(run: Run, options: tuple[str, ...]) -> None:
     done = run(
         "from fails_once import fail_once\n"
@@ -146,6 +147,7 @@ def test_a_loss_has_no_second_try(run: Run, options: tuple[str, ...]) -> None:
     assert "may not fail at all" in done.stdout
 
 
+@pytest.mark.proof
 def test_a_marked_test_has_no_second_try(run: Run) -> None:
     done = run(
         "import pytest\nfrom fails_once import fail_once\n"
@@ -155,6 +157,7 @@ def test_a_marked_test_has_no_second_try(run: Run) -> None:
     assert "may not fail at all" in done.stdout
 
 
+@pytest.mark.proof
 def test_a_crash_has_no_second_try(run: Run) -> None:
     done = run(
         "import os\nfrom fails_once import fail_once\n"
@@ -175,6 +178,7 @@ def test_more_than_five_are_no_chance(run: Run) -> None:
     assert "6 tests failed, more than 5" in done.stdout
 
 
+@pytest.mark.proof
 def test_a_process_that_is_left_fails_the_run(run: Run) -> None:
     done = run(
         "import subprocess\n"
@@ -192,12 +196,14 @@ def test_a_run_that_passes_leaves_no_file(run: Run, tmp_path: Path) -> None:
     assert list((tmp_path / "temporary").iterdir()) == []
 
 
+@pytest.mark.proof
 def test_what_a_failed_test_wrote_is_kept(run: Run, tmp_path: Path) -> None:
     text = "def test_known(tmp_path): (tmp_path / 'a').write_text('b'); assert False\n"
     assert run(text).returncode == 1
     assert len(list((tmp_path / "temporary").rglob("a"))) >= 1
 
 
+@pytest.mark.proof
 def test_time_limits_are_multiplied(run: Run) -> None:
     done = run(
         "import pytest\n"

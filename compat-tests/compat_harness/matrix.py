@@ -99,6 +99,9 @@ DIFFERENCES = (
     "The status of a transaction whose stream was deleted is unknown (`NOT_FOUND` in Java): "
     "nothing is kept of a stream that is gone. The original keeps outcomes for a day and answers "
     "`ABORTED` or `COMMITTED`; to say `ABORTED` of all would be false.",
+    "A question about the segments after one of an earlier stream of the name is answered with "
+    "`NOT_FOUND`. The original says that there are none, after which a reader ends as if the "
+    "stream were sealed (`getSegmentsImmediatelyFollowing`).",
     "Bounds of a reader group that are no cuts of their streams are refused with a sentence. The "
     "original takes any, and the group's readers wait for ever or skip events (`createReaderGroup`,"
     " `updateReaderGroup`).",

@@ -28,7 +28,7 @@ SUITES = (
 )
 """The suites of the Java client that together use all of its kinds of segments and calls."""
 USUAL_SUITES = ("BatchReadTest", "StateSynchronizerTest", "TransactionTest")
-"""Those that always run, and with earlier clients too: events, reader groups, transactions."""
+"""The suites that ``make test`` runs, and earlier clients too: events, groups, transactions."""
 SUITES_SECONDS_MAX = scale(600.0)
 SAMPLE_SECONDS_MAX = scale(120.0)
 SAMPLE_EVENTS = [f"event {number}" for number in range(20)]
@@ -93,13 +93,19 @@ def run_suites(
     assert not failed, "\n".join(failed) + run.output()[-5_000:]
 
 
+def run_suites_over_tls(
+    version: str, suites: Sequence[str], directory: Path, server: SecureServer, user: str
+) -> None:
+    """Run suites as a user, with the server's authority in their configuration."""
+    environment = server.official_environment(user)
+    run_suites(version, suites, directory, server, environment, trustStore=str(server.ca))
+
+
 @of_versions(NEWEST, "0.12.0", "0.9.0")
 def test_suites_of_the_java_client_pass_over_tls_with_a_user(
     version: str, secure_server: SecureServer, creator: str, tmp_path: Path
 ) -> None:
-    environment = secure_server.official_environment(creator)
-    trusted = str(secure_server.ca)
-    run_suites(version, USUAL_SUITES, tmp_path, secure_server, environment, trustStore=trusted)
+    run_suites_over_tls(version, USUAL_SUITES, tmp_path, secure_server, creator)
 
 
 @pytest.mark.proof
@@ -107,9 +113,7 @@ def test_suites_of_the_java_client_pass_over_tls_with_a_user(
 def test_all_suites_of_the_newest_java_client_pass_over_tls_with_a_user(
     secure_server: SecureServer, creator: str, tmp_path: Path
 ) -> None:
-    environment = secure_server.official_environment(creator)
-    trusted = str(secure_server.ca)
-    run_suites(NEWEST, SUITES, tmp_path, secure_server, environment, trustStore=trusted)
+    run_suites_over_tls(NEWEST, SUITES, tmp_path, secure_server, creator)
 
 
 @pytest.mark.proof

@@ -49,6 +49,7 @@ def client(store: Server) -> Iterator[ControllerClient]:
 
 
 KAFKA_JARS = ROOT / "benchmarks" / "peers" / "spark_kafka" / "pom.xml"
+AVRO_JARS = Path(__file__).parent / "avro" / "pom.xml"
 
 
 @pytest.fixture(scope="session")
@@ -75,6 +76,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
     patch.setenv("PYSPARK_PYTHON", sys.executable)
     patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
     warehouse: Path = tmp_path_factory.mktemp("spark")
+    jars = ":".join(map(resolve_class_path, (KAFKA_JARS, AVRO_JARS)))
     session = (
         SparkSession.builder.master("local[2]")
         .appName("compat")
@@ -84,7 +86,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.warehouse.dir", str(warehouse))
         .config("spark.driver.memory", "1g")
-        .config("spark.driver.extraClassPath", resolve_class_path(KAFKA_JARS))
+        .config("spark.driver.extraClassPath", jars)
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("OFF")

@@ -222,12 +222,47 @@ def test_json_becomes_columns_on_the_way(
     assert found.first().asDict() == {"n": sum(range(1_000)), "year": 2026, "bad": "no JSON"}
     with pytest.raises(Exception, match="is not JSON of the option schema"):
         batch(spark, stream.options(store, schema="n bigint", mode="failfast"))
+    dropped = batch(spark, stream.options(store, schema="n bigint", mode="dropmalformed"))
+    assert [row.n for row in dropped] == list(range(1_000))
     with pytest.raises(Exception, match="has none: its writers record no times"):
         batch(spark, stream.options(store, start_time="2026-03-01"))
     batches: list[list[Any]] = []
     options = stream.options(store, schema="n bigint", start_stream_cut="earliest")
     run_available(spark, options, tmp_path / "checkpoint", batches)
     assert sum(row.n or 0 for rows in batches for row in rows) == sum(range(1_000))
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/St_Johns"])
+def test_times_without_a_zone_are_of_the_session(
+    spark: Any, store: Server, client: ControllerClient, tmp_path: Path, zone: str
+) -> None:
+    stream = Stream(client, segments=1)
+    texts = [f"2026-03-01T{hour}:{minute:02}:00" for hour in (11, 12, 13) for minute in range(6)]
+    with EventWriter(client, SCOPE, stream.name) as writer:
+        for text in texts:
+            writer.write(json.dumps({"at": text}).encode())
+    options = stream.options(store, schema="at timestamp", start_stream_cut="earliest")
+    former = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        frame = spark.read.format("pravega").options(**options).load()
+        at_noon = frame.where("at between '2026-03-01 12:00:00' and '2026-03-01 12:59:59'")
+        assert at_noon.count() == 6
+        query = (
+            spark.readStream.format("pravega")
+            .options(**options)
+            .load()
+            .selectExpr("date_format(at, \"yyyy-MM-dd'T'HH:mm:ss\") as text")
+            .writeStream.format("json")
+            .option("path", str(tmp_path / "texts"))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+        )
+        run_query_to_its_end(query.start, 120)
+        found = spark.read.json(str(tmp_path / "texts")).collect()
+        assert sorted(row.text for row in found) == texts
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", former)
 
 
 def test_avro_becomes_columns_on_the_way(
@@ -360,6 +395,32 @@ def test_truncated_events_are_told_or_left_out(
     # A batch begins at the head, where nothing is missing.
     rows = batch(spark, stream.options(store))
     assert sorted(numbers(rows)) == list(range(2_000, 3_000))
+
+
+def test_a_query_whose_stream_was_made_again_is_told_so_or_reads_the_present_one(
+    spark: Any, store: Server, client: ControllerClient, tmp_path: Path
+) -> None:
+    """It was told of a truncation, and without ``fail_on_data_loss`` it read nothing for ever."""
+    stream = Stream(client)
+    stream.write(50)
+    batches: list[list[Any]] = []
+    options = stream.options(store, start_stream_cut="earliest")
+    run_available(spark, options, tmp_path / "checkpoint", batches)
+    client.seal_stream(SCOPE, stream.name)
+    client.delete_stream(SCOPE, stream.name)
+    settings = StreamSettings(scaling=Scaling(segment_count_min=2))
+    client.create_stream(SCOPE, stream.name, settings)
+    stream.write(200)
+    with pytest.raises(Exception, match="this checkpoint is of an earlier stream of that name"):
+        run_available(spark, options, tmp_path / "checkpoint", batches)
+    options["fail_on_data_loss"] = "false"
+    run_available(spark, options, tmp_path / "checkpoint", batches)
+    assert sorted(n for rows in batches for n in numbers(rows)) == list(range(250))
+    # From now on it is the checkpoint of the present stream.
+    del options["fail_on_data_loss"]
+    stream.write(50)
+    run_available(spark, options, tmp_path / "checkpoint", batches)
+    assert sorted(n for rows in batches for n in numbers(rows)) == list(range(300))
 
 
 def test_a_sealed_stream_is_read_to_its_end(

@@ -45,6 +45,8 @@ EXIT_CODES: dict[int, str] = {
     6: "not possible in this state",
     7: "timed out",
     8: "stored data are damaged",
+    9: "the doctor warns",
+    10: "the doctor found faults",
     EXIT_NO_ROOM: "a server cannot start since a disk is full",
     EXIT_NO_PERMISSION: "no permission, or the server does not know who calls",
     EXIT_CONFIGURATION: "a requirement is missing, or a server cannot start as configured or with"
@@ -60,6 +62,14 @@ class AdminError(PravegaError):
 
 class DamageFoundError(AdminError):
     """Stored data are damaged."""
+
+
+class DoctorWarnsError(AdminError):
+    """The doctor found nothing worse than warnings."""
+
+
+class DoctorFaultError(AdminError):
+    """The doctor found faults."""
 
 
 class OutputError(AdminError):
@@ -92,6 +102,8 @@ _EXIT_CODES: dict[type[BaseException], int] = {
     ConflictError: 6,
     TimedOutError: 7,
     DamageFoundError: 8,
+    DoctorWarnsError: 9,
+    DoctorFaultError: 10,
     OutputClosedError: EXIT_OK,
     NoRoomError: EXIT_NO_ROOM,
     StoreDelayedError: EXIT_NO_ROOM,

@@ -47,7 +47,7 @@ SERVER_METAVAR = "[tls://]HOST:PORT"
 """The words for an argument that is a server to which the caller need not log in."""
 DEFAULT_PROFILE = "default"
 STANDARD_INPUT = "-"
-_KEYS = frozenset(
+PROFILE_KEYS = frozenset(
     {"controller", "user", "password_file", "token_file", "ca", "client_certificate", "client_key"}
 )
 _META = "pravega_admin.logins"
@@ -100,10 +100,25 @@ def read_profile(path: Path, name: str) -> Profile:
         if name:
             raise UsageError(f"there is no profile {name}: {path} does not exist")
         return Profile({})
+    profiles = read_profiles(path)
+    if name and name not in profiles:
+        raise UsageError(f"there is no profile {name or DEFAULT_PROFILE} in {path}")
+    values = profiles.get(name or DEFAULT_PROFILE, {})
+    check_profile(path, name or DEFAULT_PROFILE, values)
+    return Profile(values)
+
+
+def read_profiles(path: Path) -> dict[str, dict[str, Any]]:
+    """Return the profiles of a file, unchecked; none if it does not exist.
+
+    Raises ``UsageError`` when the file cannot be read, or is no file of profiles.
+    """
     import tomllib
 
     from pravega_blocking.access.credentials import warn_if_open
 
+    if not path.exists():
+        return {}
     try:
         found = tomllib.loads(path.read_text(encoding="utf-8"))
         warn_if_open(path, "file of profiles", _warn)
@@ -112,19 +127,24 @@ def read_profile(path: Path, name: str) -> Profile:
     except ValueError as error:
         raise UsageError(f"the profiles {path} are not TOML: {error}") from error
     profiles = found.get("profiles", {})
-    if not isinstance(profiles, dict) or (name and name not in profiles):
-        raise UsageError(f"there is no profile {name or DEFAULT_PROFILE} in {path}")
-    values = profiles.get(name or DEFAULT_PROFILE, {})
+    if not isinstance(profiles, dict) or not all(
+        isinstance(one, dict) for one in profiles.values()
+    ):
+        raise UsageError(f"there is no profile in {path}: each is a table [profiles.NAME]")
+    return profiles
+
+
+def check_profile(path: Path, name: str, values: Mapping[str, Any]) -> None:
+    """Raise ``UsageError`` if a profile has an unknown key, or a value that is no text."""
     for key, value in values.items():
-        if key not in _KEYS:
+        if key not in PROFILE_KEYS:
             # A password in the file of profiles would be shown by whoever shows that file.
             raise UsageError(
-                f"profile {name or DEFAULT_PROFILE} in {path} has the key {key}; there are"
-                f" {', '.join(sorted(_KEYS))}"
+                f"profile {name} in {path} has the key {key}; there are"
+                f" {', '.join(sorted(PROFILE_KEYS))}"
             )
         if not isinstance(value, str):
             raise UsageError(f"{key} of a profile in {path} is not a text")
-    return Profile(values)
 
 
 def choose_controller(context: typer.Context, address: str) -> str:

@@ -48,6 +48,9 @@ PLACES = {
     "token": "security.tokens.app",
     "recover": "recover.recover",
     "scrub": "scrub.scrub",
+    "doctor": "health.doctor.doctor",
+    "profile": "security.profiles.app",
+    "top": "health.top.top",
     "generate": "generate.app",
 }
 """The places of verbs and of groups of verbs, below ``pravega_admin.commands``."""

@@ -10,6 +10,8 @@ Invariants:
    ``test_credentials_go_with_each_call``.
 3. When a listing returns an empty page, it ends, although the page has a token for the next one.
    Held by ``test_a_listing_ends_at_the_first_empty_page_although_it_has_a_token``.
+4. When a position in a stream is not one any more, the error says so, and why.
+   Held by ``test_a_client_is_told_of_which_stream_a_position_is``.
 """
 
 from __future__ import annotations
@@ -49,8 +51,10 @@ from pravega_blocking.errors import (
     AlreadyExistsError,
     ConflictError,
     ControllerFailureError,
+    EarlierStreamError,
     NoPermissionError,
     NotFoundError,
+    PositionGoneError,
     PravegaError,
     StoreDelayedError,
     TimedOutError,
@@ -65,7 +69,13 @@ from pravega_blocking.stream_settings import (
 )
 from pravega_wire import controller_pb2 as pb
 from pravega_wire.blocking import is_segment_store
-from pravega_wire.errors import REASON_METADATA, ProtocolError
+from pravega_wire.errors import (
+    DROPPED,
+    EARLIER_STREAM,
+    POSITION_METADATA,
+    REASON_METADATA,
+    ProtocolError,
+)
 from pravega_wire.names import NAME_RULE, READER_GROUP_PREFIX, USER_NAME_RULE, scoped_name
 from pravega_wire.transaction_ids import NO_TIME, halves_of_id, id_of_halves
 
@@ -106,6 +116,11 @@ _PASSING = frozenset(
     }
 )
 """Statuses after which a call is repeated, as official clients repeat it."""
+
+_POSITION_ERRORS: Mapping[str, type[PravegaError]] = {
+    EARLIER_STREAM: EarlierStreamError,
+    DROPPED: PositionGoneError,
+}
 
 _STATUS_SENTENCES: dict[str, tuple[type[PravegaError], str]] = {
     "SCOPE_NOT_FOUND": (NotFoundError, "scope {scope} does not exist"),
@@ -178,6 +193,14 @@ class TableSettings:
     primary_key_bytes: int
     secondary_key_bytes: int
     rollover_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """The explanation of a reply: a sentence, and a word for a position; "" where there is none."""
+
+    reason: str
+    position: str
 
 
 class Purpose(enum.Enum):
@@ -331,18 +354,22 @@ class ControllerClient:
         """Truncate a stream at a stream cut (segment id -> offset): delete the events before it."""
         request = pb.StreamCut(streamInfo=_info(scope, stream), cut=dict(cut))
         method, kind = "truncateStream", pb.UpdateStreamStatus
-        reply, reason = self._call_for_reason(method, request, kind, scope, stream)
-        _check(kind.Status.Name(reply.status), "truncate", scope, stream, reason=reason)
+        reply, told = self._call_for_reason(method, request, kind, scope, stream)
+        _check(kind.Status.Name(reply.status), "truncate", scope, stream, reason=told.reason)
 
     def check_cut(self, scope: str, stream: str, cut: Mapping[int, int]) -> None:
-        """Raise ``UsageError``, with the reason, if the stream has no such stream cut."""
+        """Raise ``UsageError``, with the reason, if the stream has no such stream cut.
+
+        Raises ``PositionGoneError`` if its segments were dropped, or are of an earlier stream.
+        """
         request = pb.StreamCut(streamInfo=_info(scope, stream), cut=dict(cut))
-        reply, reason = self._call_for_reason(
+        reply, told = self._call_for_reason(
             "isStreamCutValid", request, pb.StreamCutValidityResponse, scope, stream
         )
         if not reply.response:
+            kind = _POSITION_ERRORS.get(told.position, UsageError)
             name = scoped_name(scope, stream)
-            raise UsageError(_because(f"this is no stream cut of {name}", reason))
+            raise kind(_because(f"this is no stream cut of {name}", told.reason))
 
     # ---- Segments --------------------------------------------------------------------------------
 
@@ -392,6 +419,22 @@ class ControllerClient:
             Successor(_range_of_message(entry.segment), frozenset(entry.value))
             for entry in reply.segments
         )
+
+    def successors_of_gone(self, scope: str, stream: str, segment_id: int) -> tuple[Successor, ...]:
+        """Return the successors of a segment that the segment stores do not have any more.
+
+        This tells of which stream it is: raises ``EarlierStreamError`` if it was a segment of an
+        earlier stream of the name, and ``PositionGoneError`` if the controller has no record of it.
+        A stream that is truncated at its end keeps its last segments, so a segment that is gone and
+        has no successor is not of this stream. (The original's controller only tells it so.)
+        """
+        found = self.successors(scope, stream, segment_id)
+        if not found:
+            raise PositionGoneError(
+                f"the controller has no record of segment {segment_id} of stream"
+                f" {scoped_name(scope, stream)}: perhaps the stream was deleted and made again"
+            )
+        return found
 
     def segment_address(self, scope: str, stream: str, segment_id: int) -> tuple[str, int]:
         """Return host and port of the segment store that serves a segment."""
@@ -604,6 +647,21 @@ class ControllerClient:
         _check(pb.ReaderGroupConfigResponse.Status.Name(reply.status), "describe", scope, group)
         return reply.config
 
+    def update_group(self, scope: str, group: str, config: pb.ReaderGroupConfiguration) -> int:
+        """Replace a reader group's configuration; return the generation of the new one.
+
+        ``config`` has the id and the generation of the present one: ``ConflictError`` if another
+        client has replaced that.
+        """
+        kind = pb.UpdateReaderGroupResponse
+        reply = self._call("updateReaderGroup", config, kind, scope, group)
+        status = kind.Status.Name(reply.status)
+        if status == "INVALID_CONFIG":
+            name = scoped_name(scope, group)
+            raise ConflictError(f"another client has changed reader group {name}: try again")
+        _check(status, "update", scope, group)
+        return reply.generation
+
     def delete_group(self, scope: str, group: str) -> None:
         """Delete a reader group. Retention does not keep data for it any more."""
         found = self.group_settings(scope, group)
@@ -630,8 +688,8 @@ class ControllerClient:
 
     def _call_for_reason(
         self, method: str, request: Message, reply_type: type[_Reply], scope: str, stream: str
-    ) -> tuple[_Reply, str]:
-        """Return the reply, and the sentence that explains it: "" if the controller sent none."""
+    ) -> tuple[_Reply, _Told]:
+        """Return the reply, and what the controller told with it."""
         patience = Patience(self._patience)
         if self._first_patience is not None:
             patience = Patience(self._first_patience)
@@ -654,7 +712,9 @@ class ControllerClient:
             except grpc.RpcError as error:
                 # A controller that gives its reason so late has waited for a segment store itself.
                 is_late = time.monotonic() - began > patience.seconds
-                has_waited = is_late and isinstance(error, grpc.Call) and bool(_reason_of(error))
+                has_waited = (
+                    is_late and isinstance(error, grpc.Call) and bool(_told_with(error).reason)
+                )
                 if _is_away(error) and not has_waited:
                     self._turn_from(current)
                     if untried > 0:
@@ -666,7 +726,7 @@ class ControllerClient:
                 raise self._explain(error, method, scope, stream) from error
             assert isinstance(reply, reply_type)
             self._first_patience = None
-            return reply, _reason_of(call)
+            return reply, _told_with(call)
 
     def _metadata(self) -> tuple[tuple[str, str], ...] | None:
         return None if self._credentials is None else ((HEADER, self._credentials.header),)
@@ -696,10 +756,13 @@ class ControllerClient:
     def _explain(self, error: grpc.RpcError, method: str, scope: str, stream: str) -> PravegaError:
         assert isinstance(error, grpc.Call)
         code, details = error.code(), error.details() or "no details"
+        told = _told_with(error)
         subject = f"stream {scoped_name(scope, stream)}" if stream else f"scope {scope}"
         if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
             return StoreDelayedError(f"{method} for {subject} has to wait: {details}")
-        if code is grpc.StatusCode.UNAVAILABLE and _reason_of(error):
+        if told.position in _POSITION_ERRORS:
+            return _POSITION_ERRORS[told.position](details)
+        if code is grpc.StatusCode.UNAVAILABLE and told.reason:
             return UnavailableError(f"{method} for {subject} cannot be done now: {details}")
         if code is grpc.StatusCode.UNAVAILABLE:
             return self._find_mistake()
@@ -777,11 +840,13 @@ def _range_of_message(message: pb.SegmentRange) -> SegmentRange:
     return SegmentRange(message.segmentId.segmentId, message.minKey, message.maxKey)
 
 
-def _reason_of(call: grpc.Call) -> str:
-    for key, value in call.trailing_metadata() or ():
-        if key == REASON_METADATA and isinstance(value, bytes):
-            return value.decode(errors="replace")
-    return ""
+def _told_with(call: grpc.Call) -> _Told:
+    found = dict(call.trailing_metadata() or ())
+    reason, position = found.get(REASON_METADATA, b""), found.get(POSITION_METADATA, "")
+    return _Told(
+        reason.decode(errors="replace") if isinstance(reason, bytes) else "",
+        position if isinstance(position, str) else "",
+    )
 
 
 def _because(sentence: str, reason: str) -> str:

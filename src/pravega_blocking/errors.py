@@ -18,6 +18,16 @@ class NotFoundError(PravegaError):
     """A scope, stream or segment does not exist."""
 
 
+class PositionGoneError(NotFoundError):
+    """The controller has no record of a position any more: the stream was truncated long ago, or
+    made again.
+    """
+
+
+class EarlierStreamError(PositionGoneError):
+    """A position is of an earlier stream of the name, which was deleted."""
+
+
 class AlreadyExistsError(PravegaError):
     """The object to be created exists already."""
 

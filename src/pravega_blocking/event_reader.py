@@ -12,6 +12,9 @@ Invariants:
    is returned twice. Held by ``test_no_event_is_lost_or_doubled_when_connections_break``.
 3. When events are written after a reader with ``stop_at_tail`` was opened, it does not return them.
    Held by ``test_reading_ends_at_the_tail_at_which_the_reader_was_opened``.
+4. When the stream is deleted and made again while it is read, the reader raises an error: it does
+   not end as at the end of a sealed stream.
+   Held by ``test_a_reader_of_a_stream_that_was_made_again_is_told_so``.
 """
 
 from __future__ import annotations
@@ -25,7 +28,12 @@ from dataclasses import dataclass
 from typing import Self
 
 from pravega_blocking.backoff import Patience
-from pravega_blocking.controller_client import RETRIED_ERRORS, ControllerClient, Purpose
+from pravega_blocking.controller_client import (
+    RETRIED_ERRORS,
+    ControllerClient,
+    Purpose,
+    Successor,
+)
 from pravega_blocking.errors import PravegaError, RefusedError, gave_up
 from pravega_blocking.positions import Start
 from pravega_blocking.segment_info import tail_offsets
@@ -65,6 +73,8 @@ class _Cursor:
     address: Address | None = None
     is_requested: bool = False
     is_sealed: bool = False
+    is_gone: bool = False
+    """True when the segment stores do not have the segment any more."""
 
     @property
     def is_at_end(self) -> bool:
@@ -101,9 +111,10 @@ class _Link:
 class EventReader:
     """Reads a stream. Use it in one thread, within a ``with`` block.
 
-    With ``stop_at_tail`` reading ends at the tail that the stream had when the reader was opened;
-    otherwise it ends when the stream is sealed. ``patience`` is the number of seconds for which
-    servers may be unreachable.
+    ``start`` is an end of the stream, or a stream cut. With ``stop_at_tail`` reading ends at the
+    tail that the stream had when the reader was opened, with ``end`` at that stream cut; otherwise
+    it ends when the stream is sealed. Offsets of cuts are not negative. ``patience`` is the number
+    of seconds for which servers may be unreachable.
     """
 
     def __init__(
@@ -112,7 +123,8 @@ class EventReader:
         scope: str,
         stream: str,
         *,
-        start: Start = Start.HEAD,
+        start: Start | Mapping[int, int] = Start.HEAD,
+        end: Mapping[int, int] | None = None,
         stop_at_tail: bool = False,
         patience: float = PATIENCE_SECONDS,
     ) -> None:
@@ -124,12 +136,13 @@ class EventReader:
         self._links: dict[Address, _Link] = {}
         self._completed: set[int] = set()
         self._cursors: dict[int, _Cursor] = {}
-        head = controller.head_segments(scope, stream)
         self._access = controller.store_access(scope, stream, Purpose.READ)
         needs_tail = stop_at_tail or start is Start.TAIL
         tail = tail_offsets(controller, scope, stream) if needs_tail else {}
-        self._ends: Mapping[int, int] = tail if stop_at_tail else {}
-        for segment, offset in (head.offsets if start is Start.HEAD else tail).items():
+        self._ends: Mapping[int, int] = end or (tail if stop_at_tail else {})
+        if start is Start.HEAD:
+            start = controller.head_segments(scope, stream).offsets
+        for segment, offset in (tail if isinstance(start, Start) else start).items():
             self._open_cursor(segment, offset)
 
     def __enter__(self) -> Self:
@@ -195,14 +208,17 @@ class EventReader:
         """End a segment, and begin those successors all of whose predecessors have ended."""
         if cursor.pending:
             raise PravegaError(f"segment {cursor.name} ends within an event")
-        successors = (
-            self._controller.successors(self._scope, self._stream, cursor.segment_id)
-            if cursor.end is None
-            else ()
-        )
+        successors: tuple[Successor, ...] = ()
+        if cursor.is_gone:
+            # A truncation deleted the whole segment, or the stream is another one now.
+            successors = self._controller.successors_of_gone(
+                self._scope, self._stream, cursor.segment_id
+            )
+        elif cursor.end is None:
+            successors = self._controller.successors(self._scope, self._stream, cursor.segment_id)
         del self._cursors[cursor.segment_id]
         self._completed.add(cursor.segment_id)
-        for successor in successors:
+        for successor in successors if cursor.end is None else ():
             segment = successor.range.segment_id
             is_known = segment in self._cursors or segment in self._completed
             if not is_known and successor.predecessors <= self._completed:
@@ -262,9 +278,8 @@ class EventReader:
         elif isinstance(reply, wire.SegmentIsSealed):
             cursor.is_sealed = True
         elif isinstance(reply, wire.NoSuchSegment):
-            # A truncation deleted the whole segment; the stream continues in its successors.
             cursor.skip_to(cursor.offset)
-            cursor.is_sealed = True
+            cursor.is_sealed = cursor.is_gone = True
         elif isinstance(reply, wire.SegmentIsTruncated):
             cursor.skip_to(max(reply.start_offset, cursor.offset))
         elif isinstance(reply, wire.ErrorMessage):

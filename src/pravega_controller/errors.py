@@ -87,6 +87,10 @@ class InvalidStreamCutError(InvalidRequestError):
     """The stream cut does not name segments that cover the key space exactly once, in order."""
 
 
+class EarlierStreamError(InvalidStreamCutError):
+    """A position is in a segment of an earlier stream of the name, which was deleted."""
+
+
 class ScalePreconditionError(ControllerError):
     """A segment to seal is not active."""
 

@@ -45,7 +45,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from pravega_blocking.controller_client import ControllerClient
-from pravega_blocking.errors import NotFoundError, PravegaError, RefusedError
+from pravega_blocking.errors import (
+    EarlierStreamError,
+    NotFoundError,
+    PositionGoneError,
+    PravegaError,
+    RefusedError,
+)
 from pravega_spark.commit_log import BatchRecord, BatchState, CommitLog, old_key, query_key
 from pravega_spark.options import Options
 from pravega_wire.commands import NOT_EXISTS
@@ -207,8 +213,21 @@ class Committer:
                 options.scope, options.stream, segment_epoch(newest)
             )
         except NotFoundError:
-            return False
+            return self._was_of_this_stream(newest)
         return any(item.segment_id == newest for item in found)
+
+    def _was_of_this_stream(self, segment_id: int) -> bool:
+        """Return whether a segment whose epoch the controller does not know was of this stream: a
+        truncation drops what is recorded of the epochs before it."""
+        options = self._options
+        try:
+            return bool(self._controller.successors(options.scope, options.stream, segment_id))
+        except EarlierStreamError:
+            return False
+        except PositionGoneError:
+            return True
+        except NotFoundError:
+            return False  # An original controller does not say which.
 
     def _find_old(self, log: CommitLog, attempt: Attempt) -> BatchState | None:
         """Return what version 0.1 recorded of the batch; None for a new batch.

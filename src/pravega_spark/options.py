@@ -26,8 +26,9 @@ from pravega_blocking.access.settings import (
 )
 from pravega_blocking.access.tokens import DelegationTokens, StoreAccess
 from pravega_blocking.addresses import DEFAULT_CONTROLLER, parse_controller_address
+from pravega_blocking.cuts.times import parse_time
+from pravega_blocking.errors import UsageError
 from pravega_spark.errors import OptionError
-from pravega_spark.times import parse_time
 
 if TYPE_CHECKING:
     # Tasks that read start faster without gRPC, and seldom ask a controller.
@@ -38,8 +39,9 @@ EARLIEST = "earliest"
 LATEST = "latest"
 UNBOUNDED = "unbounded"
 PERMISSIVE = "permissive"
+DROPMALFORMED = "dropmalformed"
 FAILFAST = "failfast"
-MODES = (PERMISSIVE, FAILFAST)
+MODES = (PERMISSIVE, DROPMALFORMED, FAILFAST)
 
 AUTO = "auto"
 DIRECT = "direct"
@@ -150,7 +152,9 @@ class Options:
                 raise OptionError(f"{end}_stream_cut and {end}_time say the same: give one of them")
         mode = values.get("mode", PERMISSIVE).lower()
         if mode not in MODES:
-            raise OptionError(f"mode is {' or '.join(MODES)}, not {values['mode']!r}")
+            raise OptionError(
+                f"mode is {', '.join(MODES[:-1])} or {MODES[-1]}, not {values['mode']!r}"
+            )
         bytes_option = "max_bytes_per_trigger"
         if bytes_option not in values:
             bytes_option = "approx_bytes_per_trigger"
@@ -265,7 +269,10 @@ def _read_access(values: Mapping[str, str]) -> ClientAccess:
 
 
 def _time(values: Mapping[str, str], name: str) -> int | None:
-    return parse_time(name, values[name]) if name in values else None
+    try:
+        return parse_time(name, values[name]) if name in values else None
+    except UsageError as error:
+        raise OptionError(str(error)) from None
 
 
 def _flag(values: Mapping[str, str], name: str, default: bool) -> bool:

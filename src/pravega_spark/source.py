@@ -42,7 +42,7 @@ from pravega_spark.options import (
 from pravega_spark.payloads.avro_payloads import AvroPayloads, is_avro
 from pravega_spark.payloads.json_payloads import JsonPayloads, payload_schema
 from pravega_spark.plain_errors import told_plainly
-from pravega_spark.reading.cuts import Slice, cut_to_offset, offset_to_cut, slices_between
+from pravega_spark.reading.cuts import Slice, cut_to_offset, offset_to_cut
 from pravega_spark.reading.event_batches import SCHEMA_DDL, EventBatches
 from pravega_spark.reading.scan_plans import ScanPlan
 from pravega_spark.reading.segments import Address, SegmentStores
@@ -206,7 +206,7 @@ class EventStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return a partition for each segment with new events, or for several with few."""
         view, name = self._open_view(), self._options.name
-        slices = slices_between(offset_to_cut(name, start), offset_to_cut(name, end))
+        slices = view.planned_slices(offset_to_cut(name, start), offset_to_cut(name, end))
         return plan_partitions(view, slices, bytes_min=TASK_BYTES_MIN)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

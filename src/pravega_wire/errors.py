@@ -5,6 +5,11 @@ from __future__ import annotations
 REASON_METADATA = "segstore-reason-bin"
 """The metadata key of a call to the controller whose value, a sentence in UTF-8, says why the
 status in the reply is a failure."""
+POSITION_METADATA = "segstore-position"
+"""The metadata key of a call to the controller whose value says why a position in a stream is not
+one any more: ``EARLIER_STREAM`` or ``DROPPED``."""
+EARLIER_STREAM = "earlier-stream"
+DROPPED = "dropped"
 
 
 class ProtocolError(Exception):

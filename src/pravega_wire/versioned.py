@@ -29,11 +29,11 @@ _COMPACT_LONG_BYTES = (1, 2, 4, 8)
 """Length of an encoded number, in bytes, by the value of its first two bits."""
 
 
-def write_versioned(revisions: Iterable[bytes]) -> bytes:
+def write_versioned(revisions: Iterable[bytes], *, version: int = VERSION) -> bytes:
     """Return a record: the given data are those of revisions 0, 1 and so on."""
     parts = list(revisions)
     body = b"".join(_REVISION.pack(n, len(data)) + data for n, data in enumerate(parts))
-    return _HEAD.pack(FORMAT, VERSION, len(parts)) + body
+    return _HEAD.pack(FORMAT, version, len(parts)) + body
 
 
 def write_text(text: str) -> bytes:
@@ -63,6 +63,20 @@ def write_compact_long(value: int) -> bytes:
     return (kind << 8 * length - 2 | value).to_bytes(length, "big")
 
 
+def write_compact_signed_long(value: int) -> bytes:
+    """Return a number of at most 61 bits, which may be negative, in one, two, four or eight bytes.
+
+    The first bit is the sign, the next two tell the length.
+    """
+    sign, rest = (1, -value - 1) if value < 0 else (0, value)
+    fits = [rest < 1 << 8 * length - 3 for length in _COMPACT_LONG_BYTES]
+    if True not in fits:
+        raise ValueError(f"{value} has no compact form")
+    kind = fits.index(True)
+    length = _COMPACT_LONG_BYTES[kind]
+    return ((sign << 2 | kind) << 8 * length - 3 | rest).to_bytes(length, "big")
+
+
 class VersionedReader:
     """Reads values one after the other. Raises ``RemoteProtocolError`` if the bytes end early."""
 
@@ -72,20 +86,22 @@ class VersionedReader:
 
     def read_revision(self) -> VersionedReader:
         """Return a reader of revision 0 of the record at this position; advance past the record."""
+        return self.read_revisions()[0]
+
+    def read_revisions(self) -> dict[int, VersionedReader]:
+        """Return a reader of each revision, by number; there is a revision 0."""
         found_format, found_version, count = self._unpack(_HEAD)
         if found_format != FORMAT or found_version != VERSION or count < 1:
             raise RemoteProtocolError(
                 f"a record of format {found_format}, version {found_version} with {count} revisions"
             )
-        first: VersionedReader | None = None
+        revisions: dict[int, VersionedReader] = {}
         for _ in range(count):
             revision, length = self._unpack(_REVISION)
-            data = self.read_bytes(length)
-            if revision == 0:
-                first = VersionedReader(data)
-        if first is None:
+            revisions[revision] = VersionedReader(self.read_bytes(length))
+        if 0 not in revisions:
             raise RemoteProtocolError("a record without its first revision")
-        return first
+        return revisions
 
     def read_bytes(self, length: int) -> bytes:
         end = self.position + length

@@ -185,12 +185,24 @@ class Container(SegmentContainer):
                     nursery.start_soon(parts.processor.run)
                     nursery.start_soon(parts.prefetcher.run)
                     nursery.start_soon(parts.writer.run)
-                    nursery.start_soon(parts.eviction.run)
+                    nursery.start_soon(self._run_until_reads_end, parts.eviction.run)
                     nursery.start_soon(parts.storage.run)
                     self._delete_transient_segments()
                     task_status.started()
         finally:
             self.close("the container has stopped")
+
+    async def _run_until_reads_end(self, run: Callable[[], Awaitable[None]]) -> None:
+        """Run one of the tasks, which end together; when it ends, let reads start no more of them.
+
+        A nursery whose last task has ended refuses further ones, and the code after it runs a
+        moment later.
+        """
+        try:
+            await run()
+        finally:
+            self._late_reads.close()
+            self._read_index.end_tasks()
 
     def _delete_transient_segments(self) -> None:
         """Delete the transient segments: each belongs to a connection, and a restart has ended

@@ -27,6 +27,7 @@ from pravega_controller.metadata.transaction_records import TransactionRecord
 from pravega_controller.rules.transactions import TransactionState
 from segstore.process.config import SegmentStoreConfig
 from segstore.repair.recover import Tables, open_recovery
+from support.seeds import share_seeds
 
 from .serving.test_standalone import create_stream, events_of, write_numbers
 from .test_wrong_files import newest_file, start_refused, written_bytes
@@ -203,7 +204,7 @@ def lost_ranges(store: "Standalone") -> list[tuple[int, int, int]]:
     return [(row["segment"], row["from"], row["to"]) for row in rows]
 
 
-@pytest.mark.parametrize("left", [0, 1000])
+@pytest.mark.parametrize("left", share_seeds([0, 1000], 1))
 def test_what_tier_2_has_lost_is_told_and_offsets_stay(new_store: NewStore, left: int) -> None:
     store = filled(new_store)
     chunk = chunk_of(store, "kept")
@@ -356,7 +357,9 @@ def accept_commit(store: "Standalone", identifier: bytes) -> None:
     trio.run(main)
 
 
-@pytest.mark.parametrize("lost", ["one segment", "both segments"])
+@pytest.mark.parametrize(
+    "lost", ["both segments", pytest.param("one segment", marks=pytest.mark.proof)]
+)
 def test_a_commit_that_has_lost_events_ends_and_those_after_it_do(
     new_store: NewStore, lost: str
 ) -> None:

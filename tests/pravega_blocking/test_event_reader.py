@@ -1,22 +1,27 @@
-"""A reader of a stream against segments in memory, whose connections may break."""
+"""A reader of a stream: against segments in memory, whose connections may break, and real ones."""
 
 from __future__ import annotations
 
 import itertools
 import socket
 from collections import deque
+from collections.abc import AsyncIterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import trio
 
 from pravega_blocking import event_reader
 from pravega_blocking.controller_client import HeadSegments, SegmentRange, Successor
+from pravega_blocking.errors import EarlierStreamError
 from pravega_blocking.event_reader import EventReader
 from pravega_wire import commands as wire
 from pravega_wire.blocking import ConnectionLostError
 from pravega_wire.event_framing import frame_events
 from pravega_wire.names import segment_name
+from support.served_stream import ServedStream, run, serve_stream
 
 EVENTS_PER_SEGMENT = 10
 READ_BYTES = 50
@@ -147,3 +152,45 @@ def test_reading_ends_at_the_tail_at_which_the_reader_was_opened(
         assert reader.is_finished
     assert events == numbers_of(0, 4)
     assert segment_name("demo", "a", 2) not in segments.requested
+
+
+@pytest.fixture
+async def served(tmp_path: Path, nursery: trio.Nursery) -> AsyncIterator[ServedStream]:
+    found = await serve_stream(nursery, tmp_path)
+    yield found
+    found.client.close()
+
+
+def read_events(reader: EventReader, count: int) -> list[bytes]:
+    events = [reader.next_event(timeout=60) for _ in range(count)]
+    return [event.data for event in events if event is not None]
+
+
+@pytest.mark.parametrize("stop_at_tail", [False, True])
+async def test_a_reader_of_a_stream_that_was_made_again_is_told_so(
+    served: ServedStream, stop_at_tail: bool
+) -> None:
+    """The reader ended, as at the end of a sealed stream."""
+    await served.make(5)
+    if stop_at_tail:
+        # The reader has read nothing yet of what it was to read.
+        reader = await run(lambda: EventReader(served.client, "s", "t", stop_at_tail=True))
+    else:
+        reader = await run(EventReader, served.client, "s", "t")
+        assert len(await run(read_events, reader, 5)) == 5
+    with reader:
+        await served.make_again(7)
+        with pytest.raises(EarlierStreamError, match="segment 0 is of an earlier stream s/t"):
+            await run(read_events, reader, 1)
+    with await run(EventReader, served.client, "s", "t") as reader:
+        assert len(await run(read_events, reader, 7)) == 7
+
+
+async def test_a_reader_goes_on_after_segments_that_were_truncated(served: ServedStream) -> None:
+    await served.make(5)
+    with await run(EventReader, served.client, "s", "t") as reader:
+        assert len(await run(read_events, reader, 5)) == 5
+        await served.scale((0.0, 0.5), (0.5, 1.0))
+        await served.truncate_at_last_segments()
+        await served.write(20)
+        assert len(await run(read_events, reader, 20)) == 20

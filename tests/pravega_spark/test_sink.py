@@ -127,6 +127,16 @@ def test_after_many_batches_a_new_query_writes_each_of_its_own(scene: Scene) -> 
     assert scene.counts() == Counter({2: 104})
 
 
+def test_a_batch_comes_again_after_its_epoch_was_dropped(scene: Scene) -> None:
+    """Earlier the stream was taken for another one, and the batch written twice."""
+    scene.run_batches(2)
+    (scene.checkpoint / "commits" / "1").unlink()
+    scene.pravega.scale("t")
+    scene.pravega.truncate("t")
+    scene.run()
+    assert scene.counts() == Counter({1: 2})
+
+
 @pytest.mark.parametrize("spelling", ["file:{}", "file://{}", "{}/"])
 def test_a_batch_comes_again_although_the_path_is_spelled_otherwise(
     spelling: str, scene: Scene, capsys: pytest.CaptureFixture[str]
@@ -216,7 +226,7 @@ def test_a_program_that_was_overtaken_is_refused(scene: Scene) -> None:
 
 
 def test_a_program_whose_query_another_one_continued_is_refused(scene: Scene) -> None:
-    """Nobody can see the checkpoint, but the record knows the first program's run."""
+    """The sink cannot read the checkpoint, but the record names the first program's run."""
     elsewhere = f"hdfs://names{scene.checkpoint}"
     scene.add(1)
     slow = scene.program(elsewhere)

@@ -311,6 +311,10 @@ class SinkMachine(RuleBasedStateMachine):
         self.pravega.scale("t")
 
     @rule()
+    def truncate_sink(self) -> None:
+        self.pravega.truncate("t")
+
+    @rule()
     def end_leases(self) -> None:
         self.pravega.end_leases()
 

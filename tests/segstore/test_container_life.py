@@ -225,3 +225,39 @@ async def test_a_read_that_waits_for_tier_2_is_answered_when_the_container_stops
         assert answers == []
     expected = [(None, ReadResult(offset, b"", True, False)) for offset in (0, 3, 7)]
     assert sorted(answers, key=str) == expected
+
+
+async def test_reads_that_come_while_the_tasks_end_are_told_to_ask_again() -> None:
+    """A nursery refuses tasks from the moment at which its last one ends. A read of tier 2 that
+    came then, before the container was closed, ended its connection with an error of trio."""
+    chunks, logs = MemoryChunkStorage(), MemoryDataLogFactory()
+    manager = CacheManager(StreamingCache(32 * MIB))
+    async with open_container(0, logs, next_owner(chunks), manager) as container:
+        await container.create_segment("a")
+        await container.append("a", bytes(4 * MIB))
+    fails = False
+    # A read that fails is begun again with the next request.
+    faulty = FaultyChunkStorage(
+        chunks, next_fault=lambda call: Fault.REFUSED if fails and call == "read" else Fault.NONE
+    )
+    for _ in range(20):
+        manager = CacheManager(StreamingCache(32 * MIB))
+        async with trio.open_nursery() as nursery:
+            async with open_container(
+                0, logs, next_owner(faulty), manager, drain_seconds=0.0
+            ) as container:
+                await container.find_info("a")
+                fails = True
+                nursery.start_soon(read_all_the_time, container)
+                await trio.sleep(0.01)
+            fails = False
+            nursery.cancel_scope.cancel()
+
+
+async def read_all_the_time(container: Container) -> None:
+    """Begin a read of tier 2 in each turn of the event loop."""
+    place = 0
+    while True:
+        place = (place + 100_000) % (4 * MIB)
+        container.read_nowait("a", offset=place, length_max=10, on_complete=lambda *_: None)
+        await trio.lowlevel.checkpoint()

@@ -16,7 +16,7 @@ from bookkeeper_client.state_machines.effects import Confirmed, SendRead, StoreM
 from bookkeeper_client.state_machines.recovery import LedgerRecovery
 from bookkeeper_client.state_machines.writing import LedgerWriter
 
-SEEDS = 100
+SEEDS = 60
 PLANTED_SEEDS = [105, *range(300)]
 """The first is one that finds what few find."""
 

@@ -73,7 +73,7 @@ def status(
 
     The delays are what a store's requests wait for, such as a full disk.
     """
-    state = _read_cluster(zookeeper, cluster, bookkeeper_ledgers)
+    state = read_cluster(zookeeper, cluster, bookkeeper_ledgers)
     rows = [
         {
             "kind": each.kind,
@@ -162,7 +162,7 @@ def _look_for_missing(
 ) -> tuple[ClusterState | None, list[str]]:
     """Return the cluster, and what it lacks, in words; also that ZooKeeper does not answer."""
     try:
-        state = _read_cluster(zookeeper, cluster, ledgers_root)
+        state = read_cluster(zookeeper, cluster, ledgers_root)
     except UnavailableError as error:
         return None, [str(error)]
     return state, state.missing(**wanted)
@@ -173,7 +173,7 @@ def _report_absent_bookies(state: ClusterState) -> None:
         print_message(f"segstore: bookies that do not answer: {', '.join(absent)}")
 
 
-def _read_cluster(zookeeper: str, cluster: str, ledgers_root: str | None) -> ClusterState:
+def read_cluster(zookeeper: str, cluster: str, ledgers_root: str | None) -> ClusterState:
     """Return the present state of a cluster. Raises ``PravegaError``."""
     import logging
 

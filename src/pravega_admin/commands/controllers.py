@@ -32,3 +32,10 @@ def open_controller(address: str) -> ControllerClient:
     from pravega_blocking.controller_client import ControllerClient
 
     return ControllerClient(address, access=find_access())
+
+
+def choose_scopes(client: ControllerClient, scope: str | None) -> list[str]:
+    """Return the scope, or the names of all scopes that are not the system's, in order."""
+    if scope is not None:
+        return [scope]
+    return sorted(each for each in client.list_scopes() if not each.startswith("_"))

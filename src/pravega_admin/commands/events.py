@@ -19,14 +19,16 @@ import typer
 
 from pravega_admin.commands.controllers import ControllerOption, open_controller
 from pravega_admin.errors import AdminError
-from pravega_admin.options import OutputOption, StreamArgument, parse_stream_name
+from pravega_admin.options import OutputOption, StreamArgument, StreamName, parse_stream_name
 from pravega_admin.output.interrupts import PoliteInterrupt
-from pravega_admin.output.output import OutputFormat, print_json, print_message, progress
+from pravega_admin.output.output import OutputFormat, print_document, print_message, progress
 from pravega_blocking.addresses import DEFAULT_CONTROLLER
 from pravega_blocking.errors import NotFoundError, PravegaError, TimedOutError, UsageError
 from pravega_blocking.positions import Start
 
 if TYPE_CHECKING:
+    from pravega_blocking.controller_client import ControllerClient
+    from pravega_blocking.cuts.places import Place
     from pravega_blocking.event_reader import EventReader, ReadEvent
     from pravega_blocking.event_writer import EventWriter
 
@@ -84,9 +86,9 @@ def write(
             print_message(_describe_stored(writer))
             raise
         seconds = time.monotonic() - started
-    if output is OutputFormat.JSON:
+    if output is not OutputFormat.TABLE:
         fields = {"stream": str(name), "events": event_count, "bytes": byte_count}
-        print_json({**fields, "seconds": round(seconds, 3)})
+        print_document({**fields, "seconds": round(seconds, 3)}, output)
     else:
         print_message(
             f"{event_count} events ({byte_count} bytes) stored in {name} in {seconds:.2f} s"
@@ -95,7 +97,19 @@ def write(
 
 def read(
     stream: StreamArgument,
-    start: Annotated[Start, typer.Option("--from", help="Where to begin.")] = Start.HEAD,
+    start: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="PLACE",
+            help="Where to begin: head, tail, a time (2026-03-01T12:00:00Z, -15m) or a stream cut"
+            " (0:4096,1:0, or as clients print it).",
+        ),
+    ] = Start.HEAD.value,
+    end: Annotated[
+        str | None,
+        typer.Option("--to", metavar="PLACE", help="Where to end: a place as that of --from."),
+    ] = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Wait for more events at the tail.")
     ] = False,
@@ -118,10 +132,15 @@ def read(
     With -o json each line is an object with the event, its segment and its offset; an event that
     is not UTF-8 is given as event_base64. With --count, running out of --timeout exits with 7.
     """
+    from pravega_blocking.cuts.places import parse_place
     from pravega_blocking.event_reader import EventReader
 
     name = parse_stream_name(stream)
-    waits = follow or count is not None or timeout is not None or start is Start.TAIL
+    begin = parse_place("--from", start)
+    last = None if end is None else parse_place("--to", end)
+    if last is not None and follow:
+        raise UsageError("--follow has no end: say either --follow or --to")
+    waits = follow or count is not None or timeout is not None or begin.end is Start.TAIL
     with ExitStack() as stack:
         client = stack.enter_context(open_controller(controller))
         reader = stack.enter_context(
@@ -129,7 +148,8 @@ def read(
                 client,
                 name.scope,
                 name.stream,
-                start=start,
+                start=begin.end or _resolve(client, name, begin, is_end=False),
+                end=None if last is None else _resolve(client, name, last, is_end=True),
                 stop_at_tail=not waits,
                 patience=patience,
             )
@@ -140,6 +160,22 @@ def read(
     if reader.is_finished:
         raise AdminError(f"stream {name} ended after {seen} of {count} events")
     raise TimedOutError(f"{seen} of {count} events came before {timeout:g} s without one")
+
+
+def _resolve(
+    client: ControllerClient, name: StreamName, place: Place, *, is_end: bool
+) -> dict[int, int]:
+    """Return the stream cut of a place, with the lengths of segments that clients write as -1."""
+    from pravega_blocking.cuts.places import find_cut
+    from pravega_blocking.segment_info import segment_infos
+
+    cut = find_cut(client, name.scope, name.stream, place, is_end=is_end)
+    ended = [segment for segment, offset in cut.items() if offset < 0]
+    if ended:
+        infos = segment_infos(client, name.scope, name.stream, ended)
+        # One that a truncation has deleted has no bytes to read.
+        cut |= {each: infos[each].write_offset if each in infos else 0 for each in ended}
+    return cut
 
 
 def _print_delay(sentence: str) -> None:
@@ -197,8 +233,10 @@ def _print_events(
     reader: EventReader, count: int | None, timeout: float | None, output: OutputFormat
 ) -> int:
     """Print events until there are enough, or no more; return their number."""
-    render = _event_as_json if output is OutputFormat.JSON else _event_as_line
+    render = _RENDERS[output]
     stdout = sys.stdout.buffer
+    if output is OutputFormat.CSV:
+        stdout.write(b"segment,offset,event,event_base64\n")
     seen = 0
     shown = count is not None and not sys.stdout.isatty()
     with progress("reading", total=count, in_bytes=False, shown=shown) as advance:
@@ -220,12 +258,42 @@ def _event_as_line(event: ReadEvent) -> bytes:
 
 
 def _event_as_json(event: ReadEvent) -> bytes:
+    return json.dumps(_event_fields(event), ensure_ascii=False).encode() + b"\n"
+
+
+def _event_as_yaml(event: ReadEvent) -> bytes:
+    """Return an item of a list, so that all events are one document."""
+    from pravega_admin.output.yaml_text import write_yaml
+
+    return write_yaml([_event_fields(event)]).encode()
+
+
+def _event_as_csv(event: ReadEvent) -> bytes:
+    import csv
+    import io
+
+    fields = _event_fields(event)
+    line = io.StringIO()
+    names = ("segment", "offset", "event", "event_base64")
+    csv.writer(line, lineterminator="\n").writerow([fields.get(name) for name in names])
+    return line.getvalue().encode()
+
+
+def _event_fields(event: ReadEvent) -> dict[str, object]:
     fields: dict[str, object] = {"segment": event.segment_id, "offset": event.offset}
     try:
         fields["event"] = event.data.decode()
     except UnicodeDecodeError:
         fields["event_base64"] = base64.b64encode(event.data).decode()
-    return json.dumps(fields, ensure_ascii=False).encode() + b"\n"
+    return fields
+
+
+_RENDERS = {
+    OutputFormat.TABLE: _event_as_line,
+    OutputFormat.JSON: _event_as_json,
+    OutputFormat.YAML: _event_as_yaml,
+    OutputFormat.CSV: _event_as_csv,
+}
 
 
 def _key_function(key: str | None, key_field: int | None, delimiter: str) -> KeyOf:

@@ -18,7 +18,7 @@ from pravega_admin.commands.servers import (
 )
 from pravega_admin.errors import AdminError, ConfigurationError
 from pravega_admin.options import OutputOption
-from pravega_admin.output.output import OutputFormat, print_json, print_message, print_rows
+from pravega_admin.output.output import OutputFormat, print_document, print_message, print_rows
 from pravega_admin.serving.settings_file import read_settings
 from pravega_admin.serving.store_settings import DATA_DIR, join_tables, tier_2_settings
 from pravega_wire import names
@@ -146,7 +146,8 @@ def _print_plan(plan: RecoveryPlan, output: OutputFormat) -> None:
         }
         for finding in plan.findings
     ]
-    if output is OutputFormat.JSON:
+    lost = [row for each in plan.findings if (row := _lost_range(each))]
+    if output is not OutputFormat.TABLE:
         journals = [
             {
                 "path": str(journal.path),
@@ -157,20 +158,14 @@ def _print_plan(plan: RecoveryPlan, output: OutputFormat) -> None:
             }
             for journal in plan.journals
         ]
-        print_json(
-            {
-                "problems": plan.problems,
-                "journals": journals,
-                "segments": rows,
-                "lost": [row for each in plan.findings if (row := _lost_range(each))],
-            }
-        )
+        document = {"problems": plan.problems, "journals": journals, "segments": rows, "lost": lost}
+        print_document(document, output)
         return
     for problem in plan.problems:
         print_message(problem)
     if rows:
         print_rows(rows, COLUMNS, output)
-    for row in (row for each in plan.findings if (row := _lost_range(each))):
+    for row in lost:
         print_message(
             f"stream {row['scope']}/{row['stream']} has lost the bytes from {row['from']} to"
             f" {row['to']} of segment {row['segment']}"

@@ -26,8 +26,8 @@ from pravega_admin.options import OutputOption
 from pravega_admin.output.log_options import LogFormat, LogLevel
 from pravega_admin.output.output import (
     OutputFormat,
+    print_document,
     print_fields,
-    print_json,
     print_message,
     print_rows,
     progress,
@@ -63,8 +63,8 @@ def scrub(
     settings = join_tables({"s3": {"endpoint_url": s3_endpoint, "region": s3_region}}, sections)
     report = _scrub(data_dir, bytes_per_second, settings)
     damages = report.pop("damages")
-    if output is OutputFormat.JSON:
-        print_json({**report, "damages": damages})
+    if output is not OutputFormat.TABLE:
+        print_document({**report, "damages": damages}, output)
     else:
         print_fields(report, output)
         if damages:

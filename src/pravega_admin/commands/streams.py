@@ -5,28 +5,38 @@ Owns: the arguments and the output of these verbs.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from pravega_admin.commands.controllers import ControllerOption, open_controller
+from pravega_admin.commands.controllers import ControllerOption, choose_scopes, open_controller
 from pravega_admin.options import (
     IfNotExistsOption,
+    OptionalScopeArgument,
     OutputOption,
-    ScopeArgument,
     StreamArgument,
     StreamName,
     parse_stream_name,
 )
 from pravega_admin.output.help_pages import Verbs
-from pravega_admin.output.output import OutputFormat, print_fields, print_json, print_rows, report
+from pravega_admin.output.output import (
+    OutputFormat,
+    print_parts,
+    print_rows,
+    progress,
+    report,
+)
 from pravega_blocking.addresses import DEFAULT_CONTROLLER
 from pravega_blocking.errors import AlreadyExistsError, NotFoundError, UsageError
 
 if TYPE_CHECKING:
     from pravega_blocking.controller_client import ControllerClient
     from pravega_blocking.stream_settings import Retention, Scaling, StreamSettings
+    from pravega_blocking.stream_sizes import StreamSize
 
 app = Verbs(help="Create, inspect, change and delete streams.")
 
@@ -165,23 +175,44 @@ def update(
 
 @app.command("list")
 def list_(
-    scope: ScopeArgument,
+    scope: OptionalScopeArgument = None,
     tag: Annotated[str | None, typer.Option("--tag", "-t", help="Only streams with it.")] = None,
     internal: Annotated[
         bool, typer.Option("--internal", help="List the streams of the system too.")
     ] = False,
+    long: Annotated[
+        bool, typer.Option("--long", "-l", help="Show segments, bytes and events.")
+    ] = False,
+    rates: Annotated[
+        float | None,
+        typer.Option(
+            "--rates", min=0.1, metavar="SECONDS", help="Measure for so long what is written."
+        ),
+    ] = None,
     controller: ControllerOption = DEFAULT_CONTROLLER,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """List the streams of a scope."""
+    """List the streams of a scope, or of all scopes.
+
+    BYTES and EVENTS are from the head to the tail, without reading them. Events are unknown when a
+    truncation ends within a segment.
+    """
     with open_controller(controller) as client:
-        streams = [
-            name
-            for name in sorted(client.list_streams(scope, tag=tag))
+        names = [
+            StreamName(each, name)
+            for each in choose_scopes(client, scope)
+            for name in sorted(client.list_streams(each, tag=tag))
             if internal or not name.startswith("_")
         ]
-    rows = [{"scope": scope, "stream": name} for name in streams]
-    print_rows(rows, ["scope", "stream"], output)
+        columns = ["scope", "stream"]
+        rows: list[dict[str, Any]] = [
+            {"scope": each.scope, "stream": each.stream} for each in names
+        ]
+        if long or rates is not None:
+            columns += ["segments", "bytes", "events"]
+            columns += [] if rates is None else ["bytes_per_second", "events_per_second"]
+            rows = _size_rows(client, names, rates)
+    print_rows(rows, columns, output)
 
 
 @app.command()
@@ -209,17 +240,9 @@ def describe(
         **_settings_fields(settings),
         "head": {str(segment): offset for segment, offset in sorted(head.items())},
     }
-    if output is OutputFormat.JSON:
-        print_json({**fields, "segments": segments, **({"epochs": earlier} if epochs else {})})
-        return
-    fields["head"] = [f"{segment}:{offset}" for segment, offset in sorted(head.items())]
-    print_fields(fields, output)
-    if segments:
-        print()
-        print_rows(segments, list(segments[0]), output)
-    if earlier:
-        print()
-        print_rows(earlier, list(earlier[0]), output)
+    if output is OutputFormat.TABLE:
+        fields["head"] = [f"{segment}:{offset}" for segment, offset in sorted(head.items())]
+    print_parts(fields, {"segments": segments, **({"epochs": earlier} if epochs else {})}, output)
 
 
 @app.command()
@@ -337,6 +360,59 @@ def scale(
         {"stream": str(name), "sealed": list(plan.sealed), "segments": rows},
         output,
     )
+
+
+def _size_rows(
+    client: ControllerClient, names: list[StreamName], seconds: float | None
+) -> list[dict[str, Any]]:
+    """Return a row with the size of each stream; with rates if they are measured for so long."""
+    began = time.monotonic()
+    sizes = measure_streams(client, names)
+    if seconds is None:
+        return [_size_row(name, size) for name, size in sizes.items()]
+    time.sleep(max(0.0, began + seconds - time.monotonic()))
+    passed = time.monotonic() - began
+    return rate_rows(measure_streams(client, names), sizes, passed)
+
+
+def measure_streams(
+    client: ControllerClient, names: list[StreamName], *, shown: bool = True
+) -> dict[StreamName, StreamSize]:
+    """Return the size of each stream, without those that have been deleted meanwhile."""
+    from pravega_blocking.stream_sizes import measure_stream
+
+    sizes = {}
+    with progress("measuring", total=len(names), in_bytes=False, shown=shown) as advance:
+        for name in names:
+            with suppress(NotFoundError):
+                sizes[name] = measure_stream(client, name.scope, name.stream)
+            advance(1)
+    return sizes
+
+
+def rate_rows(
+    sizes: Mapping[StreamName, StreamSize], earlier: Mapping[StreamName, StreamSize], passed: float
+) -> list[dict[str, Any]]:
+    """Return a row with size and rates of each stream, from two measurements."""
+    rows = []
+    for name, size in sizes.items():
+        grown_bytes, grown_events = size.growth_since(earlier.get(name, size))
+        rates = {
+            "bytes_per_second": grown_bytes / passed,
+            "events_per_second": None if grown_events is None else grown_events / passed,
+        }
+        rows.append({**_size_row(name, size), **rates})
+    return rows
+
+
+def _size_row(name: StreamName, size: StreamSize) -> dict[str, Any]:
+    return {
+        "scope": name.scope,
+        "stream": name.stream,
+        "segments": size.active,
+        "bytes": size.stored_bytes,
+        "events": size.events,
+    }
 
 
 def _segment_rows(client: ControllerClient, name: StreamName) -> list[dict[str, Any]]:

@@ -18,9 +18,12 @@ from functools import partial
 from typing import Any
 
 import typer
+from typer._click.exceptions import NoSuchOption
+from typer._click.exceptions import UsageError as ParserError
 from typer.core import TyperCommand, TyperGroup
 
 from pravega_admin.logins import add_login_options
+from pravega_admin.output.other_words import explain_option, explain_verb, move_options
 
 VALUE_NAMES = {
     "str": "TEXT",
@@ -40,6 +43,14 @@ class Verb(TyperCommand):
     def __init__(self, name: str | None, *, params: list[Any] | None = None, **rest: Any) -> None:
         super().__init__(name, params=add_login_options(params or []), **rest)
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments; answer an option of Kafka's tools with ours."""
+        try:
+            return super().parse_args(ctx, args)
+        except NoSuchOption as error:
+            error.message = explain_option(error.option_name) or error.message
+            raise
+
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Print the help of the verb."""
         name_values(self.get_params(ctx))
@@ -48,6 +59,18 @@ class Verb(TyperCommand):
 
 class VerbGroup(TyperGroup):
     """A group of verbs."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments up to the verb; the verb gets the options that stand before it."""
+        return super().parse_args(ctx, move_options(args))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the verb that the arguments name; answer one of Kafka's tools with ours."""
+        try:
+            return super().resolve_command(ctx, args)
+        except ParserError as error:
+            error.message = explain_verb(args[0], list(self.commands)) or error.message
+            raise
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Print the help of the group."""

@@ -1,9 +1,10 @@
-"""Prints the output of commands: data on stdout as a table or as JSON, the rest on stderr.
+"""Prints the output of commands: data on stdout in one of four forms, the rest on stderr.
 
-Owns: the two forms of data, and the progress bar.
+Owns: the forms of data, and the progress bar.
 
 Stdout has only data, so its reader can be another program. JSON is one document, or one line per
-event.
+event. YAML has the same values. CSV has a line of names, then a line for each row; of a thing with
+parts it has only the parts, and a value that is no text or number is JSON.
 
 Invariants:
 1. A message goes to stderr, unless JSON was asked for: then stdout has one JSON document. Held by
@@ -30,12 +31,17 @@ class OutputFormat(enum.StrEnum):
 
     TABLE = "table"
     JSON = "json"
+    YAML = "yaml"
+    CSV = "csv"
 
 
 def print_rows(rows: Sequence[Row], columns: Sequence[str], output: OutputFormat) -> None:
     """Print rows that all have these columns."""
-    if output is OutputFormat.JSON:
-        print_json([{column: row[column] for column in columns} for row in rows])
+    if output is OutputFormat.CSV:
+        _print_csv(rows, columns)
+        return
+    if output is not OutputFormat.TABLE:
+        print_document([{column: row[column] for column in columns} for row in rows], output)
         return
     cells = [[_cell(row[column]) for column in columns] for row in rows]
     headings = [column.replace("_", " ").upper() for column in columns]
@@ -47,12 +53,56 @@ def print_rows(rows: Sequence[Row], columns: Sequence[str], output: OutputFormat
 
 def print_fields(fields: Row, output: OutputFormat) -> None:
     """Print one thing's properties."""
-    if output is OutputFormat.JSON:
-        print_json(fields)
+    if output is not OutputFormat.TABLE:
+        print_document(fields, output)
         return
     width = max(map(len, fields))
     for name, value in fields.items():
         print(f"{name.replace('_', ' ').ljust(width)}  {_cell(value)}".rstrip())
+
+
+def print_parts(fields: Row, parts: Mapping[str, Sequence[Row]], output: OutputFormat) -> None:
+    """Print one thing's properties, then the rows of its parts; the rows of a part are alike."""
+    if output is OutputFormat.CSV:
+        for rows in parts.values():
+            print_document(rows, output)
+        return
+    if output is not OutputFormat.TABLE:
+        print_document({**fields, **parts}, output)
+        return
+    print_fields(fields, output)
+    for rows in parts.values():
+        if rows:
+            print()
+            print_rows(rows, list(rows[0]), output)
+
+
+def print_document(document: Any, output: OutputFormat) -> None:
+    """Print a document as JSON or YAML; as CSV if that is asked for, with a line for each row."""
+    if output is OutputFormat.YAML:
+        from pravega_admin.output.yaml_text import write_yaml
+
+        print(write_yaml(document), end="")
+    elif output is OutputFormat.CSV:
+        rows = [document] if isinstance(document, Mapping) else document
+        _print_csv(rows, list(dict.fromkeys(name for row in rows for name in row)))
+    else:
+        print_json(document)
+
+
+def _print_csv(rows: Sequence[Row], columns: Sequence[str]) -> None:
+    import csv
+
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(columns)
+    for row in rows:
+        writer.writerow([_csv_cell(row.get(column)) for column in columns])
+
+
+def _csv_cell(value: Any) -> Any:
+    if value is None or isinstance(value, str) or type(value) in (int, float):
+        return value
+    return json.dumps(value, ensure_ascii=False)
 
 
 def print_json(document: Any) -> None:
@@ -66,9 +116,9 @@ def print_message(text: str) -> None:
 
 
 def report(sentence: str, fields: Row, output: OutputFormat) -> None:
-    """Print the result of an action: as JSON if the user asked for it, else as a message."""
-    if output is OutputFormat.JSON:
-        print_json(fields)
+    """Print the result of an action: as data if the user asked for it, else as a message."""
+    if output is not OutputFormat.TABLE:
+        print_document(fields, output)
     else:
         print_message(sentence)
 

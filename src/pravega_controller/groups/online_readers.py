@@ -27,7 +27,7 @@ from pravega_controller.store_client.segment_client import SegmentClient
 from pravega_wire.errors import RemoteProtocolError
 from pravega_wire.event_framing import iterate_event_spans
 from pravega_wire.hashing import REVISION_MARK
-from pravega_wire.reader_group_states import OnlineReaders
+from pravega_wire.reader_group_states import GroupState
 
 STATE_BYTES_MAX: Final = 4 * 1024 * 1024
 """Maximum number of bytes between the last compaction of a state and its end. Readers compact a
@@ -71,7 +71,7 @@ async def _read(segments: SegmentClient, segment: str) -> list[str]:
             f"the state in {segment} has {info.length - offset} bytes since its last compaction,"
             f" and at most {STATE_BYTES_MAX} are read"
         )
-    readers, left = OnlineReaders(), b""
+    state, left = GroupState(), b""
     while offset < info.length:
         length = min(READ_BYTES, info.length - offset)
         # A store may answer with more than it is asked for.
@@ -80,6 +80,6 @@ async def _read(segments: SegmentClient, segment: str) -> list[str]:
         offset += len(data)
         done = 0
         for begin, done in iterate_event_spans(left):
-            readers.add(left[begin:done])
+            state.add(left[begin:done])
         left = left[done:]
-    return readers.names
+    return state.readers

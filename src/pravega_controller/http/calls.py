@@ -126,11 +126,11 @@ class CallOfRequest:
         """Return the answer of an RPC. Raises what its handler raises, and ``Refusal`` with the
         sentence of an answer that has one."""
         principal = await self.permit(name, request)
-        sentences: list[str] = []
-        call = Call(self.controller, "", 0, sentences.append, principal)
+        explained: list[Exception] = []
+        call = Call(self.controller, "", 0, explained.append, principal)
         answer = await RPCS[name].answer(call, request)
-        if sentences:
-            raise Refusal(400, sentences[0])
+        if explained:
+            raise Refusal(400, str(explained[0]))
         return answer
 
     async def permit(self, name: str, request: Message) -> Principal | None:

@@ -6,7 +6,6 @@ Owns: ``GroupRecords``, and ``ReaderGroup``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from pravega_controller.errors import NoSuchTableError, ReaderGroupNotFoundError
@@ -68,10 +67,7 @@ class GroupRecords:
 
     async def remove(self, group: ReaderGroup) -> None:
         """Remove a reader group's record. It is no error if the record or its scope is gone."""
-        with suppress(NoSuchTableError):
-            await self._tables.remove(
-                group.scope.objects, _group_key(group.name), version=group.version
-            )
+        await self._scopes.remove_object(group.scope, GROUP_KIND, group.name, version=group.version)
 
     async def insert_streams(
         self, group: ReaderGroup, new: Sequence[NewStream]

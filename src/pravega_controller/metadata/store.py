@@ -21,8 +21,9 @@ from pravega_controller.metadata.group_records import GroupRecords
 from pravega_controller.metadata.intents import INTENTS, Intents
 from pravega_controller.metadata.scope_records import SCOPES, ScopeRecords
 from pravega_controller.metadata.streams.known import KnownStreams
-from pravega_controller.metadata.streams.names import NUMBERS, StreamNames
+from pravega_controller.metadata.streams.names import StreamNames
 from pravega_controller.metadata.streams.subscribers import Subscribers
+from pravega_controller.metadata.streams.used_numbers import NUMBERS
 from pravega_controller.metadata.streams.writes import StreamWrites
 from pravega_controller.store_client.table_client import TableClient
 

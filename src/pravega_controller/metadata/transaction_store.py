@@ -42,7 +42,7 @@ from pravega_controller.errors import (
 )
 from pravega_controller.metadata.grouped_writes import GroupedWrites
 from pravega_controller.metadata.records import decode, encode
-from pravega_controller.metadata.streams.names import NUMBERS
+from pravega_controller.metadata.streams.used_numbers import NUMBERS
 from pravega_controller.metadata.transaction_records import (
     CommitLineRecord,
     CounterRecord,
@@ -196,10 +196,7 @@ class TransactionStore:
     async def remove_line(self, scope: str, stream: str, stream_id: str) -> None:
         """Remove a stream's line of commits, because the stream is being deleted."""
         table = self._names[table_index(scope, stream)]
-        try:
-            await self._tables.remove_all(table, [_line_key(scope, stream, stream_id)])
-        except NoSuchTableError:
-            log.debug("no transaction was ever begun", table=table)
+        await self._tables.remove_all(table, [_line_key(scope, stream, stream_id)])
 
     async def load(self) -> AsyncGenerator[Found, None]:
         """Yield all entries of the tables; log and skip a record that cannot be read."""

@@ -43,6 +43,7 @@ from msgspec import structs
 from pravega_controller.clocks import ContinuedTime, RecordTimes
 from pravega_controller.errors import (
     ControllerError,
+    EarlierStreamError,
     EpochDroppedError,
     InvalidStreamCutError,
     NoSuchTableError,
@@ -495,7 +496,7 @@ class _Round:
         """Return whether all segments of a cut are known, as are those at or after the head."""
         try:
             await self._history.pieces(cut)
-        except EpochDroppedError:
+        except (EpochDroppedError, EarlierStreamError):
             return False
         return True
 

@@ -33,7 +33,7 @@ async def create_reader_group(
             messages.to_group_configuration(request),
         )
     except InvalidNameError as error:
-        call.explain(str(error))
+        call.explain(error)
         return pb.CreateReaderGroupResponse(status=pb.CreateReaderGroupResponse.INVALID_RG_NAME)
     except ScopeNotFoundError:
         return pb.CreateReaderGroupResponse(status=pb.CreateReaderGroupResponse.SCOPE_NOT_FOUND)
@@ -134,6 +134,6 @@ async def update_subscriber_stream_cut(
     except GenerationMismatchError:
         status = pb.UpdateSubscriberStatus.GENERATION_MISMATCH
     except InvalidStreamCutError as error:
-        call.explain(str(error))
+        call.explain(error)
         status = pb.UpdateSubscriberStatus.STREAM_CUT_NOT_VALID
     return pb.UpdateSubscriberStatus(status=status)

@@ -114,7 +114,7 @@ async def create_scope(call: Call, request: pb.ScopeInfo) -> pb.CreateScopeStatu
     try:
         await call.controller.scopes.create(request.scope)
     except InvalidNameError as error:
-        call.explain(str(error))
+        call.explain(error)
         return pb.CreateScopeStatus(status=pb.CreateScopeStatus.INVALID_SCOPE_NAME)
     except AlreadyExistsError:
         return pb.CreateScopeStatus(status=pb.CreateScopeStatus.SCOPE_EXISTS)
@@ -206,7 +206,7 @@ async def create_stream(call: Call, request: pb.StreamConfig) -> pb.CreateStream
         configuration = messages.to_configuration(request)
         created = await call.controller.streams.create(info.scope, info.stream, configuration)
     except InvalidNameError as error:
-        call.explain(str(error))
+        call.explain(error)
         return pb.CreateStreamStatus(status=pb.CreateStreamStatus.INVALID_STREAM_NAME)
     except ScopeNotFoundError:
         return pb.CreateStreamStatus(status=pb.CreateStreamStatus.SCOPE_NOT_FOUND)
@@ -238,7 +238,7 @@ async def _stream_status(call: Call, change: Awaitable[None]) -> pb.UpdateStream
     except StreamSealedError:
         status = pb.UpdateStreamStatus.STREAM_SEALED
     except InvalidStreamCutError as error:
-        call.explain(str(error))
+        call.explain(error)
         status = pb.UpdateStreamStatus.FAILURE
     return pb.UpdateStreamStatus(status=status)
 
@@ -362,7 +362,7 @@ async def is_stream_cut_valid(call: Call, request: pb.StreamCut) -> pb.StreamCut
     try:
         await call.controller.streams.check_cut(info.scope, info.stream, dict(request.cut))
     except InvalidStreamCutError as error:
-        call.explain(str(error))
+        call.explain(error)
         return pb.StreamCutValidityResponse(response=False)
     return pb.StreamCutValidityResponse(response=True)
 

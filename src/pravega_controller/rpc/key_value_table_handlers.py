@@ -32,7 +32,7 @@ async def create_key_value_table(
         if not await call.controller.tables.create(request.scope, request.kvtName, configuration):
             status = pb.CreateKeyValueTableStatus.TABLE_EXISTS
     except InvalidNameError as error:
-        call.explain(str(error))
+        call.explain(error)
         status = pb.CreateKeyValueTableStatus.INVALID_TABLE_NAME
     except ScopeNotFoundError:
         status = pb.CreateKeyValueTableStatus.SCOPE_NOT_FOUND

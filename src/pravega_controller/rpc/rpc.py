@@ -30,14 +30,14 @@ Mint = Callable[[Principal, str, str, Level], str]
 class Call:
     """The controller of a call, and the host and port at which its caller can reach us.
 
-    ``explain`` sends a sentence with an answer whose status alone does not say the reason.
+    ``explain`` sends an error's sentence with an answer whose status alone does not say the reason.
     ``caller`` is who calls, None while authorization is off.
     """
 
     controller: Controller
     host: str
     port: int
-    explain: Callable[[str], None]
+    explain: Callable[[Exception], None]
     caller: Principal | None = None
     mint: Mint | None = None
 

@@ -43,6 +43,8 @@ from pravega_controller.controller import Controller
 from pravega_controller.errors import (
     AlreadyExistsError,
     CorruptMetadataError,
+    EarlierStreamError,
+    EpochDroppedError,
     GenerationMismatchError,
     IllegalStateError,
     InvalidRequestError,
@@ -74,7 +76,7 @@ from pravega_controller.rpc.rpc import RPCS, Call, Rpc
 from pravega_metrics.controller_metrics import RPC_SECONDS
 from pravega_security.principals import Principal
 from pravega_wire import controller_pb2
-from pravega_wire.errors import REASON_METADATA
+from pravega_wire.errors import DROPPED, EARLIER_STREAM, POSITION_METADATA, REASON_METADATA
 from pravega_wire.names import InvalidNameError
 
 if TYPE_CHECKING:
@@ -125,6 +127,8 @@ _STATUS: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (PermissionDeniedError, grpc.StatusCode.PERMISSION_DENIED),
     (UnverifiableError, grpc.StatusCode.UNAVAILABLE),
     (NotFoundError, grpc.StatusCode.NOT_FOUND),
+    # To clients it is as a segment whose records were dropped.
+    (EarlierStreamError, grpc.StatusCode.NOT_FOUND),
     (InvalidRequestError, grpc.StatusCode.INVALID_ARGUMENT),
     (InvalidNameError, grpc.StatusCode.INVALID_ARGUMENT),
     # Clients do not repeat it, as they would after a FAILURE.
@@ -323,16 +327,23 @@ class _Answer:
         context: Any = self.context
         _grpcio._status(context._rpc_event, context._state, message.SerializeToString())
 
-    def explain(self, sentence: str) -> None:
-        """Send a sentence for people with the answer, which clients of the original ignore."""
-        data = sentence[:SENTENCE_LENGTH_MAX].encode()
-        self.context.set_trailing_metadata(((REASON_METADATA, data),))
+    def explain(self, error: Exception) -> None:
+        """Send an error's sentence with the answer, which clients of the original ignore."""
+        self._tell(str(error), _position_of(error))
 
-    def refuse(self, code: grpc.StatusCode, sentence: str) -> None:
+    def _tell(self, sentence: str, position: str) -> None:
+        told: list[tuple[str, str | bytes]] = [
+            (REASON_METADATA, sentence[:SENTENCE_LENGTH_MAX].encode())
+        ]
+        if position:
+            told.append((POSITION_METADATA, position))
+        self.context.set_trailing_metadata(tuple(told))
+
+    def refuse(self, code: grpc.StatusCode, sentence: str, *, position: str = "") -> None:
         """End the call with a status."""
         self._end(code)
         # The metadata distinguish a refusal from a missing controller: both may have this status.
-        self.explain(sentence)
+        self._tell(sentence, position)
         self.context.set_code(code)
         self.context.set_details(sentence)
         self._send(None)
@@ -350,7 +361,7 @@ class _Answer:
             log.error("metadata is damaged", method=rpc.name, reason=sentence)
         elif code is grpc.StatusCode.UNKNOWN:
             log.error("call failed", method=rpc.name, exc_info=error)
-        self.refuse(code, sentence[:SENTENCE_LENGTH_MAX])
+        self.refuse(code, sentence[:SENTENCE_LENGTH_MAX], position=_position_of(error))
 
     def cancel_when_unwanted(self, scope: trio.CancelScope) -> None:
         """Cancel the scope when the caller goes away or its deadline passes before the answer."""
@@ -418,6 +429,13 @@ def _decode(kind: type[Message], data: bytes | None) -> Message:
         return kind.FromString(data)
     except DecodeError as error:
         raise InvalidRequestError(f"the request is no {kind.DESCRIPTOR.name}") from error
+
+
+def _position_of(error: Exception) -> str:
+    """Return the word for a position that an error is about; "" for another error."""
+    if isinstance(error, EarlierStreamError):
+        return EARLIER_STREAM
+    return DROPPED if isinstance(error, EpochDroppedError) else ""
 
 
 def _status_of(error: Exception) -> grpc.StatusCode:

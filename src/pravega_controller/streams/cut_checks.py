@@ -28,14 +28,15 @@ class CutChecks:
         """Return a cut with lengths of segments in place of ``END_OF_SEGMENT``.
 
         If ``end`` is given, it has the positions of keys that the cut does not cover. Raises
-        ``InvalidStreamCutError`` for an invalid cut, and ``EpochDroppedError`` if records of the
-        cut's segments were dropped.
+        ``InvalidStreamCutError`` for an invalid cut (``EarlierStreamError`` if it is of an earlier
+        stream of the name), and ``EpochDroppedError`` if records of the cut's segments were
+        dropped.
         """
         history = stream.history
         asked = {**(end or {}), **cut}
         segments = await history.segments(asked)
         # If the epoch of a missing segment is recorded, the segment never existed.
-        history.refuse_dropped(asked, segments)
+        await history.refuse_missing(asked, segments)
         cut = stream_cuts.fill_gaps(segments, cut, end) if cut and end else cut
         named = {segment_id: segments[segment_id] for segment_id in cut if segment_id in segments}
         lengths, sealed = await self._lengths(stream, cut)

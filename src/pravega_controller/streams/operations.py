@@ -267,7 +267,8 @@ class StreamOperations:
     async def successors(self, scope: str, name: str, segment_id: int) -> tuple[Successor, ...]:
         """Return the successors of a segment; none while it is not sealed, or if the stream is.
 
-        Raises ``EpochDroppedError`` if their records were dropped.
+        Raises ``EpochDroppedError`` if their records were dropped, and ``EarlierStreamError`` for a
+        segment of an earlier stream of the name.
         """
         stream = await self._store.streams.read(scope, name)
         return await stream.history.successors(segment_id)

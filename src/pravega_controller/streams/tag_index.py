@@ -101,7 +101,7 @@ class TagIndex:
         """Remove entries, except for those that were written again since they were read."""
 
         async def remove(entry: Entry) -> None:
-            with suppress(VersionConflictError, NoSuchTableError):
+            with suppress(VersionConflictError):
                 await self._tables.remove(scope.tag_index, entry.key, version=entry.version)
 
         await for_each(entries, remove)

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from decimal import Context, Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -34,31 +36,71 @@ from pyspark.sql.types import (
     StructType,
     TimestampNTZType,
     TimestampType,
+    TimeType,
 )
 
 from pravega_spark.errors import OptionError
-from pravega_spark.options import FAILFAST
+from pravega_spark.options import DROPMALFORMED, FAILFAST
 from pravega_spark.payloads.places import PLACE_COLUMNS, name_malformed
 
-_PRIMITIVES: dict[str, DataType] = {
-    "boolean": BooleanType(),
-    "int": IntegerType(),
-    "long": LongType(),
-    "float": FloatType(),
-    "double": DoubleType(),
-    "bytes": BinaryType(),
-    "string": StringType(),
-    "enum": StringType(),
-    "fixed": BinaryType(),
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """The type of a column, and what makes its values of those that fastavro reads."""
+
+    kind: DataType
+    convert: Callable[[Any], Any]
+
+
+def _as_is(value: Any) -> Any:
+    return value
+
+
+def _scaled(factor: int, bits: int) -> Callable[[int], int]:
+    """Return what multiplies a number, and refuses what is longer than so many bits."""
+    limit = 2 ** (bits - 1)
+
+    def convert(value: int) -> int:
+        # fastavro reads an int as it reads a long, and a long of any length.
+        if not -limit <= value * factor < limit:
+            raise ValueError("this number is too long")
+        return value * factor
+
+    return convert
+
+
+def _decimal(precision: int, scale: int) -> _Column:
+    def convert(value: bytes) -> Decimal:
+        unscaled = int.from_bytes(value, "big", signed=True)
+        if not value or abs(unscaled) >= 10**precision:
+            raise ValueError("this is no number of that precision")
+        return Decimal(unscaled).scaleb(-scale, _WIDE)
+
+    return _Column(DecimalType(precision, scale), convert)
+
+
+_WIDE = Context(prec=100)
+_PRIMITIVES: dict[str, _Column] = {
+    "boolean": _Column(BooleanType(), _as_is),
+    "int": _Column(IntegerType(), _scaled(1, 32)),
+    "long": _Column(LongType(), _scaled(1, 64)),
+    "float": _Column(FloatType(), _as_is),
+    "double": _Column(DoubleType(), _as_is),
+    "bytes": _Column(BinaryType(), _as_is),
+    "string": _Column(StringType(), _as_is),
+    "enum": _Column(StringType(), _as_is),
+    "fixed": _Column(BinaryType(), _as_is),
 }
-_LOGICAL: dict[str, DataType] = {
-    "date": DateType(),
-    "timestamp-millis": TimestampType(),
-    "timestamp-micros": TimestampType(),
-    "local-timestamp-millis": TimestampNTZType(),
-    "local-timestamp-micros": TimestampNTZType(),
-    "uuid": StringType(),
+_LOGICAL: dict[tuple[str, str], _Column] = {
+    ("int", "date"): _Column(DateType(), _scaled(1, 32)),
+    ("long", "time-micros"): _Column(TimeType(), _scaled(1_000, 64)),
+    ("long", "timestamp-millis"): _Column(TimestampType(), _scaled(1_000, 64)),
+    ("long", "timestamp-micros"): _Column(TimestampType(), _scaled(1, 64)),
+    ("long", "local-timestamp-millis"): _Column(TimestampNTZType(), _scaled(1_000, 64)),
+    ("long", "local-timestamp-micros"): _Column(TimestampNTZType(), _scaled(1, 64)),
 }
+"""The columns of logical types, by type. As in Spark, all but these are what they are based on."""
+_NO_COLUMN = ("timestamp-nanos", "local-timestamp-nanos")
 
 
 def is_avro(text: str) -> bool:
@@ -78,7 +120,7 @@ def avro_columns(text: str) -> StructType:
     Raises ``OptionError`` for an invalid schema, and for one without fields.
     """
     named = _parse(text)
-    columns = _column_type(named[""], named, ())
+    columns = _column(named[""], named, ()).kind
     assert isinstance(columns, StructType)
     if not columns.fields:
         raise OptionError("the option schema names no column")
@@ -94,15 +136,14 @@ class AvroPayloads:
     """Parses events into the columns of an Avro schema; segment and offset columns stay as they
     are.
 
-    ``mode`` is ``permissive`` (a malformed event becomes nulls) or ``failfast`` (it ends the job).
+    ``mode`` is ``permissive`` (a malformed event becomes nulls), ``dropmalformed`` (it is left
+    out) or ``failfast`` (it ends the job).
     """
 
     def __init__(self, text: str, mode: str) -> None:
         self._text = text
-        self._is_strict = mode == FAILFAST
-        columns = avro_columns(text)
-        self._types = {field.name: field.dataType for field in columns.fields}
-        self._columns = to_arrow_schema(columns, timezone="UTC")
+        self._mode = mode
+        self._columns = to_arrow_schema(avro_columns(text), timezone="UTC")
 
     def parse(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the batches with the column ``event`` replaced by the columns in it.
@@ -111,24 +152,30 @@ class AvroPayloads:
         """
         from fastavro import parse_schema, schemaless_reader
 
-        parsed = parse_schema(json.loads(self._text))
+        # Spark's columns have times that are no datetime of Python, so fastavro makes none.
+        parsed = parse_schema(_without_logical_types(json.loads(self._text)))
+        named = _parse(self._text)
+        convert = _column(named[""], named, ()).convert
         for batch in batches:
-            values: dict[str, list[Any]] = {name: [] for name in self._types}
+            values: dict[str, list[Any]] = {name: [] for name in self._columns.names}
+            good = []
             for row, event in enumerate(batch.column("event")):
                 stream = io.BytesIO(event.as_buffer())
                 record: dict[str, Any] = {}
                 try:
-                    found: Any = schemaless_reader(stream, parsed, None)
+                    found = schemaless_reader(stream, parsed, None, handle_unicode_errors="replace")
                     if stream.tell() != len(stream.getbuffer()):
                         raise ValueError("there are bytes behind the record")
-                    record = {name: _convert(found[name], self._types[name]) for name in values}
+                    record = convert(found)
                 except Exception:
                     # fastavro does not document which errors it raises for invalid bytes.
-                    if self._is_strict:
+                    if self._mode == FAILFAST:
                         raise name_malformed(batch, row, "Avro") from None
+                good.append(bool(record))
                 for name, column in values.items():
                     column.append(record.get(name))
-            yield self._assemble(batch, values)
+            rows = self._assemble(batch, values)
+            yield rows.filter(pa.array(good)) if self._mode == DROPMALFORMED else rows
 
     def _assemble(self, batch: pa.RecordBatch, values: Mapping[str, list[Any]]) -> pa.RecordBatch:
         arrays = [pa.array(values[field.name], field.type) for field in self._columns]
@@ -157,8 +204,22 @@ def _parse(text: str) -> dict[str, Any]:
     return named
 
 
-def _column_type(schema: Any, named: Mapping[str, Any], within: tuple[str, ...]) -> DataType:
-    """Return the column type of a part of a schema.
+def _without_logical_types(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_without_logical_types(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: _without_logical_types(value)
+        if key in ("type", "items", "values", "fields")
+        else value
+        for key, value in schema.items()
+        if key != "logicalType"
+    }
+
+
+def _column(schema: Any, named: Mapping[str, Any], within: tuple[str, ...]) -> _Column:
+    """Return the column of a part of a schema.
 
     ``within`` are the names of the records that contain it: a record may not contain itself.
     """
@@ -169,7 +230,7 @@ def _column_type(schema: Any, named: Mapping[str, Any], within: tuple[str, ...])
                 "the option schema has a union of several types, which is no column: use from_avro"
                 " of Spark"
             )
-        return _column_type(branches[0], named, within)
+        return _or_null(_column(branches[0], named, within))
     if isinstance(schema, str):
         if schema in _PRIMITIVES:
             return _PRIMITIVES[schema]
@@ -177,40 +238,36 @@ def _column_type(schema: Any, named: Mapping[str, Any], within: tuple[str, ...])
             raise OptionError(f"record {schema} of the option schema contains itself")
         if schema not in named:
             raise OptionError(f"the option schema has the type {schema}, which is no column")
-        return _column_type(named[schema], named, within)
+        return _column(named[schema], named, within)
     kind = schema["type"]
     logical = schema.get("logicalType", "")
-    if logical == "decimal":
-        return DecimalType(schema["precision"], schema.get("scale", 0))
-    if logical in _LOGICAL:
-        return _LOGICAL[logical]
-    if logical:
+    if logical in _NO_COLUMN:
         raise OptionError(f"the option schema has a {logical}, which is no column")
+    if logical == "decimal" and kind in ("bytes", "fixed"):
+        return _decimal(schema["precision"], schema.get("scale", 0))
+    if isinstance(kind, str) and (kind, logical) in _LOGICAL:
+        return _LOGICAL[kind, logical]
     if kind == "array":
-        return ArrayType(_column_type(schema["items"], named, within))
+        items = _column(schema["items"], named, within)
+        return _Column(ArrayType(items.kind), lambda value: [items.convert(each) for each in value])
     if kind == "map":
-        return MapType(StringType(), _column_type(schema["values"], named, within))
-    if kind in ("record", "error"):
-        around = (*within, schema["name"])
-        return StructType(
-            [
-                StructField(field["name"], _column_type(field["type"], named, around))
-                for field in schema["fields"]
-            ]
+        entries = _column(schema["values"], named, within)
+        return _Column(
+            MapType(StringType(), entries.kind),
+            lambda value: [(key, entries.convert(each)) for key, each in value.items()],
         )
-    return _column_type(kind, named, within)
+    if kind in ("record", "error"):
+        return _record_column(schema, named, (*within, schema["name"]))
+    return _column(kind, named, within)
 
 
-def _convert(value: Any, kind: DataType) -> Any:
-    """Return a value in the form from which Arrow can build an array of this type."""
-    if value is None:
-        return None
-    if isinstance(kind, StringType):
-        return str(value)
-    if isinstance(kind, ArrayType):
-        return [_convert(each, kind.elementType) for each in value]
-    if isinstance(kind, MapType):
-        return [(key, _convert(each, kind.valueType)) for key, each in value.items()]
-    if isinstance(kind, StructType):
-        return {field.name: _convert(value[field.name], field.dataType) for field in kind.fields}
-    return value
+def _record_column(schema: Any, named: Mapping[str, Any], around: tuple[str, ...]) -> _Column:
+    columns = {each["name"]: _column(each["type"], named, around) for each in schema["fields"]}
+    return _Column(
+        StructType([StructField(name, column.kind) for name, column in columns.items()]),
+        lambda value: {name: column.convert(value[name]) for name, column in columns.items()},
+    )
+
+
+def _or_null(column: _Column) -> _Column:
+    return _Column(column.kind, lambda value: None if value is None else column.convert(value))

@@ -238,12 +238,14 @@ class SegmentStores:
         """Return the offset after bytes that a truncation deleted, or raise ``DataLossError``."""
         if isinstance(reply, wire.SegmentIsTruncated):
             end = max(offset, min(reply.start_offset, piece.end))
+            cause = "truncated"
         else:
             end = piece.end
+            cause = "truncated or deleted"
         if fail_on_data_loss:
             raise DataLossError(
                 f"bytes {offset} to {end} of segment {self._name(piece.segment_id)} are gone: the"
-                " stream was truncated before they were read. Set fail_on_data_loss to false to"
+                f" stream was {cause} before they were read. Set fail_on_data_loss to false to"
                 " continue without them"
             )
         return end

@@ -9,6 +9,11 @@ Invariants:
    Held by ``test_direct_and_wire_give_the_same_rows_through_merges_truncation_and_epochs``.
 3. When more is written while a query with an end runs, its batches read nothing after that end.
    Held by ``test_every_byte_is_read_once_and_each_key_in_order``.
+4. When a position is of an earlier stream of the name, reading is refused, or goes on at the head
+   of the present one. Held by
+   ``test_a_stream_that_was_made_again_is_told_or_read_from_its_head``.
+5. When segments were truncated after they were read to their ends, no loss is claimed.
+   Held by ``test_no_loss_is_claimed_where_everything_was_read``.
 """
 
 from __future__ import annotations
@@ -19,7 +24,13 @@ from contextlib import suppress
 from functools import partial
 
 from pravega_blocking.controller_client import Purpose
-from pravega_blocking.errors import NotFoundError, UsageError
+from pravega_blocking.cuts.times import find_end, find_start
+from pravega_blocking.errors import (
+    EarlierStreamError,
+    NotFoundError,
+    PositionGoneError,
+    UsageError,
+)
 from pravega_spark.errors import DataLossError, OptionError, PlanRefusedError
 from pravega_spark.options import (
     AUTO,
@@ -42,18 +53,20 @@ from pravega_spark.reading.cuts import (
     readable_end,
     replace_completed,
     resolve_ends,
+    slices_between,
 )
 from pravega_spark.reading.event_scans import EventScan, scan_starts
 from pravega_spark.reading.limits import Turns
 from pravega_spark.reading.scan_plans import ScanPlan, ScanPlans, new_lease_id
 from pravega_spark.reading.segments import Address, Piece, SegmentStores
 from pravega_spark.reading.splits import WINDOW_BYTES_MAX, WINDOW_BYTES_MIN, find_event_start
-from pravega_spark.times import find_end, find_start
 from pravega_wire.event_framing import iterate_event_spans
 from pravega_wire.names import mark_stream
 from pravega_wire.watermarks import Watermark, decode_watermark
 
 CALLS_AT_ONCE = 16
+OFFSET_MAX = 2**63 - 1
+"""Maximum offset in a segment. It is beyond the end of each segment whose length is known."""
 DIRECT_BYTES_MIN = 8 * 1024 * 1024
 """Minimum number of bytes of a segment, besides those in the store's memory, for which the driver
 requests a plan: reading fewer bytes over the wire is faster."""
@@ -76,6 +89,8 @@ class StreamView:
         self._seen_tail: dict[int, int] | None = None
         self._scans: dict[int, EventScan] = {}
         self._turns = Turns()
+        self._present: set[int] = set()
+        """The segments that the last call of ``advance`` saw."""
 
     def __enter__(self) -> StreamView:
         return self
@@ -102,7 +117,11 @@ class StreamView:
         """Return the position at which the options begin to read."""
         time_ms = self.options.start_time_ms
         if time_ms is None:
-            start = self._resolve(self.options.start, default)
+            try:
+                start = self._resolve(self.options.start, default)
+            except EarlierStreamError as error:
+                self._refuse_position("the stream cut", error)
+                start = self.head()
         else:
             start = find_start(self._marks("start_time"), time_ms)
         return self.head() if start is None else start
@@ -111,7 +130,10 @@ class StreamView:
         """Return the position at which the options stop reading; None for nowhere."""
         time_ms = self.options.end_time_ms
         if time_ms is None:
-            return self._resolve(self.options.end, default)
+            try:
+                return self._resolve(self.options.end, default)
+            except EarlierStreamError as error:
+                raise OptionError(str(error)) from error
         return find_end(self._marks("end_time"), time_ms) or self.tail()
 
     def _resolve(self, text: str | None, default: str) -> dict[int, int] | None:
@@ -128,19 +150,21 @@ class StreamView:
     def _check_cut(self, cut: Cut) -> dict[int, int]:
         """Return a user's cut with lengths in place of ``END_OF_SEGMENT``.
 
-        Raises ``OptionError`` if the stream has no such cut.
+        Raises ``OptionError`` if the stream has no such cut, and ``EarlierStreamError`` if an
+        earlier stream of the name had it.
         """
         options = self.options
+        try:
+            self._controller.check_cut(options.scope, options.stream, cut)
+        except UsageError as error:
+            raise OptionError(str(error)) from error
+        except NotFoundError as error:
+            # The stream may have been truncated so long ago that the controller does not know the
+            # cut's segments any more. Then reading the cut's segments raises ``DataLossError``.
+            if isinstance(error, EarlierStreamError):
+                raise
         ends = [segment for segment, position in cut.items() if position == END_OF_SEGMENT]
-        resolved = resolve_ends(cut, self._stores.states(ends))
-        # The stream may have been truncated so long ago that the controller does not know the cut's
-        # segments any more. Then reading the cut's segments raises ``DataLossError``.
-        with suppress(NotFoundError):
-            try:
-                self._controller.check_cut(options.scope, options.stream, resolved)
-            except UsageError as error:
-                raise OptionError(str(error)) from error
-        return resolved
+        return resolve_ends(cut, self._stores.states(ends))
 
     def head(self) -> dict[int, int]:
         """Return the cut at which the stream begins."""
@@ -168,6 +192,7 @@ class StreamView:
         It is not after ``end``, and with ``limited`` it obeys the limits of the options.
         """
         cut, states = self._replace_completed(start, end)
+        self._present = set(states)
         self._scans = {segment: scan for segment, scan in self._scans.items() if segment in cut}
         has_successors = any(state.is_sealed for state in states.values())
         self._seen_tail = (
@@ -185,21 +210,41 @@ class StreamView:
 
     def batch_slices(self, start: Cut, end: Cut) -> list[Slice]:
         """Return the slices between two cuts, split as the options request."""
-        options = self.options
-        segments = self._controller.segments_between(options.scope, options.stream, start, end)
+        try:
+            segments = self._segments_between(start, end)
+        except PositionGoneError as error:
+            start = self._go_on_at_head(start, "the stream cut", error)
+            segments = self._segments_between(start, end)
         states = self._stores.states(segments)
         slices = []
         for segment in sorted(segments):
             state = states.get(segment)
             first = start.get(segment, 0)
-            if state is None or first < state.start_offset:
-                self._refuse_loss(segment)
             if state is None:
+                self._refuse_unread(start, segment)
                 continue
+            if first < state.start_offset:
+                self._refuse_loss(segment)
             piece = Slice(segment, max(first, state.start_offset), end.get(segment, state.length))
             if piece.start < piece.end:
                 slices.append(piece)
         return self._split(slices)
+
+    def planned_slices(self, start: Cut, end: Cut) -> list[Slice]:
+        """Return the slices of a streaming query's batch, which an earlier run may have planned.
+
+        Slices of segments that are gone are left out, if the options allow it.
+        """
+        slices = slices_between(start, end)
+        unseen = {piece.segment_id for piece in slices} - self._present
+        gone = unseen - self._stores.states(unseen).keys()
+        for segment in sorted(gone):
+            try:
+                self._successors([segment], are_gone=True)
+            except PositionGoneError as error:
+                self._refuse_position("this checkpoint", error)
+            self._refuse_loss(segment)
+        return [piece for piece in slices if piece.segment_id not in gone]
 
     def plan_scans(self, slices: Sequence[Slice]) -> list[ScanPlan | None]:
         """Return a plan for each slice; None for a slice that is read over the wire.
@@ -256,13 +301,25 @@ class StreamView:
             )
         return marks
 
-    def _successors(self, segments: Sequence[int]) -> dict[int, list[Successor]]:
+    def _segments_between(self, start: Cut, end: Cut) -> list[int]:
         options = self.options
+        return self._controller.segments_between(options.scope, options.stream, start, end)
+
+    def _successors(
+        self, segments: Sequence[int], *, are_gone: bool = False
+    ) -> dict[int, list[Successor]]:
+        """Return the successors of segments.
+
+        With ``are_gone`` the segment stores do not have the segments any more. Raises
+        ``PositionGoneError`` if the controller has no record of them, either.
+        """
+        options, controller = self.options, self._controller
+        question = controller.successors_of_gone if are_gone else controller.successors
 
         def ask(segment: int) -> list[Successor]:
             return [
                 Successor(item.range.segment_id, item.predecessors)
-                for item in self._controller.successors(options.scope, options.stream, segment)
+                for item in question(options.scope, options.stream, segment)
             ]
 
         if len(segments) < 2:
@@ -272,9 +329,7 @@ class StreamView:
 
     def _last_segments(self) -> list[int]:
         """Return the segments with which a sealed stream ends."""
-        options = self.options
-        head = self.head()
-        segments = self._controller.segments_between(options.scope, options.stream, head, {})
+        segments = self._segments_between(self.head(), {})
         successors = self._successors(segments)
         return [segment for segment in segments if not successors[segment]]
 
@@ -285,21 +340,84 @@ class StreamView:
         cut = dict(start)
         while True:
             states = self._stores.states(cut)
-            for segment in list(cut):
-                state = states.get(segment)
-                if state is None:
-                    # The controller cannot tell any more whether the query had read it to its end.
+            gone = sorted(cut.keys() - states.keys())
+            try:
+                successors = self._successors(gone, are_gone=True)
+            except PositionGoneError as error:
+                cut = self._go_on_at_head(cut, "this checkpoint", error)
+                continue
+            for segment in gone:
+                self._refuse_unread(cut, segment)
+                states[segment] = SegmentState(0, cut[segment], True)
+            for segment, offset in cut.items():
+                if offset < states[segment].start_offset:
                     self._refuse_loss(segment)
-                    states[segment] = SegmentState(0, cut[segment], True)
-                elif cut[segment] < state.start_offset:
-                    self._refuse_loss(segment)
-                    cut[segment] = state.start_offset
+                    cut[segment] = states[segment].start_offset
             completed = find_completed(cut, states, end)
-            successors = self._successors(sorted(completed))
+            successors |= self._successors(sorted(completed.difference(gone)))
             replaced = replace_completed(cut, completed, successors, end)
             if replaced == cut:
                 return cut, states
             cut = replaced
+
+    # ---- What is lost ----------------------------------------------------------------------------
+
+    def _go_on_at_head(self, cut: Cut, what: str, error: PositionGoneError) -> dict[int, int]:
+        """Return the head of the stream, as the controller has no record of a cut's segments.
+
+        In segments of the head that the cut names, reading goes on at the later of both offsets.
+        Raises ``DataLossError`` unless the options allow it; its text calls the cut ``what``.
+        """
+        self._refuse_position(what, error)
+        head = {
+            segment: max(offset, cut.get(segment, 0)) for segment, offset in self.head().items()
+        }
+        if head == cut:
+            raise error
+        return head
+
+    def _refuse_position(self, what: str, error: PositionGoneError) -> None:
+        """Raise ``DataLossError`` for a position that is not on record, unless that is allowed."""
+        if not self.options.fail_on_data_loss:
+            return
+        name = self.options.name
+        if isinstance(error, EarlierStreamError):
+            raise DataLossError(
+                f"{what} is of an earlier stream of that name: {name} was deleted and made again."
+                " Set fail_on_data_loss to false to read the present stream from its head"
+            ) from error
+        raise DataLossError(
+            f"the position of {what} is not on record, so it is not known which events of {name}"
+            f" are lost: {error}. Set fail_on_data_loss to false to go on at the stream's head"
+        ) from error
+
+    def _refuse_unread(self, cut: Cut, segment: int) -> None:
+        """Raise ``DataLossError`` for a segment that was truncated, unless it was read to its end.
+
+        Whether it was is known if the controller recorded the segment's length, as it does when it
+        seals one: it then refuses an offset beyond the end.
+        """
+        if not self.options.fail_on_data_loss:
+            return
+        offset = cut.get(segment)
+        is_length_known = self._has_cut(cut) and not self._has_cut({**cut, segment: OFFSET_MAX})
+        if offset is None or not is_length_known:
+            raise DataLossError(
+                f"segment {segment} of stream {self.options.name} is gone: the stream was truncated"
+                " after it, and it is not known whether all of its events had been read. Set"
+                " fail_on_data_loss to false to continue"
+            )
+        if self._has_cut({**cut, segment: offset + 1}):
+            self._refuse_loss(segment)
+
+    def _has_cut(self, cut: Cut) -> bool:
+        """Return whether the controller takes these positions for a cut of the stream."""
+        options = self.options
+        try:
+            self._controller.check_cut(options.scope, options.stream, cut)
+        except (UsageError, NotFoundError):
+            return False
+        return True
 
     def _refuse_loss(self, segment: int) -> None:
         if self.options.fail_on_data_loss:

@@ -3,7 +3,7 @@
 Owns: how long a start waits for what is held, what it says meanwhile, and its sentence when it
 gives up. Data directories, clusters on one machine and ports have it all from here.
 
-Whoever holds something may be ending just now: killed a moment ago, or told to end by a restart.
+A holder may be ending just now: it was killed a moment ago, or a restart has told it to end.
 
     0 s    it is held: the start looks again, every 20 ms
     1 s    "waiting: port 9090 on 127.0.0.1 is in use by process 4711 (segstore standalone)"

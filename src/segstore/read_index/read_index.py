@@ -84,13 +84,18 @@ class ReadIndex:
         self._storage_reads.start(nursery)
         nursery.start_soon(self._keep_cache)
 
+    def end_tasks(self) -> None:
+        """Start no more tasks. Reads that need one complete with an empty result."""
+        self._nursery = None
+        self._storage_reads.close()
+
     def close(self) -> None:
         """Free the container's part of the cache, and complete each waiting read with an empty
         result. A second call does nothing."""
         if self._closed:
             return
         self._closed = True
-        self._storage_reads.close()
+        self.end_tasks()
         for _, read in self._woken:
             read.complete(None, ask_again(read.offset))
         self._woken.clear()

@@ -48,7 +48,7 @@ def states(monkeypatch: pytest.MonkeyPatch) -> list[ClusterState]:
     def read(*arguments: object) -> ClusterState:
         return found.pop(0) if len(found) > 1 else found[0]
 
-    monkeypatch.setattr(cluster, "_read_cluster", read)
+    monkeypatch.setattr(cluster, "read_cluster", read)
     monkeypatch.setattr(cluster, "LOOK_SECONDS", 0.01)
     return found
 

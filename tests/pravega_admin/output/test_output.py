@@ -8,8 +8,16 @@ import subprocess
 import sys
 
 import pytest
+import yaml
 
-from pravega_admin.output.output import OutputFormat, print_fields, print_rows, progress, report
+from pravega_admin.output.output import (
+    OutputFormat,
+    print_fields,
+    print_parts,
+    print_rows,
+    progress,
+    report,
+)
 
 ROWS = [
     {"scope": "a", "low_key": 1 / 3, "sealed": True, "tags": ["x", "y"], "length": None},
@@ -38,6 +46,30 @@ def test_json_keeps_values_as_they_are(capsys: pytest.CaptureFixture[str]) -> No
     assert json.loads(capsys.readouterr().out)[0] == {"scope": "a", "low_key": 1 / 3}
     print_fields({"name": "ümlaut"}, OutputFormat.JSON)
     assert "ümlaut" in capsys.readouterr().out
+
+
+def test_yaml_has_the_values_of_json(capsys: pytest.CaptureFixture[str]) -> None:
+    print_rows(ROWS, ["scope", "length", "tags"], OutputFormat.YAML)
+    rows = yaml.safe_load(capsys.readouterr().out)
+    assert rows[1] == {"scope": "longer", "length": 7, "tags": []}
+    print_parts({"scope": "a"}, {"segments": [{"id": 1}]}, OutputFormat.YAML)
+    assert yaml.safe_load(capsys.readouterr().out) == {"scope": "a", "segments": [{"id": 1}]}
+
+
+def test_csv_has_a_line_for_each_row(capsys: pytest.CaptureFixture[str]) -> None:
+    print_rows(ROWS, ["scope", "sealed", "tags", "length"], OutputFormat.CSV)
+    assert capsys.readouterr().out.splitlines() == [
+        "scope,sealed,tags,length",
+        'a,true,"[""x"", ""y""]",',
+        "longer,false,[],7",
+    ]
+    print_fields({"name": 'a,"b"', "count": 2}, OutputFormat.CSV)
+    assert capsys.readouterr().out.splitlines() == ["name,count", '"a,""b""",2']
+    # Of a thing with parts, the parts.
+    print_parts({"scope": "a"}, {"segments": [{"id": 1}, {"id": 2}]}, OutputFormat.CSV)
+    assert capsys.readouterr().out.splitlines() == ["id", "1", "2"]
+    report("done", {"done": True}, OutputFormat.CSV)
+    assert capsys.readouterr().out.splitlines() == ["done", "true"]
 
 
 def test_what_was_done_is_a_note_unless_json_was_asked_for(

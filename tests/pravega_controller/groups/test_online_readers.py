@@ -38,7 +38,11 @@ def change(kind: int, name: str = "") -> bytes:
     return bytes([0, kind]) + record[1:]
 
 
-EMPTY = (1).to_bytes(4, "big") + change(0)
+SETTINGS = write_versioned([bytes(18)])
+"""A configuration of a client before 0.10, without streams."""
+RECORD = write_versioned([bytes([len(SETTINGS)]) + SETTINGS + bytes(2)])
+EMPTY = (1).to_bytes(4, "big") + bytes(2) + RECORD[1:]
+"""A state without segments."""
 
 
 def comes(name: str) -> bytes:

@@ -21,7 +21,7 @@ from pravega_controller.metadata.records import (
     encode,
 )
 from pravega_controller.metadata.scope_records import SCOPES
-from pravega_controller.metadata.streams.names import NUMBERS
+from pravega_controller.metadata.streams.used_numbers import NUMBERS
 from pravega_controller.retention import retention
 from pravega_controller.rules.history import Epoch
 from pravega_controller.rules.stream_cuts import CUT_SEGMENTS_MAX

@@ -16,7 +16,13 @@ import trio
 from google.protobuf import message_factory
 
 from pravega_blocking.controller_client import ControllerClient
-from pravega_blocking.errors import PravegaError, StoreDelayedError, UnavailableError
+from pravega_blocking.errors import (
+    EarlierStreamError,
+    PositionGoneError,
+    PravegaError,
+    StoreDelayedError,
+    UnavailableError,
+)
 from pravega_controller.config import ControllerConfig
 from pravega_controller.controller import Environment
 from pravega_controller.rpc import service
@@ -383,6 +389,35 @@ async def test_the_reason_of_a_refused_cut_reaches_people(grpc_on_memory: Any) -
                 f"this is no stream cut of s/a: {reason}"
             )
         await trio.to_thread.run_sync(client.check_cut, "s", "a", {0: 0, 1: 0})
+
+
+async def test_a_client_is_told_of_which_stream_a_position_is(grpc_on_memory: Any) -> None:
+    await make_stream(grpc_on_memory)
+    await grpc_on_memory.call("sealStream", info("a"))
+    await grpc_on_memory.call("deleteStream", info("a"))
+    await make_stream(grpc_on_memory)
+    told = "segment 0 is of an earlier stream s/a, which was deleted before the present one"
+    with closing(ControllerClient(grpc_on_memory.target)) as client:
+        for question in (
+            partial(client.successors, "s", "a", 0),
+            partial(client.successors_of_gone, "s", "a", 0),
+            partial(client.segments_between, "s", "a", {0: 0}, {}),
+            partial(client.check_cut, "s", "a", {0: 0}),
+        ):
+            with pytest.raises(EarlierStreamError, match=told):
+                await trio.to_thread.run_sync(question)
+        with pytest.raises(PravegaError, match=told):
+            await trio.to_thread.run_sync(client.truncate_stream, "s", "a", {0: 0})
+        # Of a segment that no stream of the name has had, only so much is known.
+        assert await trio.to_thread.run_sync(client.successors, "s", "a", 7) == ()
+        with pytest.raises(PositionGoneError, match="no record of segment 7"):
+            await trio.to_thread.run_sync(client.successors_of_gone, "s", "a", 7)
+    old = pb.SegmentId(streamInfo=info("a"), segmentId=0)
+    code = await refused(grpc_on_memory, "getSegmentsImmediatelyFollowing", old)
+    assert code is grpc.StatusCode.NOT_FOUND
+    # The group begins at segment 0.
+    code = await refused(grpc_on_memory, "createReaderGroup", group())
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
 
 
 async def test_segments_between_wants_at_least_one_cut(grpc_on_memory: Any) -> None:

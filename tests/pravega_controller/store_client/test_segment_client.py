@@ -384,6 +384,29 @@ async def test_who_deleted_a_table_is_known_unless_the_reply_was_lost(
     assert not await tables.exists(TABLE)
 
 
+async def test_keys_of_a_table_that_another_deletes_are_removed(
+    client: SegmentClient,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    tables = TableClient(client, random=Random(3))
+    await tables.create(TABLE)
+    version = await tables.put(TABLE, b"k", value(1), version=NOT_EXISTS)
+    memory_store.fault = fault = Fault(memory_store.changes, is_applied=True, lasts=False)
+    async with trio.open_nursery() as nursery:
+
+        async def delete_table() -> None:
+            await fault.reached.wait()
+            assert not memory_store.tables[TABLE].entries
+            del memory_store.tables[TABLE]
+
+        nursery.start_soon(delete_table)
+        await tables.remove(TABLE, b"k", version=version)
+    await tables.remove(TABLE, b"k", version=version)
+    await tables.remove_all(TABLE, [b"k"])
+    assert not await tables.exists(TABLE)
+
+
 async def test_a_value_that_no_table_takes_is_not_sent(
     client: SegmentClient, memory_store: MemorySegmentStore
 ) -> None:
@@ -443,8 +466,6 @@ async def test_a_table_that_is_missing_or_not_empty_is_an_error(client: SegmentC
     with pytest.raises(TableNotEmptyError):
         await tables.delete(TABLE, must_be_empty=True)
     await tables.delete(TABLE, must_be_empty=False)
-    with pytest.raises(NoSuchTableError):
-        await tables.remove(TABLE, b"k")
 
 
 async def test_more_requests_than_fit_in_flight_all_get_their_own_reply(

@@ -11,7 +11,11 @@ import pytest
 from msgspec import structs
 
 from pravega_controller.controller import Controller
-from pravega_controller.errors import InvalidRequestError, InvalidStreamCutError
+from pravega_controller.errors import (
+    EarlierStreamError,
+    InvalidRequestError,
+    InvalidStreamCutError,
+)
 from pravega_controller.metadata.records import HeadRecord, NamedCut, ReaderGroupConfiguration
 from pravega_controller.rules.streams import fixed_configuration
 from pravega_controller.testing.memory_segment_store import MemorySegmentStore
@@ -127,6 +131,30 @@ async def test_a_checkpoint_at_the_end_of_a_sealed_segment_truncates_there(open_
         assert await scene.controller.streams.check_cut("s", "a", {0: -1}) == {0: 10}
         with pytest.raises(InvalidStreamCutError, match="lies before the stream's head"):
             await scene.truncate({0: -1})
+
+
+async def test_a_cut_of_an_earlier_stream_of_the_name_is_told_so(open_scene: Any) -> None:
+    """A reader took a segment that the stream never had for the end of a sealed stream."""
+    async with open_scene() as scene:
+        streams = scene.controller.streams
+        old = await scene.scale(*HALVES)
+        await streams.seal("s", "a")
+        await streams.delete("s", "a")
+        await streams.create("s", "a", fixed_configuration(1))
+        head = await scene.head()
+        present = await scene.scale(*HALVES)
+        for each in (0, *old):
+            told = f"segment {each} is of an earlier stream s/a, which was deleted before"
+            assert (await scene.refusal({each: 0})).startswith(told)
+            with pytest.raises(EarlierStreamError, match=told):
+                await streams.successors("s", "a", each)
+            with pytest.raises(EarlierStreamError, match=told):
+                await streams.segments_between("s", "a", {each: 0}, {})
+        # These are of this stream, and one that no stream has had belongs to none.
+        assert len(await streams.successors("s", "a", *head)) == 2
+        assert await streams.successors("s", "a", present[0]) == ()
+        strange = names.segment_id(names.segment_number(present[-1]) + 1, 1)
+        assert "does not belong to this stream" in await scene.refusal({strange: 0})
 
 
 async def test_a_cut_of_keys_twice_or_never_or_of_no_segment_is_refused(open_scene: Any) -> None:

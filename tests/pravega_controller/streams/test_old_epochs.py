@@ -16,7 +16,12 @@ import trio.testing
 from msgspec import structs
 
 from pravega_controller.controller import Controller
-from pravega_controller.errors import EpochDroppedError, InvalidStreamCutError, NotFoundError
+from pravega_controller.errors import (
+    EarlierStreamError,
+    EpochDroppedError,
+    InvalidStreamCutError,
+    NotFoundError,
+)
 from pravega_controller.metadata.records import NamedCut, ReaderGroupConfiguration
 from pravega_controller.metadata.streams import epochs as epoch_records
 from pravega_controller.metadata.streams.history import StreamHistory
@@ -188,6 +193,34 @@ async def test_what_was_dropped_is_not_found_and_never_the_end(
     assert [s.segment_id for s in between] == [segment_of(8), segment_of(9)]
     between = await streams.segments_between("s", "a", head, {})
     assert [s.segment_id for s in between] == [segment_of(9)]
+
+
+async def test_a_position_of_an_earlier_stream_is_told_from_a_truncated_one(
+    scene: Scene, autojump_clock: trio.testing.MockClock
+) -> None:
+    streams = scene.other.streams
+    await scene.scale(2)
+    await scene.controller.streams.seal("s", "a")
+    await scene.controller.streams.delete("s", "a")
+    await scene.controller.streams.create("s", "a", fixed_configuration(1))
+    (first,) = await streams.head("s", "a")
+    await scene.scale(9)
+    await scene.truncate()
+    await scene.round()
+    await scene.round(days=8)
+    assert await scene.first() == 8
+    for segment, error in (
+        *((segment_of(epoch), EarlierStreamError) for epoch in range(3)),
+        (first, EpochDroppedError),
+        (names.segment_id(names.segment_number(first) + 1, 1), EpochDroppedError),
+    ):
+        for question in (
+            streams.successors("s", "a", segment),
+            streams.check_cut("s", "a", {segment: 0}),
+            streams.segments_between("s", "a", {segment: 0}, {}),
+        ):
+            with pytest.raises(error):
+                await question
 
 
 async def test_a_transaction_keeps_its_epoch_until_it_has_ended(

@@ -17,7 +17,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from pravega_blocking.errors import PravegaError
 from pravega_spark.errors import OptionError
-from pravega_spark.options import FAILFAST, PERMISSIVE
+from pravega_spark.options import DROPMALFORMED, FAILFAST, PERMISSIVE
 from pravega_spark.payloads.avro_payloads import AvroPayloads, avro_columns, is_avro
 from pravega_spark.payloads.json_payloads import payload_schema
 from pravega_spark.payloads.places import PLACE_COLUMNS
@@ -128,6 +128,52 @@ def test_malformed_events_are_nulls_or_end_the_query() -> None:
         parse(events, FAILFAST, SHORT)
 
 
+def only(kind: Any, event: bytes) -> Any:
+    """Return the value of a column of this type, as a number if it is a time."""
+    schema = {"type": "record", "name": "R", "fields": [{"name": "n", "type": kind}]}
+    column = parse([event], schema=json.dumps(schema)).column("n")
+    is_time = pa.types.is_timestamp(column.type) or pa.types.is_date(column.type)
+    width = pa.int32() if pa.types.is_date(column.type) else pa.int64()
+    return (column.cast(width) if is_time else column).to_pylist()[0]
+
+
+LONG_MAX = b"\xfe" + b"\xff" * 8 + b"\x01"
+
+
+@pytest.mark.parametrize(
+    ("kind", "event", "value"),
+    [
+        # Times that are no datetime of Python's.
+        ({"type": "long", "logicalType": "timestamp-micros"}, LONG_MAX, 2**63 - 1),
+        ({"type": "long", "logicalType": "local-timestamp-micros"}, LONG_MAX, 2**63 - 1),
+        ({"type": "long", "logicalType": "timestamp-millis"}, LONG_MAX, None),
+        ({"type": "int", "logicalType": "date"}, b"\xfe\xff\xff\xff\x0f", 2**31 - 1),
+        # A number that is longer than its type.
+        ("int", b"\xfe\xff\xff\xff\xff\x01", None),
+        (
+            {"type": "bytes", "logicalType": "decimal", "precision": 3, "scale": 1},
+            b"\4\x7f\xff",
+            None,
+        ),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 3, "scale": 1}, b"\0", None),
+        # What Spark knows no type for is what it is based on.
+        ({"type": "int", "logicalType": "time-millis"}, b"\2", 1),
+        ({"type": "long", "logicalType": "time-micros"}, LONG_MAX, None),
+        ({"type": "string", "logicalType": "uuid"}, b"\2x", "x"),
+        ("string", b"\2\xff", "\ufffd"),
+    ],
+)
+def test_values_are_those_of_from_avro(kind: Any, event: bytes, value: Any) -> None:
+    assert only(kind, event) == value
+
+
+def test_malformed_records_are_dropped_if_that_is_the_mode() -> None:
+    good = encode({"n": 5, "text": "five"}, SHORT)
+    found = parse([b"", good, good[:-1]], DROPMALFORMED, SHORT)
+    assert found.column("n").to_pylist() == [5]
+    assert found.column("offset").to_pylist() == [10]
+
+
 @given(st.lists(st.binary(max_size=40), max_size=5))
 def test_no_bytes_make_it_crash(events: list[bytes]) -> None:
     assert parse(events).num_rows == len(events)
@@ -174,8 +220,8 @@ def test_avro_is_told_from_other_schemas(text: str, found: bool) -> None:
         ([{"name": "scope", "type": "int"}], "scope of the option schema"),
         ([{"name": "n", "type": ["null", "R"]}], "record R of the option schema contains itself"),
         (
-            [{"name": "n", "type": {"type": "int", "logicalType": "time-millis"}}],
-            "has a time-millis, which is no column",
+            [{"name": "n", "type": {"type": "long", "logicalType": "timestamp-nanos"}}],
+            "has a timestamp-nanos, which is no column",
         ),
     ],
 )

@@ -224,6 +224,7 @@ async def fails_for_some_seed(clock: MockClock) -> bool:
     return False
 
 
+@pytest.mark.proof
 async def test_deleting_without_a_look_at_the_claims_would_be_found(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -443,7 +443,7 @@ async def test_of_a_log_without_its_beginning_what_is_there_is_kept_where_it_was
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("harm", ["lost", "damaged"])
+@pytest.mark.parametrize("harm", ["damaged", pytest.param("lost", marks=pytest.mark.proof)])
 async def test_a_store_with_its_history_in_s3_is_recovered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harm: str
 ) -> None:

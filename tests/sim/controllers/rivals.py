@@ -223,6 +223,13 @@ def _changed(state: StreamState, **changes: Any) -> StreamState:
     return StreamState(**{**vars(state), **changes})
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The answer of a creation that also tells what is there then."""
+
+    generation: int
+
+
 def step_group(state: State, name: str, argument: Any, answer: Any) -> Iterable[State]:
     """Apply a call to a reader group: its state is its generation, or None."""
     assert state is None or isinstance(state, int)
@@ -230,7 +237,9 @@ def step_group(state: State, name: str, argument: Any, answer: Any) -> Iterable[
     right: Any
     match name:
         case "create":
-            right = after = 0 if state is None else state
+            right, after = "ok", 0 if state is None else state
+        case "see":
+            right = "missing" if state is None else state
         case "update":
             right = "missing" if state is None else "other generation"
             if state == argument:
@@ -360,8 +369,13 @@ class Rivals(Client):
             answer = next((text for kind, text in ANSWERS if isinstance(error, kind)), None)
             if answer is None:
                 raise
-        operation.answer = "ok" if answer is None else answer
         operation.ended = self.ledger.count()
+        if isinstance(answer, Seen):
+            # The group may have been updated between its creation and this look at it.
+            seen = Operation("see", None, operation.began, operation.ended, answer.generation)
+            about.operations.append(seen)
+            answer = None
+        operation.answer = "ok" if answer is None else answer
         self.ledger.trace(f"{about.name}: {operation}")
         return operation.answer
 
@@ -468,8 +482,9 @@ async def _truncate(name: str, place: tuple[int, int], controller: Controller) -
     await controller.streams.truncate(SCOPE, name, dict.fromkeys(_ids_at(place), 0))
 
 
-async def _create_group(name: str, controller: Controller) -> int:
-    return (await controller.groups.create(SCOPE, name, GROUP_ID, GROUP)).record.generation
+async def _create_group(name: str, controller: Controller) -> Seen:
+    group = await controller.groups.create(SCOPE, name, GROUP_ID, GROUP)
+    return Seen(group.record.generation)
 
 
 async def _make_table(scope: str, name: str, controller: Controller) -> bool:

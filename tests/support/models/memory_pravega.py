@@ -16,9 +16,15 @@ from typing import Any
 from pravega_blocking.controller_client import (
     BegunTransaction,
     SegmentRange,
+    Successor,
     TableSettings,
 )
-from pravega_blocking.errors import AlreadyExistsError, NotFoundError
+from pravega_blocking.errors import (
+    AlreadyExistsError,
+    EarlierStreamError,
+    NotFoundError,
+    PositionGoneError,
+)
 from pravega_wire import commands as wire
 
 
@@ -82,6 +88,11 @@ class MemoryPravega:
         """Replace all segments of a stream by others."""
         self.streams[name].epoch += 1
         self._add_segments(name, len(self.streams[name].segments))
+
+    def truncate(self, name: str) -> None:
+        """Truncate a stream at its end: what is known of its earlier epochs goes."""
+        stream = self.streams[name]
+        stream.epochs = {stream.epoch: stream.segments}
 
     def end_leases(self) -> None:
         """Abort every open transaction."""
@@ -171,6 +182,15 @@ class MemoryController:
             if segments is None:
                 raise NotFoundError(f"stream {scope}/{stream} does not exist")
             return tuple(SegmentRange(each, 0.0, 1.0) for each in segments)
+
+    def successors(self, scope: str, stream: str, segment_id: int) -> tuple[Successor, ...]:
+        with self._pravega.request():
+            present = self._pravega.streams[stream]
+            if segment_id & 0xFFFF_FFFF < present.first_number:
+                raise EarlierStreamError(f"segment {segment_id} is of an earlier stream")
+            if segment_id >> 32 not in present.epochs:
+                raise PositionGoneError(f"segment {segment_id} is of a dropped epoch")
+            return ()
 
     def begin_transaction(self, scope: str, stream: str, lease_ms: int) -> BegunTransaction:
         with self._pravega.request():

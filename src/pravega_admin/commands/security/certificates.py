@@ -20,7 +20,7 @@ import typer
 from pravega_admin.errors import AdminError, ConfigurationError
 from pravega_admin.options import OutputOption
 from pravega_admin.output.help_pages import Verbs
-from pravega_admin.output.output import OutputFormat, print_fields, print_json, report
+from pravega_admin.output.output import OutputFormat, print_document, print_fields, report
 from pravega_blocking.addresses import parse_host_port
 from pravega_blocking.errors import AlreadyExistsError, NotFoundError, UsageError
 
@@ -95,8 +95,8 @@ def show(
             found, problem = _look(source, ca, timeout)
         rows += found
         problems += [problem] if problem else []
-    if output is OutputFormat.JSON:
-        print_json(rows)
+    if output is not OutputFormat.TABLE:
+        print_document(rows, output)
     else:
         for number, row in enumerate(rows):
             if number:

@@ -22,7 +22,7 @@ from pravega_admin.options import OutputOption
 from pravega_admin.output.help_pages import Verbs
 from pravega_admin.output.output import (
     OutputFormat,
-    print_json,
+    print_document,
     print_message,
     print_rows,
     report,
@@ -138,8 +138,8 @@ def list_(
 ) -> None:
     """List the users and their rights."""
     content = _read(_path_of(context, file, data_dir))
-    if output is OutputFormat.JSON:
-        print_json([_fields(account) for account in content.accounts.values()])
+    if output is not OutputFormat.TABLE:
+        print_document([_fields(account) for account in content.accounts.values()], output)
     else:
         rows = [
             {"user": account.user, "rules": str(account.rules)}

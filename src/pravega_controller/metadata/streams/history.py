@@ -17,6 +17,8 @@ Invariants:
 2. When the epoch that sealed a segment is dropped during a query, the answer is never that the
    segment has no successors. Held by
    ``test_a_question_under_way_is_not_told_that_a_dropped_segment_has_no_successors``.
+3. When a query names a segment of an earlier stream of the name, it is told so, whatever was
+   dropped since. Held by ``test_a_position_of_an_earlier_stream_is_told_from_a_truncated_one``.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from functools import partial
 import trio
 
 from pravega_controller.errors import (
+    EarlierStreamError,
     EpochDroppedError,
     InvalidStreamCutError,
 )
@@ -40,6 +43,7 @@ from pravega_controller.metadata.streams.epochs import (
     SEALED_BYTES_MAX,
     EpochRecords,
 )
+from pravega_controller.metadata.streams.used_numbers import read_used_numbers
 from pravega_controller.rules import stream_cuts
 from pravega_controller.rules.history import Epoch, Successor, apply_epochs, successors_in
 from pravega_controller.rules.stream_cuts import Piece
@@ -54,6 +58,8 @@ class StreamHistory(EpochRecords):
     def __init__(self, tables: TableClient, table: str, stream_id: str, *, stream: str) -> None:
         super().__init__(tables, table, stream_id, stream=stream)
         self._first_segments: tuple[int, dict[int, Segment]] = (0, {})
+        self._first_number: int | None = None
+        """The least number of the stream's segments, once it was read. It never changes."""
 
     async def first_needed(self, cut: StreamCut, *, last: int) -> int:
         """Return the first epoch to keep for queries about positions at or after a cut.
@@ -146,11 +152,12 @@ class StreamHistory(EpochRecords):
     async def successors(self, segment_id: int) -> tuple[Successor, ...]:
         """Return the successors of a segment; none while it is not sealed, or if it never existed.
 
-        Raises ``EpochDroppedError`` if their records were dropped: an empty answer would tell a
-        reader that the stream ends there.
+        Raises ``EpochDroppedError`` if their records were dropped, and ``EarlierStreamError``: an
+        empty answer would tell a reader that the stream ends there.
         """
         sealed = await self.sealed_in([segment_id])
         if segment_id not in sealed:
+            await self.refuse_missing([segment_id], await self.segments([segment_id]))
             return ()
         epoch = await self.epoch(sealed[segment_id])
         for segment in epoch.sealed:
@@ -165,17 +172,31 @@ class StreamHistory(EpochRecords):
         was dropped.
         """
         segments = await self.segments(cut)
-        self.refuse_dropped(cut, segments)
+        await self.refuse_missing(cut, segments)
         return stream_cuts.pieces(segments, cut)
 
-    def refuse_dropped(self, identifiers: Iterable[int], found: Container[int]) -> None:
-        """Raise ``EpochDroppedError`` if a segment that was not found is of a dropped epoch.
+    async def refuse_missing(self, identifiers: Iterable[int], found: Container[int]) -> None:
+        """Raise an error for a segment that was not found, if it is known to have existed.
 
-        Such a segment may also never have existed.
+        Raises ``EarlierStreamError`` if an earlier stream of the name had it, and
+        ``EpochDroppedError`` if its epoch was dropped, or may have been.
         """
-        for identifier in identifiers:
-            if identifier not in found and self._are_old([names.segment_epoch(identifier)]):
+        missing = [each for each in identifiers if each not in found]
+        await self._refuse_earlier(missing)
+        for identifier in missing:
+            if self._are_old([names.segment_epoch(identifier)]):
                 raise self._dropped(f"segment {identifier}")
+
+    async def _refuse_earlier(self, missing: Sequence[int]) -> None:
+        """Raise ``EarlierStreamError`` for a segment of an earlier stream of the name."""
+        if missing and self._first_number is None:
+            (self._first_number,) = await read_used_numbers(self._tables, [self._stream])
+        for identifier in missing:
+            if names.segment_number(identifier) < (self._first_number or 0):
+                raise EarlierStreamError(
+                    f"segment {identifier} is of an earlier stream {self._stream}, which was "
+                    "deleted before the present one was made"
+                )
 
     async def refuse_partly_read(self, cut: StreamCut) -> None:
         """Raise ``InvalidStreamCutError`` if a cut is after a segment for some of its keys only."""
@@ -310,6 +331,7 @@ class StreamHistory(EpochRecords):
             present = await self._segments_at_first()
             for identifier in old:
                 if identifier not in present:
+                    await self._refuse_earlier([identifier])
                     raise self._dropped(f"segment {identifier}")
 
 

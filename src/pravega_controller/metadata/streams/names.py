@@ -2,8 +2,6 @@
 
 Owns: ``StreamNames``.
 
-    _system/_tables/controller/numbers          scope/stream                -> NumberRecord
-
 A name leads to a stream's id. If no state is stored under the id, the name is free: the stream was
 deleted, or its creator died. Before another stream gets the name, a value is stored in place of
 that state, so that a slow creator cannot write it any more.
@@ -42,9 +40,9 @@ from pravega_controller.metadata.scope_records import (
     Listing,
     Scope,
     ScopeRecords,
-    table_of_controller,
 )
 from pravega_controller.metadata.streams.known import READS_MAX, first_keys, record_key, stream_key
+from pravega_controller.metadata.streams.used_numbers import NUMBERS, read_used_numbers
 from pravega_controller.store_client.segment_client import run_all
 from pravega_controller.store_client.table_client import (
     NO_VERSION,
@@ -54,7 +52,6 @@ from pravega_controller.store_client.table_client import (
     TableClient,
 )
 
-NUMBERS = table_of_controller("numbers")
 STREAM_KIND = "s"
 
 log = structlog.get_logger(__name__)
@@ -202,11 +199,7 @@ class StreamNames:
 
     async def next_numbers(self, scope: str, names_: Sequence[str]) -> list[int]:
         """Return the first segment numbers that no earlier streams of these names used."""
-        keys = [f"{scope}/{name}".encode() for name in names_]
-        found = await self._tables.get_all(NUMBERS, keys)
-        return [
-            0 if entry is None else decode(entry.value, NumberRecord).next_number for entry in found
-        ]
+        return await read_used_numbers(self._tables, [f"{scope}/{name}" for name in names_])
 
     async def write_next_numbers(self, scope: str, numbers: dict[str, int]) -> None:
         """Record that earlier streams of the names have used all numbers below these."""

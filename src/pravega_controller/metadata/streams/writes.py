@@ -163,9 +163,8 @@ class StreamWrites:
                 await self._tables.remove_all(scope.histories, begun)
             if name_versions:
                 # Remove the names: no stream will use them, and while they exist, the scope counts
-                # as
-                # not empty.
-                with suppress(VersionConflictError, NoSuchTableError):
+                # as not empty.
+                with suppress(VersionConflictError):
                     left = list(zip(keys, name_versions, strict=False))
                     await self._tables.remove_if(scope.objects, left)
             raise

@@ -30,6 +30,8 @@ Invariants:
    ``test_bookies_that_forgot_a_ledger_acknowledge_nothing_to_its_earlier_owner``.
 7. When the next owner truncates soon after its opening, the ledgers of earlier owners stay. Held by
    ``test_ledgers_of_earlier_owners_are_kept_for_a_while``.
+8. When bookies refuse an entry, it proves no ownership. Held by
+   ``test_an_entry_that_was_refused_proves_no_ownership``.
 """
 
 from __future__ import annotations
@@ -317,7 +319,8 @@ class BookKeeperDataLog:
         now = trio.current_time()
         while unproved and (self._error is not None or now - self._owned_at <= doubt_seconds):
             entry = unproved.popleft()
-            self._owned_at = max(self._owned_at, entry.sent_at)
+            if self._error is None:
+                self._owned_at = max(self._owned_at, entry.sent_at)
             self._complete(entry.on_durable)
         if unproved and not self._is_proving:
             self._is_proving = True

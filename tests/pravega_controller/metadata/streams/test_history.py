@@ -22,6 +22,7 @@ from pravega_controller.metadata.records import EpochRecord, StreamRecord, decod
 from pravega_controller.metadata.streams import epochs as epoch_records
 from pravega_controller.metadata.streams.epochs import is_snapshot_due
 from pravega_controller.metadata.streams.history import StreamHistory
+from pravega_controller.metadata.streams.used_numbers import NUMBERS
 from pravega_controller.rules import stream_cuts
 from pravega_controller.rules.history import (
     Epoch,
@@ -110,6 +111,7 @@ async def stored(
         ) as segments:
             tables = TableClient(segments, random=Random(3))
             await tables.create("t")
+            await tables.create(NUMBERS)
             record = await write_all(tables, model)
 
             def make() -> StreamHistory:

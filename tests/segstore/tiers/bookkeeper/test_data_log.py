@@ -215,6 +215,21 @@ async def test_an_owner_knows_when_the_log_was_its_own_at_last(
     await first.aclose()
 
 
+async def test_an_entry_that_was_refused_proves_no_ownership(
+    bookies: MemoryBookies, nursery: trio.Nursery
+) -> None:
+    """Earlier it did, so that a replaced owner answered for a tenth of a second when it noticed."""
+    first = await (await open_factory(bookies, nursery)).open_log(4)
+    await append(first, b"data")
+    await (await open_factory(bookies, nursery)).open_log(4)
+    await trio.sleep(1)
+    before = first.owned_at
+    with pytest.raises(DataLogError, match="fenced"):
+        await append(first, b"late")
+    assert first.owned_at == before
+    await first.aclose()
+
+
 async def test_an_owner_that_cannot_ask_zookeeper_proves_it_by_an_entry(
     bookies: MemoryBookies, nursery: trio.Nursery
 ) -> None:

@@ -118,7 +118,7 @@ class Bucket:
         self.client.close()
 
 
-@pytest.fixture(params=["moto", "versitygw"])
+@pytest.fixture(params=["versitygw", pytest.param("moto", marks=pytest.mark.proof)])
 def bucket(request: pytest.FixtureRequest, new_bucket: Callable[[str], str]) -> Iterator[Bucket]:
     endpoint = request.getfixturevalue(request.param)
     bucket = Bucket(endpoint, new_bucket(endpoint))

@@ -12,21 +12,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from pravega_spark.errors import OptionError
+from pravega_blocking.errors import UsageError
 from pravega_wire.watermarks import Watermark
 
 
 def parse_time(option: str, text: str) -> int:
     """Return the milliseconds since 1970 of a number of them, or of a time in ISO 8601.
 
-    A time without a zone is UTC.
+    A time without a zone is UTC. Raises ``UsageError``, which names the option, for other texts.
     """
     if text.lstrip("-").isdecimal():
         return int(text)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise OptionError(
+        raise UsageError(
             f"{option} is a time such as 2026-03-01T12:00:00Z or milliseconds since 1970,"
             f" not {text!r}"
         ) from None

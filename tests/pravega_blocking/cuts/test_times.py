@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pravega_spark.errors import OptionError
-from pravega_spark.times import find_end, find_start, parse_time
+from pravega_blocking.cuts.times import find_end, find_start, parse_time
+from pravega_blocking.errors import UsageError
 from pravega_wire.watermarks import SegmentWithRange, Watermark
 
 STEPS = st.lists(st.tuples(st.integers(1, 9), st.integers(0, 5)), max_size=12)
@@ -30,7 +30,7 @@ def test_moments_are_milliseconds_or_iso(text: str, milliseconds: int) -> None:
 
 
 def test_other_texts_are_no_moments() -> None:
-    with pytest.raises(OptionError, match="start_time is a time such as"):
+    with pytest.raises(UsageError, match="start_time is a time such as"):
         parse_time("start_time", "yesterday")
 
 

@@ -1,0 +1,1 @@
+"""The verbs that tell how a machine, its servers and its streams do."""

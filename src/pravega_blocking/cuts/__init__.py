@@ -1,0 +1,1 @@
+"""Stream cuts of times and words, and the segments that are read as one piece."""
