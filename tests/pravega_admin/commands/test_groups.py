@@ -17,7 +17,6 @@ from pravega_blocking.controller_client import ControllerClient, Purpose
 from pravega_blocking.cuts import segment_log
 from pravega_blocking.cuts.segment_log import SegmentLog
 from pravega_blocking.groups import seek
-from pravega_blocking.groups.lag import find_lag_ms
 from pravega_blocking.groups.seek import seek_group
 from pravega_blocking.groups.state import find_state, open_state
 from pravega_blocking.stream_settings import StreamSettings
@@ -262,14 +261,6 @@ def test_the_lag_in_time_is_by_the_times_of_writers(command: Command, group: Gro
     assert [row["offset"] for row in rows] == [400, 400]
     rows = command("group", "seek", group.name, "--to", "5", "--dry-run")
     assert [(row["segment"], row["offset"]) for row in rows] == [(0, 0)]
-
-
-def test_a_lag_before_the_first_watermark_is_at_least_the_span_of_all() -> None:
-    marks = [Watermark(n, n + 1, {SegmentWithRange(0, 0.0, 1.0): 10 * n}) for n in (1, 2, 5)]
-    assert find_lag_ms([], 0, 5) is None
-    assert [find_lag_ms(marks, 0, position) for position in (5, 10, 20, 49, 50)] == [4, 4, 3, 3, 0]
-    # A segment that began after a watermark has no events of its time.
-    assert find_lag_ms([marks[0], Watermark(9, 9, {SegmentWithRange(1, 0.0, 1.0): 5})], 1, 0) == 8
 
 
 @pytest.mark.parametrize("place", ["cut", "official"])
