@@ -45,8 +45,9 @@ async def test_an_event_that_is_published_is_read(console: HttpClient) -> None:
     page = (await console.ask("GET", f"{EVENTS}?start=head&find=event")).document
     cuts = re.findall(r"start=cut&amp;cut=([^&]+)&", page)
     assert len(cuts) == 3
-    [*later] = shown(await console.ask("GET", f"{EVENTS}?start=cut&cut={cuts[1]}"))
-    assert later == ["event 1", "event 2"]
+    later = shown(await console.ask("GET", f"{EVENTS}?start=cut&cut={cuts[1]}"))
+    # The event without a key is in any segment.
+    assert later[:2] == ["event 1", "event 2"]
 
 
 async def test_an_event_with_a_script_is_shown_as_text(console: HttpClient) -> None:
