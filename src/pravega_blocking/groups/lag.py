@@ -9,8 +9,8 @@ from __future__ import annotations
 from pravega_blocking.controller_client import ControllerClient
 from pravega_blocking.cuts.watermarks import read_watermarks
 from pravega_blocking.segment_info import segment_infos
-from pravega_wire.group_lags import SegmentLag, streams_of
-from pravega_wire.reader_group_states import GroupState
+from pravega_wire.reader_groups.lags import SegmentLag, streams_of
+from pravega_wire.reader_groups.states import GroupState
 
 
 def find_lags(controller: ControllerClient, state: GroupState) -> list[SegmentLag]:

@@ -1,7 +1,7 @@
 """Reads the state that the readers of a reader group share.
 
 Owns: ``StateReader``, and the bounds of this reading. Readers write the state, see
-``pravega_wire.reader_group_states``; a controller only shows it.
+``pravega_wire.reader_groups.states``; a controller only shows it.
 
 Invariants:
 1. When a state is longer than ``STATE_BYTES_MAX``, or no state, the request is refused; a client
@@ -29,7 +29,7 @@ from pravega_controller.store_client.segment_client import SegmentBounds, Segmen
 from pravega_wire.errors import RemoteProtocolError
 from pravega_wire.event_framing import iterate_event_spans
 from pravega_wire.hashing import REVISION_MARK
-from pravega_wire.reader_group_states import GroupState
+from pravega_wire.reader_groups.states import GroupState
 
 STATE_BYTES_MAX: Final = 4 * 1024 * 1024
 """Maximum number of bytes between the last compaction of a state and its end. Readers compact a

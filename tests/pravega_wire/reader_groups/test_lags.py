@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pravega_wire.group_lags import INT64_MAX, SegmentLag, find_lag_ms, streams_of
 from pravega_wire.names import segment_id, segment_name
-from pravega_wire.reader_group_states import GroupState
+from pravega_wire.reader_groups.lags import INT64_MAX, SegmentLag, find_lag_ms, streams_of
+from pravega_wire.reader_groups.states import GroupState
 from pravega_wire.watermarks import SegmentWithRange, Watermark
 
 

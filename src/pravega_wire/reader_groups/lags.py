@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pravega_wire.names import parse_segment_name, scoped_name, segment_epoch
-from pravega_wire.reader_group_states import GroupState
+from pravega_wire.reader_groups.states import GroupState
 from pravega_wire.watermarks import Watermark
 
 INT64_MAX = 2**63 - 1
