@@ -31,6 +31,7 @@ from pravega_controller.console.pages import (
     overview_pages,
     scope_pages,
     stream_pages,
+    table_pages,
     transaction_pages,
 )
 from pravega_controller.console.rendering import FILE_HEADERS, PAGE_HEADERS, render, static_files
@@ -55,6 +56,7 @@ PAGE_MODULES: Final = (
     overview_pages,
     scope_pages,
     stream_pages,
+    table_pages,
     transaction_pages,
 )
 """The modules with pages. Importing them filled the table."""

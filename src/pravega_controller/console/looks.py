@@ -12,13 +12,16 @@ Invariants:
    ``test_a_counter_that_begins_again_has_no_rate``.
 3. When many subjects are looked at, those that nobody has asked for longest are forgotten. Held by
    ``test_subjects_that_nobody_asks_for_are_forgotten``.
+4. When a look takes long, it is kept for longer.
+   Held by ``test_what_takes_long_is_looked_at_less``.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Final, Generic, TypeVar
 
 import trio
@@ -27,11 +30,14 @@ from pravega_controller.clocks import wall_clock_ms
 
 LOOK_SECONDS: Final = 1.0
 """Minimum time, in seconds, between two looks at the same subject."""
+LOOK_SHARE: Final = 10
+"""A look is kept for so many times the time that it took, so that looks are a small part of the
+work of stores; but not longer than rates are told over."""
 RATE_SECONDS: Final = 10.0
 """Time, in seconds, over which rates are told."""
 POINTS_MAX: Final = 300
 """Maximum number of earlier points of a chart: ten minutes of a page that is open."""
-SUBJECTS_MAX: Final = 32
+SUBJECTS_MAX: Final = 128
 """Maximum number of subjects that are looked at by turns."""
 
 T = TypeVar("T")
@@ -53,29 +59,40 @@ class Track(Generic[T]):
     """The looks at one subject: the recent ones whole, the earlier ones as points."""
 
     def __init__(
-        self, take: Callable[[], Awaitable[T]], summarize: Callable[[list[Look[T]]], Summary]
+        self,
+        take: Callable[[], Awaitable[T]],
+        summarize: Callable[[list[Look[T]]], Summary] | None = None,
+        *,
+        seconds_min: float = LOOK_SECONDS,
     ) -> None:
         self._take = take
         self._summarize = summarize
+        self._seconds_min = seconds_min
         self._lock = trio.Lock()
         self._looks: deque[Look[T]] = deque()
+        self._next = -inf
+        """The time from which on a look is taken."""
         self.points: deque[tuple[int, Summary]] = deque(maxlen=POINTS_MAX)
         """Milliseconds since 1970, and the numbers."""
 
     async def look(self) -> list[Look[T]]:
         """Return the looks of the last ``RATE_SECONDS``, in order; the last is new.
 
-        Raises what taking it raises.
+        What has no summary has no rates, and only its last look. Raises what taking it raises.
         """
         async with self._lock:
-            now = trio.current_time()
-            if not self._looks or now - self._looks[-1].time >= LOOK_SECONDS:
+            began = trio.current_time()
+            if began >= self._next:
                 seen = await self._take()
                 now = trio.current_time()
-                while self._looks and now - self._looks[0].time > RATE_SECONDS:
+                kept = min(LOOK_SHARE * (now - began), RATE_SECONDS)
+                self._next = now + max(kept, self._seconds_min)
+                window = 0.0 if self._summarize is None else RATE_SECONDS
+                while self._looks and now - self._looks[0].time > window:
                     self._looks.popleft()
                 self._looks.append(Look(now, seen))
-                self.points.append((wall_clock_ms(), self._summarize(list(self._looks))))
+                if self._summarize is not None:
+                    self.points.append((wall_clock_ms(), self._summarize(list(self._looks))))
             return list(self._looks)
 
 
@@ -89,22 +106,34 @@ class Looks:
         self,
         subject: object,
         take: Callable[[], Awaitable[T]],
-        summarize: Callable[[list[Look[T]]], Summary],
+        summarize: Callable[[list[Look[T]]], Summary] | None = None,
+        *,
+        seconds_min: float = LOOK_SECONDS,
     ) -> Track[T]:
         """Return the track of a subject; the functions are those of the first who asked."""
         found = self._tracks.get(subject)
         if found is None:
-            found = self._tracks[subject] = Track(take, summarize)
+            found = self._tracks[subject] = Track(take, summarize, seconds_min=seconds_min)
         self._tracks.move_to_end(subject)
         if len(self._tracks) > SUBJECTS_MAX:
             self._tracks.popitem(last=False)
         return found
 
+    def forget(self, subject: object) -> None:
+        """Forget the looks at a subject that was changed."""
+        self._tracks.pop(subject, None)
 
-def rate(looks: list[Look[T]], count: Callable[[T], float | None]) -> float | None:
+
+def rate(looks: Sequence[Look[T]], count: Callable[[T], float | None]) -> float | None:
     """Return by how much a count grew each second; None if it cannot be told."""
-    earlier, later = count(looks[0].seen), count(looks[-1].seen)
+    found = trend(looks, count)
+    return None if found is None or found < 0 else found
+
+
+def trend(looks: Sequence[Look[T]], measure: Callable[[T], float | None]) -> float | None:
+    """Return by how much a measure changed each second; None if it cannot be told."""
+    earlier, later = measure(looks[0].seen), measure(looks[-1].seen)
     seconds = looks[-1].time - looks[0].time
-    if earlier is None or later is None or later < earlier or seconds <= 0:
+    if earlier is None or later is None or seconds <= 0:
         return None
     return (later - earlier) / seconds

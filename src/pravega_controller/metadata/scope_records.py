@@ -34,7 +34,8 @@ from __future__ import annotations
 import base64
 import binascii
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -307,6 +308,19 @@ class ScopeRecords:
             return name if found_kind == kind else None
 
         return await self._list(scope.objects, token, shown)
+
+    async def all_objects(self, scope: str) -> AsyncGenerator[list[str], None]:
+        """Yield the objects of a scope of all kinds, as ``kind/name``, page by page.
+
+        Raises ``ScopeNotFoundError``.
+        """
+        found = await self.find_made(scope)
+        try:
+            async with aclosing(self._tables.pages(found.objects)) as pages:
+                async for entries in pages:
+                    yield [entry.key.decode() for entry in entries]
+        except NoSuchTableError as error:
+            raise ScopeNotFoundError(f"scope {scope} does not exist any more") from error
 
     async def _list(
         self, table: str, token: str, shown: Callable[[Entry], Awaitable[str | None]]

@@ -8,7 +8,7 @@ import pytest
 
 from pravega_controller.console.rendering import PAGE_HEADERS, static_files
 from pravega_controller.console.routes import PAGES
-from support.console_pages import FIXED, Checked, make_stream
+from support.console_pages import Checked, make_stream
 from support.http_controllers import HttpClient, basic
 
 
@@ -98,11 +98,11 @@ async def test_what_is_refused_is_a_page_that_says_why(client: HttpClient) -> No
     await make_stream(client)
     for path, status, sentence in (
         ("none", 404, "There is no such page."),
-        ("scopes/none", 404, "there is no scope none"),
+        ("scopes/none", 404, "scope none does not exist"),
         ("streams/s/none", 404, "s/none"),
         ("streams/s/t?sort=x", 400, "sort has to be one of"),
         ("go?name=", 400, "Write the name"),
-        ("scopes/%3Cscript%3E", 404, "there is no scope &lt;script&gt;"),
+        ("scopes/%3Cscript%3E", 404, "scope &lt;script&gt; does not exist"),
     ):
         answer = await client.ask("GET", f"/console/{path}")
         assert (answer.status, sentence in answer.document) == (status, True), path
@@ -118,17 +118,3 @@ async def test_a_name_leads_to_its_page(client: HttpClient, name: str, path: str
         "GET", "/console/go?name=" + name.replace("%", "%25").replace(" ", "+")
     )
     assert (answer.status, answer.headers["location"]) == (303, f"/console/{path}")
-
-
-async def test_more_names_than_a_page_shows_are_found(client: HttpClient) -> None:
-    await client.ask("POST", "/v1/scopes", {"scopeName": "s"})
-    for number in range(25):
-        await make_stream(client, stream=f"stream-{number}")
-    document = {"streamName": "a<b>", "scalingPolicy": FIXED}
-    assert (await client.ask("POST", "/v1/scopes/s/streams", document)).status == 400
-    page = (await client.ask("GET", "/console/scopes/s")).document
-    assert {f"stream-{number}" for number in range(25)} == {*re.findall(r">(stream-\d+)<", page)}
-    found = (await client.ask("GET", "/console/scopes/s?find=-2")).document
-    assert sorted(re.findall(r">(stream-\d+)<", found)) == ["stream-2"] + [
-        f"stream-{number}" for number in range(20, 25)
-    ]

@@ -13,6 +13,7 @@ from pravega_controller.console.looks import (
     Looks,
     Track,
     rate,
+    trend,
 )
 
 
@@ -44,6 +45,26 @@ async def test_many_who_ask_share_a_look(autojump_clock: MockClock) -> None:
     await trio.sleep(LOOK_SECONDS)
     assert [each.seen for each in await track.look()] == [1, 2]
     assert [numbers for _, numbers in track.points] == [(1.0,), (2.0,)]
+
+
+async def test_what_takes_long_is_looked_at_less(autojump_clock: MockClock) -> None:
+    counter = Counter()
+
+    async def take() -> int:
+        await trio.sleep(0.4)
+        return await counter.take()
+
+    track = Track(take, lambda looks: ())
+    await track.look()
+    await trio.sleep(4.9)
+    assert [each.seen for each in await track.look()] == [1]
+    await trio.sleep(0.2)
+    assert [each.seen for each in await track.look()] == [1, 2]
+    looks = Looks()
+    assert looks.track("subject", take, lambda _: ()) is looks.track("subject", take, lambda _: ())
+    first = looks.track("subject", take, lambda _: ())
+    looks.forget("subject")
+    assert looks.track("subject", take, lambda _: ()) is not first
 
 
 async def test_old_looks_do_not_count_for_rates(autojump_clock: MockClock) -> None:
@@ -84,3 +105,9 @@ def test_a_counter_that_begins_again_has_no_rate() -> None:
     assert of(10) is None
     assert of(50, 20) is None
     assert of(None, 20) is None
+
+
+def test_what_becomes_less_has_a_trend() -> None:
+    looks = [Look(2.0 * number, each) for number, each in enumerate((50.0, 20.0))]
+    assert trend(looks, lambda seen: seen) == -15.0
+    assert trend(looks[:1], lambda seen: seen) is None

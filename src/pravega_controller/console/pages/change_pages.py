@@ -27,6 +27,7 @@ from pravega_controller.console.pages.stream_pages import (
 )
 from pravega_controller.console.rendering import path_to, show_bytes
 from pravega_controller.console.routes import HtmlPage, Lead, PageAnswer, PageRequest, page
+from pravega_controller.console.scope_names import names_subject
 from pravega_controller.console.stream_numbers import (
     SegmentRow,
     StreamSeen,
@@ -299,6 +300,7 @@ async def delete(request: PageRequest) -> PageAnswer:
         raise StreamNotSealedError("The stream has to be sealed first.")
     if answer.status != pb.DeleteStreamStatus.SUCCESS:
         raise Refusal(500, "The stream could not be deleted.")
+    request.looks.forget(names_subject(info.scope))
     return Lead(path_to("scopes", info.scope))
 
 

@@ -18,7 +18,7 @@ from pravega_controller.console.events.event_walks import (
 )
 from pravega_controller.console.events.publishing import publish
 from pravega_controller.console.events.times import find_time, parse_time
-from pravega_controller.console.looks import Look, Looks, Summary, Track
+from pravega_controller.console.looks import Looks, Track
 from pravega_controller.console.pages.stream_pages import (
     STREAM,
     read_configuration,
@@ -114,11 +114,7 @@ def _track_tail(
     looks: Looks, controller: Controller, scope: str, stream: str
 ) -> Track[tuple[SeenEvent, ...]]:
     tail = Tail(controller, scope, stream)
-
-    def summarize(looks: list[Look[tuple[SeenEvent, ...]]]) -> Summary:
-        return ()
-
-    return looks.track(("events", scope, stream), tail.take, summarize)
+    return looks.track(("events", scope, stream), tail.take)
 
 
 @page("GET", f"{STREAM}/events")
