@@ -223,6 +223,7 @@ INSIDE_CONTROLLER: dict[str, set[str]] = {
         "clocks",
         "rules",
         "store_client",
+        "groups",
         "controller",
         "http",
     },

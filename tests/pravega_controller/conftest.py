@@ -136,12 +136,11 @@ async def client(memory_store: MemorySegmentStore, nursery: trio.Nursery) -> Htt
 
 
 @pytest.fixture
-async def secure_client(
-    memory_store: MemorySegmentStore, nursery: trio.Nursery, tmp_path: Path
-) -> AsyncIterator[HttpClient]:
-    """The same with three users: ``admin`` may do everything, ``reader`` reads the root, ``s`` and
-    ``s/t``, ``writer`` writes ``s/t`` and has no right to the root."""
-    accounts, keys = tmp_path / "passwd", tmp_path / "keys"
+def users(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The settings of a controller with three users: ``admin`` may do everything, ``reader`` reads
+    the root, ``s`` and ``s/t``, ``writer`` writes ``s/t`` and has no right to the root."""
+    folder = tmp_path_factory.mktemp("users")
+    accounts, keys = folder / "passwd", folder / "keys"
     create_key_file(keys, now=0)
     rules = {
         "admin": "prn::*,READ_UPDATE",
@@ -151,8 +150,13 @@ async def secure_client(
     for user, text in rules.items():
         account = Account(user, hash_password(user, rounds=10), parse_access_rules(text))
         change_accounts_file(accounts, lambda file, account=account: file.put(account))
-    audit = tmp_path / "audit.log"
-    yield await serve_http(
-        memory_store, nursery, accounts=accounts, token_keys=keys, audit_log=audit
-    )
+    return {"accounts": accounts, "token_keys": keys, "audit_log": folder / "audit.log"}
+
+
+@pytest.fixture
+async def secure_client(
+    memory_store: MemorySegmentStore, nursery: trio.Nursery, users: dict[str, Any]
+) -> AsyncIterator[HttpClient]:
+    """The client of a controller with users, whose segment store is in memory."""
+    yield await serve_http(memory_store, nursery, **users)
     nursery.cancel_scope.cancel()

@@ -95,13 +95,14 @@ async def send_to_application(
     application: Any, method: str, path: str, body: bytes
 ) -> tuple[int, bytes]:
     """Return the status and the body with which an application answers, without a server."""
+    path, _, query = path.partition("?")
     scope = {
         "type": "http",
         "http_version": "1.1",
         "method": method,
         "path": path,
         "raw_path": path.encode(errors="surrogatepass"),
-        "query_string": b"",
+        "query_string": query.encode(),
         "headers": [],
         "client": ("127.0.0.1", 1),
     }

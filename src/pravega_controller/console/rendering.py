@@ -90,6 +90,15 @@ def show_seconds(value: float | None) -> str:
     return f"{value / 86400:.3g} d"
 
 
+def show_trend(value: float | None) -> str:
+    """Return by how many bytes something changes each second, for people."""
+    if value is None:
+        return NOTHING
+    if abs(value) < 1:
+        return "steady"
+    return f"{'+' if value > 0 else '−'}{show_bytes(abs(value))}/s"
+
+
 def show_time(milliseconds: int) -> str:
     """Return a time since 1970 for people, in UTC."""
     return f"{moment_of(milliseconds):%Y-%m-%d %H:%M:%S} UTC"
@@ -141,6 +150,7 @@ def _templates() -> Environment:
         "count": show_count,
         "seconds": show_seconds,
         "time": show_time,
+        "trend": show_trend,
     }
     environment.globals |= {"path": path_to, "file": name_file, "nothing": NOTHING}
     return environment

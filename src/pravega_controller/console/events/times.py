@@ -1,6 +1,6 @@
 """The position of a stream at a time.
 
-Owns: ``find_time``.
+Owns: ``find_time``, and ``read_marks`` for all that is told of times.
 
 Events have no time of their own. A stream has two kinds of marks: watermarks, which writers make
 that tell their times, and its epochs. The position is that of the last mark before the time, so no
@@ -9,6 +9,7 @@ later event is missing, and some earlier ones may come first.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -53,7 +54,7 @@ class TimePosition:
 
 async def find_time(controller: Controller, scope: str, stream: str, time_ms: int) -> TimePosition:
     """Return the last known position before a time. Raises ``NotFoundError``."""
-    for mark in reversed(await _read_marks(controller, scope, stream)):
+    for mark in reversed((await read_marks(controller, scope, stream)).marks):
         if mark.upper <= time_ms:
             position = {segment.segment_id: offset for segment, offset in mark.cut.items()}
             return TimePosition(
@@ -71,22 +72,36 @@ async def find_time(controller: Controller, scope: str, stream: str, time_ms: in
     return TimePosition(head, "The stream is younger than this, so this begins at its head.")
 
 
-async def _read_marks(controller: Controller, scope: str, stream: str) -> list[Watermark]:
-    """Return the last watermarks of a stream, in order."""
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """The last watermarks of a stream, in order, and the end of the segment that has them."""
+
+    marks: Sequence[Watermark] = ()
+    segment: str = ""
+    end: int = 0
+
+
+async def read_marks(
+    controller: Controller, scope: str, stream: str, known: Marks | None = None
+) -> Marks:
+    """Return the last watermarks of a stream; those that are known, if there are no later ones."""
     name = names.mark_stream(stream)
     try:
         [segment] = await controller.streams.active_segments(scope, name)
         full = names.segment_name(scope, name, segment.segment_id)
         info = await controller.segments.segment_info(full)
         if info is None or info.length == info.start_offset:
-            return []
+            return Marks()
+        if known is not None and (known.segment, known.end) == (full, info.length):
+            return known
         offset = max(info.start_offset, info.length - MARKS_BYTES_MAX)
         length = info.length - offset
         data = (await controller.segments.read_segment(full, offset=offset, length=length))[:length]
         begin = 0 if offset == info.start_offset else find_tail(data)
         if begin is None:
-            return []
-        return [decode_watermark(data[a:b]) for a, b in iterate_event_spans(data, begin)]
+            return Marks()
+        marks = [decode_watermark(data[a:b]) for a, b in iterate_event_spans(data, begin)]
+        return Marks(marks, full, info.length)
     except (NotFoundError, ValueError, StoreAnswerError, RemoteProtocolError):
         # The stream has no mark stream, or one that was truncated meanwhile or is no such stream.
-        return []
+        return Marks()

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 from pravega_controller.console.epoch_picture import EPOCHS_MAX, HEIGHT, draw
+from pravega_controller.console.group_numbers import (
+    LagRow,
+    LagSum,
+    lag_rows,
+    sum_rows,
+    track_group,
+)
+from pravega_controller.console.group_numbers import sort_rows as sort_lags
 from pravega_controller.console.routes import HtmlPage, Numbers, PageAnswer, PageRequest, page
 from pravega_controller.console.stream_numbers import (
     SORTS,
@@ -12,12 +21,17 @@ from pravega_controller.console.stream_numbers import (
     sort_rows,
     track_stream,
 )
-from pravega_controller.errors import InvalidRequestError
+from pravega_controller.console.stream_readers import track_readers
+from pravega_controller.errors import ControllerError, InvalidRequestError
+from pravega_controller.store_client.segment_client import for_each
 from pravega_wire import controller_pb2 as pb
+from pravega_wire import names
 from pravega_wire.stream_cut_text import StreamCutTextError, decode_cut_text
 
 ROWS_MAX: Final = 200
 """Maximum number of segments in a table."""
+GROUPS_MAX: Final = 20
+"""Maximum number of reader groups on the page of a stream."""
 
 STREAM: Final = "/streams/{scope}/{stream}"
 
@@ -96,4 +110,50 @@ async def _look(request: PageRequest) -> dict[str, Any]:
         "kept": sum(row.kept for row in rows),
         "picture": draw(epochs, rates, is_sealed=seen.is_sealed),
         "picture_height": HEIGHT,
+        "readers": await _look_at_readers(request),
+        "groups_max": GROUPS_MAX,
+        "rows_max": ROWS_MAX,
     }
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderRow:
+    """A reader group with its lag in the stream, or why that cannot be told."""
+
+    scope: str
+    group: str
+    rows: list[LagRow]
+    reason: str
+
+    @property
+    def total(self) -> LagSum:
+        """Return the lag of all segments together."""
+        return sum_rows(self.rows)
+
+
+async def _look_at_readers(request: PageRequest) -> list[ReaderRow]:
+    """Return the reader groups of the stream that the caller may read; the last one is first."""
+    scope, stream = request.path["scope"], request.path["stream"]
+    looks, controller = request.looks, request.calls.controller
+    groups = (await track_readers(looks, controller, scope, stream).look())[-1].seen
+    may_read = [
+        each
+        for each in groups
+        if await request.calls.may(
+            "getReaderGroupConfig", pb.ReaderGroupInfo(scope=each[0], readerGroup=each[1])
+        )
+    ]
+    found: list[ReaderRow] = []
+
+    async def look(group: tuple[str, str]) -> None:
+        rows, reason = [], ""
+        try:
+            seen = await track_group(looks, controller, *group).look()
+            rows = lag_rows(seen, [names.scoped_name(scope, stream)])
+            reason = "" if seen[-1].seen.is_begun else "nobody has begun to read with it"
+        except ControllerError as error:
+            reason = str(error)
+        found.append(ReaderRow(*group, sort_lags(rows, "unread"), reason))
+
+    await for_each(may_read[:GROUPS_MAX], look)
+    return sorted(found, key=lambda row: (-row.total.unread, row.scope, row.group))
