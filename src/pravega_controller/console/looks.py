@@ -32,9 +32,11 @@ LOOK_SECONDS: Final = 1.0
 """Minimum time, in seconds, between two looks at the same subject."""
 LOOK_SHARE: Final = 10
 """A look is kept for so many times the time that it took, so that looks are a small part of the
-work of stores; but not longer than rates are told over."""
+work of stores; but not longer than ``RATE_SECONDS``."""
 RATE_SECONDS: Final = 10.0
-"""Time, in seconds, over which rates are told."""
+"""Time, in seconds, over which rates are told, or a little more."""
+BREAK_SECONDS: Final = 30.0
+"""Time, in seconds, after which a look does not count for rates: nobody had the page open."""
 POINTS_MAX: Final = 300
 """Maximum number of earlier points of a chart: ten minutes of a page that is open."""
 SUBJECTS_MAX: Final = 128
@@ -76,7 +78,7 @@ class Track(Generic[T]):
         """Milliseconds since 1970, and the numbers."""
 
     async def look(self) -> list[Look[T]]:
-        """Return the looks of the last ``RATE_SECONDS``, in order; the last is new.
+        """Return the looks of the last ``RATE_SECONDS`` and the one before them, in order.
 
         What has no summary has no rates, and only its last look. Raises what taking it raises.
         """
@@ -87,13 +89,18 @@ class Track(Generic[T]):
                 now = trio.current_time()
                 kept = min(LOOK_SHARE * (now - began), RATE_SECONDS)
                 self._next = now + max(kept, self._seconds_min)
-                window = 0.0 if self._summarize is None else RATE_SECONDS
-                while self._looks and now - self._looks[0].time > window:
-                    self._looks.popleft()
                 self._looks.append(Look(now, seen))
+                while len(self._looks) > 1 and self._is_needless(now):
+                    self._looks.popleft()
                 if self._summarize is not None:
                     self.points.append((wall_clock_ms(), self._summarize(list(self._looks))))
             return list(self._looks)
+
+    def _is_needless(self, now: float) -> bool:
+        """Return whether the first look is none from which rates are told."""
+        first, second, *_ = self._looks
+        is_old = now - second.time > RATE_SECONDS or now - first.time > BREAK_SECONDS
+        return is_old or self._summarize is None
 
 
 class Looks:

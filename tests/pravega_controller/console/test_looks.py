@@ -6,6 +6,7 @@ import trio
 from trio.testing import MockClock
 
 from pravega_controller.console.looks import (
+    BREAK_SECONDS,
     LOOK_SECONDS,
     RATE_SECONDS,
     SUBJECTS_MAX,
@@ -70,8 +71,22 @@ async def test_what_takes_long_is_looked_at_less(autojump_clock: MockClock) -> N
 async def test_old_looks_do_not_count_for_rates(autojump_clock: MockClock) -> None:
     track = Counter().track()
     await track.look()
-    await trio.sleep(RATE_SECONDS + 1)
+    await trio.sleep(BREAK_SECONDS)
     assert [each.seen for each in await track.look()] == [2]
+    # One from before the time of rates is kept, so that looks at a slow store have rates.
+    for _ in range(2):
+        await trio.sleep(RATE_SECONDS + 1)
+        await track.look()
+    await trio.sleep(RATE_SECONDS / 2)
+    assert [each.seen for each in await track.look()] == [3, 4, 5]
+
+
+async def test_what_has_no_rates_keeps_its_last_look(autojump_clock: MockClock) -> None:
+    track = Track(Counter().take)
+    await track.look()
+    await trio.sleep(LOOK_SECONDS)
+    assert [each.seen for each in await track.look()] == [2]
+    assert not track.points
 
 
 async def test_a_look_that_is_given_up_is_taken_by_the_next(autojump_clock: MockClock) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from pravega_controller.console.group_numbers import (
@@ -48,7 +49,9 @@ async def tell_points(request: PageRequest) -> PageAnswer:
     if len(await readable(request, streams)) < len(streams):
         raise PermissionDeniedError("You may not read all streams of this group.")
     track = track_group(request.looks, request.calls.controller, **request.path)
-    await track.look()
+    # The page tells why there is nothing new.
+    with suppress(ControllerError):
+        await track.look()
     return Numbers([[time / 1000, *numbers] for time, numbers in track.points])
 
 

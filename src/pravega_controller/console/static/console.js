@@ -2,6 +2,7 @@
 (() => {
   const POINTS_SECONDS = 2;
   const WINDOW_SECONDS_MIN = 60;
+  const BREAK_SECONDS = 30;
   const paused = { value: false };
   const stale = () => document.getElementById("stale");
 
@@ -68,10 +69,15 @@
     return getComputedStyle(document.documentElement).getPropertyValue(variable).trim();
   }
 
+  // Where nobody had the page open, a line has a gap.
+  function breakLines(rows) {
+    return rows.flatMap((row, index) => index && row[0] - rows[index - 1][0] > BREAK_SECONDS ? [[row[0] - 1], row] : [row]);
+  }
+
   function draw(holder, rows) {
     const show = SHOW[holder.dataset.unit];
     const series = holder.dataset.series.split(" ").map((text) => text.split(":"));
-    const data = [rows.map((row) => row[0]), ...series.map(([index]) => rows.map((row) => row[index]))];
+    const data = [rows.map((row) => row[0]), ...series.map(([index]) => rows.map((row) => row[index] ?? null))];
     if (holder.plot) { holder.plot.setData(data); return; }
     const clock = (seconds) => new Date(seconds * 1000).toTimeString().slice(0, 8);
     const axis = { stroke: colour("--faint"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line"), width: 1 } };
@@ -95,7 +101,7 @@
       try {
         const answer = await fetch(address, { headers: { Accept: "application/json" } });
         if (!answer.ok) continue;
-        const rows = await answer.json();
+        const rows = breakLines(await answer.json());
         for (const each of holders) if (each.dataset.points === address) draw(each, rows);
       } catch {
         // The live part beside the chart tells that the controller does not answer.
