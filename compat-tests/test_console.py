@@ -11,11 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from compat_harness.reader_groups import begin_reader_group
 from compat_harness.server import HOST, Server
 from foreign_servers.deadlines import scale
 
 from pravega_blocking.controller_client import ControllerClient
 from pravega_blocking.event_writer import EventWriter
+from pravega_blocking.groups.seek import seek_group
+from pravega_blocking.segment_info import tail_offsets
 from pravega_wire.names import segment_id
 from segstore.testing.ports import free_ports
 
@@ -43,6 +46,8 @@ PATHS = (
     "/streams/shop/orders/truncate",
     "/streams/shop/orders/seal",
     "/streams/shop/orders/delete",
+    "/groups/shop/billing",
+    "/tables/shop/prices",
     "/streams/shop/none",
 )
 PAUSE_SECONDS = 0.1
@@ -85,6 +90,8 @@ def written_server(directory: Path) -> Iterator[Written]:
         for stream in ("orders", "other"):
             post(port, "scopes/shop/streams", {"streamName": stream, "scalingPolicy": policy})
         with ControllerClient(server.controller_uri) as controller:
+            begin_reader_group(controller, "shop", "billing", "orders")
+            controller.create_table("shop", "prices", partitions=2, primary_key=8, secondary_key=0)
             ended = threading.Event()
             writer = threading.Thread(target=write, args=(controller, ended))
             writer.start()
@@ -141,6 +148,22 @@ def test_each_page_fits_and_is_live(written: Written, browser: Browser) -> None:
     browser.wait(lambda: browser.run(end) != before)
     assert browser.run("return document.querySelectorAll('svg.epochs rect').length") == 4
     browser.wait(lambda: browser.run("return document.querySelectorAll('.heat-5').length") >= 1)
+    check_page(browser, "/streams/shop/orders")
+
+
+def test_the_lag_of_a_group_is_live(written: Written, browser: Browser) -> None:
+    trends = "return [...document.querySelectorAll('#lags td:nth-child(3)')].map(e => e.innerText)"
+    browser.show(f"{written.address}/groups/shop/billing?sort=trend", WIDTHS[0], dark=True)
+    browser.wait(lambda: any(each.startswith("+") for each in browser.run(trends)))
+    browser.wait(lambda: browser.run("return document.querySelectorAll('.u-legend').length == 2"))
+    tail = tail_offsets(written.controller, "shop", "orders")
+    seek_group(written.controller, "shop", "billing", {"shop/orders": tail})
+    browser.wait(lambda: any(each.startswith("−") for each in browser.run(trends)))
+    check_page(browser, "/groups/shop/billing")
+    browser.show(f"{written.address}/streams/shop/orders", WIDTHS[0])
+    browser.wait(lambda: "billing" in browser.text("#readers"))
+    browser.find("#readers-by-segment summary").click()
+    browser.wait(lambda: "nobody" in browser.text("#readers-by-segment table"))
     check_page(browser, "/streams/shop/orders")
 
 
