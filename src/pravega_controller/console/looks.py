@@ -64,12 +64,9 @@ class Track(Generic[T]):
         self,
         take: Callable[[], Awaitable[T]],
         summarize: Callable[[list[Look[T]]], Summary] | None = None,
-        *,
-        seconds_min: float = LOOK_SECONDS,
     ) -> None:
         self._take = take
         self._summarize = summarize
-        self._seconds_min = seconds_min
         self._lock = trio.Lock()
         self._looks: deque[Look[T]] = deque()
         self._next = -inf
@@ -88,7 +85,7 @@ class Track(Generic[T]):
                 seen = await self._take()
                 now = trio.current_time()
                 kept = min(LOOK_SHARE * (now - began), RATE_SECONDS)
-                self._next = now + max(kept, self._seconds_min)
+                self._next = now + max(kept, LOOK_SECONDS)
                 self._looks.append(Look(now, seen))
                 while len(self._looks) > 1 and self._is_needless(now):
                     self._looks.popleft()
@@ -114,13 +111,11 @@ class Looks:
         subject: object,
         take: Callable[[], Awaitable[T]],
         summarize: Callable[[list[Look[T]]], Summary] | None = None,
-        *,
-        seconds_min: float = LOOK_SECONDS,
     ) -> Track[T]:
         """Return the track of a subject; the functions are those of the first who asked."""
         found = self._tracks.get(subject)
         if found is None:
-            found = self._tracks[subject] = Track(take, summarize, seconds_min=seconds_min)
+            found = self._tracks[subject] = Track(take, summarize)
         self._tracks.move_to_end(subject)
         if len(self._tracks) > SUBJECTS_MAX:
             self._tracks.popitem(last=False)

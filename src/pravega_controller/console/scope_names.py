@@ -1,21 +1,35 @@
 """The names of all that a scope has, in order, so that a page can find some of them.
 
-Owns: ``NamesSeen``, what one look at a scope has found. Tables give names in the order of hashes,
-so an order needs all of them; looks at a scope are shared as others are.
+Owns: ``NamesSeen``, what looks at a scope have found, and how long it is kept.
+
+Tables give names in the order of hashes, so an order needs all of them, and a scope may have very
+many. So a look reads for a short time and the next one reads on, and all names are kept for longer
+the longer it took to read them.
+
+Invariants:
+1. When a scope has more names than one look reads, a look does not wait for them; later looks have
+   them all. Held by ``test_a_look_reads_for_a_short_time_and_the_next_reads_on``.
+2. When a scope was made anew, names of the earlier one are not shown.
+   Held by ``test_a_scope_that_was_made_anew_has_its_own_names``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import aclosing
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
-from pravega_controller.console.looks import Looks, Track
+import trio
+
+from pravega_controller.console.looks import LOOK_SECONDS, Looks, Track
 from pravega_controller.controller import Controller
 
-NAMES_READ_MAX: Final = 400_000
-"""Maximum number of names that are read of a scope; most streams have two."""
+READ_SECONDS: Final = 0.1
+"""Time, in seconds, after which a look reads no further page."""
+KEPT_SHARE: Final = 100
+"""Names are kept for so many times the time that their reading took ..."""
+KEPT_SECONDS_MAX: Final = 30.0
+"""... but at most so many seconds."""
 NAMES_SHOWN_MAX: Final = 200
 """Maximum number of names of a kind on a page."""
 
@@ -28,34 +42,73 @@ class NamesSeen:
     groups: Sequence[str]
     tables: Sequence[str]
     is_whole: bool
-    """False if the scope has more names than were read."""
+    """False if these are only those that were read so far."""
+    began: float
+    """The time of the event loop at which their reading began."""
 
 
-async def see_names(controller: Controller, scope: str) -> NamesSeen:
-    """Return the names in a scope now. Raises ``ScopeNotFoundError``."""
-    found: dict[str, list[str]] = {"s": [], "g": [], "t": []}
-    count = 0
-    async with aclosing(controller.store.scopes.all_objects(scope)) as pages:
-        async for page in pages:
-            for each in page:
-                kind, _, name = each.partition("/")
-                # Streams of the system belong to what is listed under its own name.
-                if not name.startswith("_") and kind in found:
-                    found[kind].append(name)
-            count += len(page)
-            if count >= NAMES_READ_MAX:
-                break
-    streams, groups, tables = map(sorted, found.values())
-    return NamesSeen(streams, groups, tables, is_whole=count < NAMES_READ_MAX)
+@dataclass(slots=True)
+class _Reading:
+    """The names that were read so far, by kind, and where the rest begins."""
+
+    scope_id: str
+    began: float
+    found: Mapping[str, list[str]] = field(default_factory=lambda: {"s": [], "g": [], "t": []})
+    position: bytes = b""
+    seconds: float = 0.0
+    is_whole: bool = False
+
+    def seen(self) -> NamesSeen:
+        streams, groups, tables = map(sorted, self.found.values())
+        return NamesSeen(streams, groups, tables, self.is_whole, self.began)
+
+    def take(self, objects: Sequence[str], position: bytes) -> None:
+        for each in objects:
+            kind, _, name = each.partition("/")
+            # Streams of the system belong to what is listed under its own name.
+            if not name.startswith("_") and kind in self.found:
+                self.found[kind].append(name)
+        self.position, self.is_whole = position, not position
+
+
+class NamesWatch:
+    """Reads the names of one scope."""
+
+    def __init__(self, controller: Controller, scope: str) -> None:
+        self._scopes = controller.store.scopes
+        self._scope = scope
+        self._reading: _Reading | None = None
+        self._whole: NamesSeen | None = None
+        self._kept_until = 0.0
+
+    async def take(self) -> NamesSeen:
+        """Return the names: all, or those that are known so far. Raises ``ScopeNotFoundError``."""
+        scope = await self._scopes.find_made(self._scope)
+        now = trio.current_time()
+        reading = self._reading
+        if reading is None or reading.scope_id != scope.record.scope_id:
+            self._whole = None
+            reading = self._reading = _Reading(scope.record.scope_id, now)
+        elif reading.is_whole:
+            if now < self._kept_until:
+                assert self._whole is not None
+                return self._whole
+            reading = self._reading = _Reading(reading.scope_id, now)
+        spent = 0.0
+        while not reading.is_whole and spent < READ_SECONDS:
+            reading.take(*await self._scopes.objects_page(scope, reading.position))
+            spent = trio.current_time() - now
+        reading.seconds += spent
+        if reading.is_whole:
+            self._whole = reading.seen()
+            kept = min(max(LOOK_SECONDS, KEPT_SHARE * reading.seconds), KEPT_SECONDS_MAX)
+            self._kept_until = trio.current_time() + kept
+        return self._whole or reading.seen()
 
 
 def track_names(looks: Looks, controller: Controller, scope: str) -> Track[NamesSeen]:
     """Return the track of the names in a scope."""
-
-    async def take() -> NamesSeen:
-        return await see_names(controller, scope)
-
-    return looks.track(names_subject(scope), take)
+    return looks.track(names_subject(scope), NamesWatch(controller, scope).take)
 
 
 def names_subject(scope: str) -> tuple[str, str]:

@@ -34,8 +34,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -309,18 +308,15 @@ class ScopeRecords:
 
         return await self._list(scope.objects, token, shown)
 
-    async def all_objects(self, scope: str) -> AsyncGenerator[list[str], None]:
-        """Yield the objects of a scope of all kinds, as ``kind/name``, page by page.
-
-        Raises ``ScopeNotFoundError``.
+    async def objects_page(self, scope: Scope, position: bytes) -> tuple[list[str], bytes]:
+        """Return the next objects of a scope of all kinds, as ``kind/name``, and where the rest
+        begins: at b"" if there is none. Raises ``ScopeNotFoundError``.
         """
-        found = await self.find_made(scope)
         try:
-            async with aclosing(self._tables.pages(found.objects)) as pages:
-                async for entries in pages:
-                    yield [entry.key.decode() for entry in entries]
+            page = await self._tables.page(scope.objects, position)
         except NoSuchTableError as error:
-            raise ScopeNotFoundError(f"scope {scope} does not exist any more") from error
+            raise ScopeNotFoundError(f"scope {scope.name} does not exist any more") from error
+        return [entry.key.decode() for entry in page.entries], page.token if page.entries else b""
 
     async def _list(
         self, table: str, token: str, shown: Callable[[Entry], Awaitable[str | None]]

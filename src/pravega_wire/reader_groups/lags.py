@@ -1,4 +1,4 @@
-"""How far a reader group lags behind its streams, in bytes and in time.
+"""Finds how far a reader group lags behind its streams, in bytes and in time.
 
 Owns: ``SegmentLag``, one for each segment that has unread bytes or a reader, and what is asked of
 a stream to find it. The functions are pure; the command line and the console do the asking.
