@@ -25,6 +25,8 @@ from pravega_wire.watermarks import Watermark, decode_watermark
 
 MARKS_BYTES_MAX: Final = 256 * 1024
 """Maximum number of bytes of a mark stream, from its end, in which a time is looked for."""
+MARKS_MAX: Final = 10_000
+"""Maximum number of watermarks that are kept of a stream."""
 EPOCHS_MAX: Final = 200
 
 
@@ -74,7 +76,7 @@ async def find_time(controller: Controller, scope: str, stream: str, time_ms: in
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """The last watermarks of a stream, in order, and the end of the segment that has them."""
+    """The last watermarks of a stream, in order, and the end of what was read of their segment."""
 
     marks: Sequence[Watermark] = ()
     segment: str = ""
@@ -84,7 +86,10 @@ class Marks:
 async def read_marks(
     controller: Controller, scope: str, stream: str, known: Marks | None = None
 ) -> Marks:
-    """Return the last watermarks of a stream; those that are known, if there are no later ones."""
+    """Return the last watermarks of a stream; only those behind the ones that are known are read.
+    Without a mark stream, or with one that is no such stream, there are none.
+    """
+    known = known or Marks()
     name = names.mark_stream(stream)
     try:
         [segment] = await controller.streams.active_segments(scope, name)
@@ -92,16 +97,18 @@ async def read_marks(
         info = await controller.segments.segment_info(full)
         if info is None or info.length == info.start_offset:
             return Marks()
-        if known is not None and (known.segment, known.end) == (full, info.length):
+        if known.segment != full or not info.start_offset <= known.end <= info.length:
+            known = Marks(segment=full, end=info.start_offset)
+        if known.end == info.length:
             return known
-        offset = max(info.start_offset, info.length - MARKS_BYTES_MAX)
+        offset = max(known.end, info.length - MARKS_BYTES_MAX)
         length = info.length - offset
         data = (await controller.segments.read_segment(full, offset=offset, length=length))[:length]
-        begin = 0 if offset == info.start_offset else find_tail(data)
+        begin = 0 if offset == known.end else find_tail(data)
         if begin is None:
             return Marks()
         marks = [decode_watermark(data[a:b]) for a, b in iterate_event_spans(data, begin)]
-        return Marks(marks, full, info.length)
+        return Marks([*known.marks, *marks][-MARKS_MAX:], full, info.length)
     except (NotFoundError, ValueError, StoreAnswerError, RemoteProtocolError):
-        # The stream has no mark stream, or one that was truncated meanwhile or is no such stream.
+        # The mark stream may also have been truncated meanwhile.
         return Marks()

@@ -7,7 +7,8 @@ from contextlib import AbstractAsyncContextManager
 
 import pytest
 
-from pravega_controller.console.events.times import find_time, parse_time
+from pravega_controller.console.events import times
+from pravega_controller.console.events.times import Marks, find_time, parse_time, read_marks
 from pravega_controller.controller import Controller
 from pravega_controller.errors import InvalidRequestError
 from pravega_controller.rules.streams import fixed_configuration
@@ -48,3 +49,40 @@ async def test_the_last_mark_before_a_time_decides(
             for time in (6999, 7000, 9999, 10**12)
         }
         assert at == {6999: 0, 7000: 7000, 9999: 9000, 10**12: 26000}
+
+
+async def test_only_marks_behind_those_that_are_known_are_read(
+    open_on_memory: OpenController,
+    memory_store: MemorySegmentStore,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with open_on_memory() as controller:
+        await controller.scopes.create("s")
+        for stream in ("t", mark_stream("t")):
+            await controller.streams.create("s", stream, fixed_configuration(1))
+        segment = memory_store.segments[segment_name("s", mark_stream("t"), 0)]
+        asked, read = [], controller.segments.read_segment
+
+        async def note_and_read(name: str, *, offset: int, length: int) -> bytes:
+            asked.append((offset, length))
+            return await read(name, offset=offset, length=length)
+
+        def write(*times: int) -> None:
+            marks = [Watermark(each, each, {WHOLE: each}) for each in times]
+            segment.data += frame_events([encode_watermark(each) for each in marks])
+            segment.length = len(segment.data)
+
+        monkeypatch.setattr(controller.segments, "read_segment", note_and_read)
+        write(1, 2)
+        first = await read_marks(controller, "s", "t")
+        assert [each.lower for each in first.marks] == [1, 2]
+        assert await read_marks(controller, "s", "t", first) is first
+        write(3)
+        second = await read_marks(controller, "s", "t", first)
+        assert [each.lower for each in second.marks] == [1, 2, 3]
+        assert asked == [(0, first.end), (first.end, second.end - first.end)]
+        monkeypatch.setattr(times, "MARKS_MAX", 2)
+        write(4)
+        third = await read_marks(controller, "s", "t", second)
+        assert [each.lower for each in third.marks] == [3, 4]
+        assert await read_marks(controller, "s", "none", third) == Marks()

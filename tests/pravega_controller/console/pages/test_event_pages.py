@@ -25,7 +25,7 @@ def shown(answer: Answer) -> list[str]:
     """Return the events on a page, as they are written in it."""
     assert answer.status == 200, answer.document
     assert Checked(answer.document).faults == [] or "<html" not in answer.document
-    return re.findall(r"<pre>(.*?)</pre>", answer.document, re.DOTALL)
+    return re.findall(r"<pre[^>]*>(.*?)</pre>", answer.document, re.DOTALL)
 
 
 async def test_an_event_that_is_published_is_read(console: HttpClient) -> None:
