@@ -28,7 +28,7 @@ SUITABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for each in $(PYTHONS); do \
 	if $$each -c '$(SUITABLE)' 2>/dev/null; then echo $$each; break; fi; done)
 
-# Where programs are that no test needs, for make lock and make sbom.
+# Where programs are that no test needs, for make lock, make sbom and make docs.
 TOOLS := build/tools
 LOCK = $(TOOLS)/bin/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 \
 	--custom-compile-command "make lock"
@@ -53,7 +53,7 @@ cluster: $(VENV)/.installed java ## a real cluster on this machine, in the foreg
 build: $(VENV)/.installed ## install into .venv, with the Cython extensions compiled
 
 .PHONY: test
-test: room $(VENV)/.tested lint java versitygw faketime prometheus chromium ## what a change must pass: lint, tests, each official client once
+test: room $(VENV)/.tested lint docs java versitygw faketime prometheus chromium ## what a change must pass: lint, tests, each official client once
 	$(GATE) unit tests -m "not proof" -n $(JOBS) --dist loadgroup --durations=25 $(ARGS)
 	$(GATE) clients compat-tests -m "not proof" $(SHARED) --durations=25 $(ARGS)
 
@@ -100,14 +100,19 @@ sanitize: $(VENV)/.tested ## the extensions' tests under gcc's address and undef
 pages: $(VENV)/.tested ## write the tables of docs/ that follow from declarations in the sources
 	@$(BIN)/python tests/pages/generated.py
 
+.PHONY: docs
+docs: $(TOOLS)/.docs ## the documentation as a site in build/site; a broken link or another warning fails
+	@NO_MKDOCS_2_WARNING=1 $(TOOLS)/bin/mkdocs build --quiet --strict $(ARGS)
+	@echo "the front page is build/site/index.html"
+
 .PHONY: lock
-lock: $(TOOLS)/bin/python ## pin what an image installs, with hashes, in the files deploy/*.lock
+lock: $(TOOLS)/.made ## pin what an image installs, with hashes, in the files deploy/*.lock
 	$(LOCK) --output-file deploy/requirements.lock pyproject.toml
 	$(TOOLS)/bin/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' \
 		| $(LOCK) --output-file deploy/build.lock -
 
 .PHONY: sbom
-sbom: $(TOOLS)/bin/python ## list what an installation depends on, with licences: build/sbom.json (CycloneDX)
+sbom: $(TOOLS)/.made ## list what an installation depends on, with licences: build/sbom.json (CycloneDX)
 	@$(PYTHON) -m venv --clear --without-pip build/product
 	@$(TOOLS)/bin/uv pip install --quiet --python build/product/bin/python --require-hashes \
 		--requirement deploy/requirements.lock
@@ -230,9 +235,17 @@ versitygw: $(BIN)/python
 prometheus: $(BIN)/python
 	@.ci/prepare prometheus $(BIN)
 
-$(TOOLS)/bin/python: Makefile
+$(TOOLS)/bin/python:
 	@$(PYTHON) -m venv --clear $(TOOLS)
+
+# Files tell what is installed, and not the programs: python's is older than any other.
+$(TOOLS)/.made: Makefile | $(TOOLS)/bin/python
 	@$(TOOLS)/bin/python -m pip --disable-pip-version-check --quiet install 'uv>=0.13,<0.14' 'cyclonedx-bom>=7.5,<8'
+	@touch $@
+
+$(TOOLS)/.docs: Makefile | $(TOOLS)/bin/python
+	@$(TOOLS)/bin/python -m pip --disable-pip-version-check --quiet install 'mkdocs>=1.6,<2' 'mkdocs-material>=9.7,<10'
+	@touch $@
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "segstore needs Python 3.11 or newer with the venv module:" \
@@ -243,14 +256,10 @@ $(BIN)/python:
 
 $(VENV)/.installed: $(BIN)/python $(SOURCES)
 	@.ci/prepare compiler $(BIN)/python
-	@echo "installing into $(VENV) and compiling"
-	@$(PIP) install --editable .
-	@$(BIN)/python -m compileall -q src
+	@.ci/install $(BIN)
 	@touch $@
 
 $(VENV)/.tested: $(BIN)/python $(SOURCES)
 	@.ci/prepare compiler $(BIN)/python
-	@echo "installing into $(VENV) with what the tests need, and compiling"
-	@$(PIP) install --editable '.[test]'
-	@$(BIN)/python -m compileall -q src
+	@.ci/install $(BIN) test
 	@touch $(VENV)/.installed $@

@@ -469,7 +469,7 @@ def main() -> int:
     parser.add_argument(
         "--report",
         action="store_true",
-        help=f"write docs/performance/{REPORT.name}, and print rows for the README",
+        help=f"write docs/performance/{REPORT.name}, and print rows for summary.md there",
     )
     parser.add_argument("--directory", type=Path, help="an empty directory for the servers' data")
     given = parser.parse_args()
@@ -493,7 +493,7 @@ def main() -> int:
         moment = datetime.now(UTC)
         REPORT.write_text(report(found, size, measured_on(machine, moment, command)))
         print(f"report: {REPORT}")
-        print("for the README:")
+        print("for docs/performance/summary.md:")
         print(readme_table(found, moment))
     finished.end()
     return 0

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,12 +15,16 @@ from compat_harness.java import NEWEST, JavaClient, JavaError
 from compat_harness.server import TARGET_VARIABLE, Server
 from foreign_servers.deadlines import scale
 from foreign_servers.tied_processes import tied
+from typer.testing import CliRunner
 
+from pravega_admin.verbs import app
 from pravega_wire.stream_cut_text import decode_cut_text
 
 pytestmark = [
     pytest.mark.compat,
     pytest.mark.timeout(600),
+    # Both tests use one server and one JVM.
+    pytest.mark.xdist_group("group commands"),
     pytest.mark.skipif(TARGET_VARIABLE in os.environ, reason="needs a server of its own"),
 ]
 
@@ -62,20 +64,13 @@ class Group:
         return sorted(int(each.removeprefix("event-")) for each in text.split(",") if each)
 
     def command(self, *arguments: str, code: int = 0) -> Any:
-        """Return the JSON that a command prints, or its sentence if it shall fail."""
-        done = subprocess.run(
-            [
-                str(Path(sys.executable).parent / "segstore"),
-                *arguments,
-                *("--controller", self._controller, "-o", "json"),
-            ],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=ANSWER_SECONDS_MAX,
-            check=False,
-        )
-        assert done.returncode == code, done.stderr
+        """Return the JSON that a command prints, or its sentence if it shall fail.
+
+        It runs in this process: most of the time of a new one would be its imports.
+        """
+        options = ("--controller", self._controller, "-o", "json")
+        done = CliRunner().invoke(app, [*arguments, *options])
+        assert done.exit_code == code, done.output
         return done.stderr if code else json.loads(done.stdout)
 
     def offsets(self) -> dict[int, int]:
@@ -103,7 +98,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def group(server: Server) -> Iterator[Group]:
     try:
         client = JavaClient.build(NEWEST)
@@ -129,9 +124,11 @@ def test_a_group_is_shown_as_the_official_client_has_it_and_moved_as_it_would(
     assert group.step("write 0 30 1000000") == "written"
     group.wait_for_watermark(0.0)
     assert len(group.read(10)) == 10
+    # The reader may read on, up to the end, before it comes to the checkpoint.
     cut, more = group.step("checkpoint").split(" ")
     left = 50 - int(more)
     assert group.step("close") == "closed"
+    assert group.step("write 30 30 1090000") == "written"
 
     # What the official client says is what the commands say.
     unread, position = group.step("tell").split(" ")
@@ -142,10 +139,9 @@ def test_a_group_is_shown_as_the_official_client_has_it_and_moved_as_it_would(
     assert {"scope": group.name.split("/")[0], "group": "group"} in group.command("group", "list")
 
     # The lag in time is by the writers' times.
-    assert group.step("write 30 30 1090000") == "written"
     group.wait_for_watermark(90.0)
     (row,) = group.command("group", "lag", group.name.split("/")[0])
-    assert row["lag_bytes"] > int(unread)
+    assert row["lag_bytes"] == int(unread)
 
     # A cut as the client prints it; the reader then continues there.
     group.step("open")
@@ -177,7 +173,6 @@ def test_a_group_is_shown_as_the_official_client_has_it_and_moved_as_it_would(
 
 
 def test_a_place_that_the_stream_does_not_have_is_refused(group: Group) -> None:
-    group.step("write 0 3 1000000")
     before = group.offsets()
     wrong = group.command("group", "seek", group.name, "--to", "0:0", code=2)
     assert "no stream cut" in wrong

@@ -8,18 +8,28 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 import time
 import uuid
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from compat_harness.cluster import Cluster
-from compat_harness.guide_shell import ENDLESS, PASSWORD, GuideShell, Step, read_steps
+from compat_harness.guide_shell import (
+    COMMAND_SECONDS_MAX,
+    ENDLESS,
+    PASSWORD,
+    GuideShell,
+    Step,
+    read_steps,
+)
 from compat_harness.reader_groups import create_reader_group
 from compat_harness.server import TARGET_VARIABLE
 
 from pravega_blocking.controller_client import ControllerClient
+from pravega_blocking.event_writer import EventWriter
 
 pytestmark = [
     pytest.mark.proof,
@@ -30,11 +40,17 @@ pytestmark = [
 
 ROOT = Path(__file__).resolve().parent.parent
 GUIDES = ROOT / "docs" / "guides"
+TUTORIAL = ROOT / "docs" / "learn" / "tutorial.md"
 
 ELSEWHERE = {
     "README.md": {
         'export PATH="$PWD/.venv/bin:$PATH"': "the tests use the interpreter that runs them",
-        "pip install .": "make installs it; tests/test_packaging.py builds the package",
+    },
+    "tutorial.md": {
+        "pip install '.[spark]'": "make installs it with what the tests need",
+    },
+    "from-kafka.md": {
+        "segstore pipeline ingest kafka://": "it needs a broker: spark/test_kafka.py",
     },
     "cluster.md": {
         'export PATH="$PWD/.venv/bin:$PATH"': "the tests use the interpreter that runs them",
@@ -134,10 +150,11 @@ def shell(tmp_path: Path) -> GuideShell:
 
 
 def test_every_page_with_commands_is_walked_and_every_exception_exists() -> None:
-    pages = {path.name: path for path in [ROOT / "README.md", *GUIDES.glob("*.md")]}
+    pages = {path.name: path for path in [ROOT / "README.md", TUTORIAL, *GUIDES.glob("*.md")]}
     walked = {"README.md", "cluster.md", "command-line.md", "recovering.md", "retention.md"}
     walked |= {"running.md", "scaling.md", "secure.md", "users.md", "certificates.md", "rest.md"}
-    walked |= {"metrics.md", "dashboards.md"}
+    walked |= {"metrics.md", "dashboards.md", "tutorial.md", "back-up.md", "full-disks.md"}
+    walked |= {"from-kafka.md"}
     for name, path in pages.items():
         if name not in WALKED_ELSEWHERE:
             assert bool(steps_of(path)) == (name in walked), name
@@ -151,6 +168,115 @@ def test_the_commands_of_the_readme(shell: GuideShell) -> None:
     with shell:
         shell.start_server(shell.with_free_ports("segstore standalone --data-dir ./made-run"))
         walk(shell, steps_of(ROOT / "README.md"))
+        [program] = [
+            step.text
+            for step in read_steps(ROOT / "README.md")
+            if step.kind == "python" and "import pravega_client" in step.text
+        ]
+        if find_spec("pravega_client") is not None:
+            shell.run_python(program)
+            assert shell.run("segstore read demo/greetings").split() == ["hello", "world", "hello"]
+
+
+def test_the_commands_of_the_tutorial(shell: GuideShell) -> None:
+    with shell:
+        for step in read_steps(TUTORIAL):
+            if step.kind == "python":
+                assert shell.run_python(step.text).splitlines() == step.expected
+            elif not is_elsewhere(TUTORIAL.name, step.text):
+                walk(shell, [step])
+
+
+def test_the_commands_of_the_guide_for_users_of_kafka(shell: GuideShell) -> None:
+    with shell:
+        shell.start_server(shell.with_free_ports("segstore standalone --data-dir ./data"))
+        walk(shell, steps_of(GUIDES / "from-kafka.md"))
+
+
+def test_the_commands_of_the_guide_to_full_disks(shell: GuideShell) -> None:
+    with shell:
+        shell.start_server(shell.with_free_ports("segstore standalone --data-dir ./data"))
+        shell.run("segstore scope create demo && segstore stream create demo/logs --segments 1")
+        shell.run("segstore stream create demo/old --segments 1")
+        shell.run("seq 1000 | segstore write demo/logs")
+        walk(shell, steps_of(GUIDES / "full-disks.md"))
+        assert shell.run("segstore read demo/logs") == ""
+        assert shell.run("segstore stream list demo -o csv") == "scope,stream\ndemo,logs\n"
+
+
+class Load:
+    """A thread that writes the numbers from 1 on, and waits for the store to keep each."""
+
+    def __init__(self, controller_uri: str, stream: str) -> None:
+        self.acknowledged = 0
+        self._uri, self._stream = controller_uri, stream
+        self._ends = threading.Event()
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Load:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Let the writer end, and raise what has ended it before."""
+        self._ends.set()
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def wait_for(self, number: int) -> None:
+        """Wait until the store has acknowledged a number."""
+        deadline = time.monotonic() + COMMAND_SECONDS_MAX
+        while self.acknowledged < number:
+            assert self._thread.is_alive(), self._error
+            assert time.monotonic() < deadline, self.acknowledged
+            time.sleep(0.05)
+
+    def _run(self) -> None:
+        try:
+            with (
+                ControllerClient(self._uri) as client,
+                EventWriter(client, "demo", self._stream, patience=COMMAND_SECONDS_MAX) as writer,
+            ):
+                while not self._ends.is_set():
+                    writer.write(str(self.acknowledged + 1).encode(), routing_key="one")
+                    writer.flush()
+                    self.acknowledged += 1
+        except Exception as error:
+            self._error = error
+
+
+def numbers_up_to(last: int) -> list[str]:
+    return [str(number) for number in range(1, last + 1)]
+
+
+def test_a_store_is_backed_up_restored_and_moved_under_load(shell: GuideShell) -> None:
+    """The writer goes on after the backup; what it was told before is in what is restored."""
+    steps = steps_of(GUIDES / "back-up.md")
+    with shell:
+        shell.start_server(shell.with_free_ports("segstore standalone --data-dir ./data"))
+        shell.run("segstore scope create demo && segstore stream create demo/numbers")
+        with Load(shell.controller_uri, "numbers") as load:
+            load.wait_for(100)
+            shell.stop_servers()
+            stopped_at = load.acknowledged
+            walk(shell, [step for step in steps if step.heading == "Back up"])
+            load.wait_for(stopped_at + 100)
+            load.end()
+            written = shell.run("segstore read demo/numbers").split()
+            assert written == numbers_up_to(load.acknowledged)
+        walk(shell, [step for step in steps if step.heading == "Restore"])
+        restored = shell.run("segstore read demo/numbers").split()
+        assert restored == numbers_up_to(len(restored))
+        assert stopped_at <= len(restored) <= stopped_at + 1
+        shell.stop_servers()
+        walk(shell, [step for step in steps if step.heading == "Move"])
+        assert shell.run("segstore read demo/numbers").split() == restored
+        shell.run("seq 5 | segstore write demo/numbers")
 
 
 def test_the_commands_of_the_guide_to_the_command_line(shell: GuideShell) -> None:

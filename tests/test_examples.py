@@ -82,7 +82,10 @@ class Copy:
 def test_a_setting_is_one_file(tmp_path: Path) -> None:
     copy = Copy(tmp_path, "Add a setting")
     assert copy.changed == ["src/segstore/process/config.py"]
-    assert "| `greeting_seconds` | `2.5` | Time, in seconds, for which" in copy.make_table()
+    assert (
+        "| `greeting_seconds` | `2.5` | s | 0 |  | file | Time, in seconds, for which"
+        in copy.make_table()
+    )
     file = tmp_path / "settings.toml"
     file.write_text("[segment_store]\ngreeting_seconds = 4.5\n")
     printed = copy.run(
@@ -126,7 +129,7 @@ def test_an_option_of_a_setting_is_one_word_more(tmp_path: Path) -> None:
         str(file),
     )
     assert printed.startswith("4.0\n")
-    assert re.search(r"--greeting-seconds +NUMBER +Time, in seconds", printed)
+    assert re.search(r"--greeting-seconds +NUMBER \[x>=0\] +Time, in seconds", printed)
     assert "line 2: it sets greeting_seconds, which is an option" in printed
 
 

@@ -392,6 +392,14 @@ def test_the_product_stands_on_no_benchmark(folder: str) -> None:
         assert not strangers, f"{source} imports {sorted(strangers)}"
 
 
+def test_foreign_functions_are_declared_to_the_compiler() -> None:
+    """Only ``segstore.runtime.kernel_build`` declares them: a C compiler knows their structures."""
+    strangers = [
+        str(source) for source in SRC.rglob("*.py") if "ctypes" in imported_modules(source)
+    ]
+    assert strangers == []
+
+
 def test_cython_sources_import_nothing_of_the_house() -> None:
     for source in sorted((SRC / "_fast").rglob("*.pyx")):
         for line in source.read_text().splitlines():

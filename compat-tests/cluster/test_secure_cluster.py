@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from compat_harness.cluster import CONTROLLERS, ROOT, STORES
+from compat_harness.capture import Capture
+from compat_harness.cluster import BOOKIES, CONTROLLERS, ROOT, STORES
 from compat_harness.secure import SecureCluster
 from compat_harness.server import HOST, TARGET_VARIABLE
 from foreign_servers.deadlines import scale
@@ -115,11 +116,21 @@ def start_without_security(cluster: SecureCluster) -> subprocess.CompletedProces
 def test_a_client_writes_and_reads_as_a_user_while_parts_end(tmp_path: Path) -> None:
     pytest.importorskip("pravega_client", reason="no wheel for this Python")
     with SecureCluster(tmp_path) as cluster:
-        run_client(cluster, "write", 0, 500)
-        assert_plaintext_gets_no_answer(cluster)
-        wait_until_back(cluster, "segment-store-1", cluster.kill("segment-store-1"))
-        run_client(cluster, "write", 500, 1000)
-        run_client(cluster, "read", 0, 1000)
+        ports = ports_of(cluster)
+        bookies = [cluster.port_of(f"bookie-{number}") for number in range(BOOKIES)]
+        with Capture([*ports.values(), *bookies], asking_ports=bookies) as seen:
+            run_client(cluster, "write", 0, 500)
+            wait_until_back(cluster, "segment-store-1", cluster.kill("segment-store-1"))
+            run_client(cluster, "write", 500, 1000)
+            run_client(cluster, "read", 0, 1000)
+        assert seen.clear == []
+        # The store that comes back opens connections to ZooKeeper and bookies.
+        kinds = {name.partition("-")[0] for name in ports if ports[name] in seen.encrypted}
+        assert kinds == {"controller", "segment", "zookeeper"}
+        assert seen.encrypted.keys() & set(bookies)
+        with Capture(ports.values()) as seen:
+            assert_plaintext_gets_no_answer(cluster)
+        assert {port for port, _ in seen.clear} == set(ports.values())
 
         files = files_of(cluster)
         cluster.stop()

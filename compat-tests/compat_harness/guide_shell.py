@@ -40,6 +40,8 @@ ENDLESS = re.compile(r"--follow|\btail -f\b|^while ")
 HEADING = re.compile(r"^##+ (.*)$", re.MULTILINE)
 SETTINGS_FILE = re.compile(r"# (\S+\.toml)\n")
 """The first line of settings that a guide lets its readers write into a file."""
+PROGRAM = "program.py"
+"""The file into which a program of a guide is written."""
 PASSWORD = "the password of every user"
 ASKS = re.compile(r"^segstore user (add|passwd) (?!.*--password-)|^curl .*--user \w+ ")
 """Commands that ask for a password at the terminal, whatever the environment says."""
@@ -156,6 +158,12 @@ class GuideShell:
         )
         assert done.returncode == 0, f"{command}\nexit code {done.returncode}\n{done.stdout}"
         return done.stdout
+
+    def run_python(self, text: str) -> str:
+        """Run a program to its end and return what it printed; it has to succeed."""
+        program = self.directory / PROGRAM
+        program.write_text(self.with_free_ports(text))
+        return self.run(f"{shlex.quote(sys.executable)} {PROGRAM}")
 
     def _run_at_terminal(self, command: str) -> str:
         """Run a command at a terminal, and type the password wherever it asks for one."""

@@ -80,8 +80,8 @@ CUT_DIFFERENCES = {
     "-1": (
         "offset -1: the end of a sealed segment, as in positions of the Java client, and refused "
         "for any other segment. The original takes it for a segment that has not begun: it refuses "
-        "a cut of nothing else with an index out of bounds, and never ends the truncation at "
-        "another one"
+        "a cut that has only such offsets with an index out of bounds, and never ends a truncation "
+        "at a cut that also has others"
     ),
     "beyond": (
         "an offset beyond the end of a segment: refused. The original takes it, and what is "

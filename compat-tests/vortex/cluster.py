@@ -18,8 +18,10 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from compat_harness.capture import Capture, Seen
 from compat_harness.cluster import BOOKIES, CONTROLLERS, STORES, Cluster
 from compat_harness.secure import SecureCluster
 from compat_harness.server import HOST
@@ -131,6 +133,7 @@ def open_cluster(directory: Path, rng: random.Random, *, secure: bool = False) -
             clock,
             rng,
         )
+        seen = stack.enter_context(_capture(cluster)) if secure else None
         stack.enter_context(cluster)
         scheme = "tls" if secure else "tcp"
         yield Subject(
@@ -141,7 +144,24 @@ def open_cluster(directory: Path, rng: random.Random, *, secure: bool = False) -
             faults=FAULTS.around(site),
             store_pids=lambda: [site.pid_of(name) for name in STORE_NAMES],
             left_out={} if find_library() else dict.fromkeys(NEEDS_WALL_CLOCK, MISSING),
+            report=None if seen is None else partial(_tell_encrypted, seen),
         )
+
+
+def _capture(cluster: Cluster) -> Capture:
+    """Return a capture of what crosses all ports of a cluster. Raises ``PermissionError``."""
+    names = (ZOOKEEPER, *BOOKIE_NAMES, *STORE_NAMES, *CONTROLLER_NAMES)
+    bookies = [cluster.port_of(name) for name in BOOKIE_NAMES]
+    return Capture([cluster.port_of(name) for name in names], asking_ports=bookies)
+
+
+def _tell_encrypted(seen: Seen) -> tuple[str, bool]:
+    """Return a sentence about captured connections, and whether all begin with a handshake."""
+    count = seen.encrypted.total()
+    if seen.clear:
+        port, first = seen.clear[0]
+        return f"{len(seen.clear)} connections in the clear, one to port {port}: {first!r}", False
+    return f"{count} connections seen at {len(seen.encrypted)} ports, all with TLS", count > 0
 
 
 # ---- Processes -----------------------------------------------------------------------------------

@@ -332,6 +332,10 @@ class Run:
                 self.outcome.reports.append(f"{name}: {report}")
                 if not report.clean:
                     wrong.append(self.outcome.reports[-1])
+        if subject.report is not None:
+            sentence, is_right = subject.report()
+            self.outcome.reports.append(sentence)
+            wrong += [] if is_right else [sentence]
         if wrong:
             raise BrokenPromiseError("\n".join(wrong))
 

@@ -49,6 +49,7 @@ class Subject:
 
     ``controllers`` has the addresses for clients, ``left_out`` the faults that cannot be made here
     and why. ``variables`` of the environment tell clients who they are, and whom to trust.
+    ``report`` returns a sentence about the whole run, and whether what it says is right.
     """
 
     controllers: Sequence[str]
@@ -56,6 +57,7 @@ class Subject:
     store_pids: Callable[[], Iterable[int]]
     left_out: Mapping[str, str] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
+    report: Callable[[], tuple[str, bool]] | None = None
 
     def open_client(self) -> ControllerClient:
         """Return a client of the first controller."""

@@ -82,7 +82,7 @@ cdef extern from *:
     }
 
     /* The instruction has a latency of three cycles and a throughput of one: three lanes keep it
-       busy. The lanes' sums are put together as if zero bytes stood in place of the later lanes. */
+       busy. The lanes' sums are put together as if the later lanes were zero bytes. */
     __attribute__((target("sse4.2")))
     static const unsigned char *crc32c_three_lanes(
         uint64_t *sum, const unsigned char *data, size_t *length, size_t lane,

@@ -40,6 +40,6 @@ class Quorums:
         )
 
     def proves_absence(self, absent_count: int) -> bool:
-        """Return whether an entry cannot have been confirmed if so many bookies of its write set
+        """Return whether an entry cannot have been confirmed if this many bookies of its write set
         lack it."""
         return absent_count > self.write - self.ack

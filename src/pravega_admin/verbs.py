@@ -124,10 +124,22 @@ app = Verbs(
 )
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        version()
+        raise typer.Exit
+
+
 @app.callback()
 def root(
     debug: Annotated[
         bool, typer.Option("--debug", help="Show a traceback when the command fails.")
+    ] = False,
+    _: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
     ] = False,
 ) -> None:
     """Run before each command; the text of ``--help`` comes from the application."""

@@ -8,7 +8,7 @@ Invariants:
    stream of the call. Held by ``test_a_failed_call_names_its_scope_or_stream``.
 2. When a client has credentials, each of its calls has them, by TLS or not. Held by
    ``test_credentials_go_with_each_call``.
-3. When a listing returns an empty page, it ends, although the page has a token for the next one.
+3. When a listing returns an empty page, it ends, even if the page has a token for the next one.
    Held by ``test_a_listing_ends_at_the_first_empty_page_although_it_has_a_token``.
 4. When a position in a stream is not one any more, the error says so, and why.
    Held by ``test_a_client_is_told_of_which_stream_a_position_is``.
@@ -237,6 +237,7 @@ class ControllerClient:
         self._tls = access.tls if uses_tls else None
         self._patience = patience
         self._first_patience = first_patience
+        self._was_served = False
         # A target of gRPC names one host only, so each controller has a channel.
         self._channels = [_open_channel(each, self._tls) for each in addresses]
         self._current = 0
@@ -726,6 +727,7 @@ class ControllerClient:
                 raise self._explain(error, method, scope, stream) from error
             assert isinstance(reply, reply_type)
             self._first_patience = None
+            self._was_served = True
             return reply, _told_with(call)
 
     def _metadata(self) -> tuple[tuple[str, str], ...] | None:
@@ -738,7 +740,13 @@ class ControllerClient:
             host, port = parse_host_port(each)
             context = None
             if self._tls is not None:
-                mistake = find_tls_mistake(host, port, self._tls, seconds_max=LOOK_SECONDS)
+                mistake = find_tls_mistake(
+                    host,
+                    port,
+                    self._tls,
+                    seconds_max=LOOK_SECONDS,
+                    was_served=self._was_served,
+                )
                 if mistake:
                     return UntrustedServerError(mistake)
                 context = make_context(self._tls)

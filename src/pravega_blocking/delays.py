@@ -1,6 +1,6 @@
 """Asks segment stores why they do not answer.
 
-Owns: ``ask_delays``, and ``Delays``, which tells the reason to the user of a client that waits.
+Owns: ``ask_delays``, and ``Delays``, which shows the reason to the user of a client that waits.
 
 The command ``AskDelays`` is sent over a new connection, for two reasons. The store may have stopped
 reading the connection on which the client waits. A server that does not know the command, such as

@@ -126,7 +126,7 @@ class EventWriter:
                 self._drive(writer, drain=True)
 
     def _writers(self) -> list[SegmentWriter]:
-        """Return each segment writer once, although one may serve several ranges after a merge."""
+        """Return each segment writer once, even if it serves several ranges after a merge."""
         return list({writer.name: writer for _, writer in self._routes}.values())
 
     def _new_writer(self, segment: int) -> SegmentWriter:

@@ -122,7 +122,7 @@ class SegmentWriter:
 
         With ``drain`` wait until every block has its reply. Raises ``SegmentEndedError`` when the
         segment accepts no more events, ``UnavailableError`` when servers are unreachable for longer
-        than ``patience``, and ``StoreDelayedError`` when the store delays requests for so long.
+        than ``patience``, and ``StoreDelayedError`` when the store delays requests for that long.
         """
         self._patience = patience
         while not self.is_idle:

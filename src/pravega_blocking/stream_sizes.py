@@ -1,4 +1,4 @@
-"""The size of a stream: its segments, its bytes, and its events where they can be told.
+"""The size of a stream: its segments, its bytes, and its events where they are counted.
 
 Owns: ``StreamSize``, and the rates between two of them. Nothing is read: stores know the bounds of
 segments, and count the events that they append.

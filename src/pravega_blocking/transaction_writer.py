@@ -6,7 +6,7 @@ All events of one routing key go to one segment, over one connection, so they ke
 Readers see the events only after the transaction was committed.
 
 Invariants:
-1. When ``flush`` returns, every event is stored once, in the order of its key, although connections
+1. When ``flush`` returns, every event is stored once, in the order of its key, even if connections
    have broken. Held by ``test_a_flush_of_a_transaction_returns_when_all_its_events_are_stored``.
 """
 

@@ -125,21 +125,23 @@ class ControllerConfig:
     session_seconds: Annotated[
         float,
         Meta(
+            gt=0,
             extra={
                 "original": "controller.zk.connect.session.timeout.milliseconds"
                 " controller.sessionTimeoutMillis ZK_SESSION_TIMEOUT_MS",
                 "value": "seconds_of_milliseconds",
-            }
+            },
         ),
     ] = 10.0
     """Time-out, in seconds, of the session with ZooKeeper. Servers bound it: by default 4 to 40."""
     rebalance_seconds_min: Annotated[
         float,
         Meta(
+            ge=0,
             extra={
                 "original": "controller.rebalance.interval.seconds.min"
                 " controller.minRebalanceIntervalSeconds CLUSTER_MIN_REBALANCE_INTERVAL"
-            }
+            },
         ),
     ] = 10.0
     """Minimum time, in seconds, between two changes of the map of containers."""
@@ -151,49 +153,51 @@ class ControllerConfig:
     store_ca: Path | None = None
     """File with the certificates of CAs, as PEM, which segment stores must have a certificate of,
     for the host under which they are reached. The CAs of the system when None."""
-    startup_seconds_max: float = 60.0
+    startup_seconds_max: Annotated[float, Meta(ge=0)] = 60.0
     """Maximum time, in seconds, that the start waits for the segment stores to answer."""
-    reply_seconds_max: float = 20.0
+    reply_seconds_max: Annotated[float, Meta(gt=0)] = 20.0
     """Maximum time, in seconds, of one request to a segment store."""
-    retry_seconds_max: float = 30.0
+    retry_seconds_max: Annotated[float, Meta(ge=0)] = 30.0
     """Maximum time, in seconds, for which a request is repeated while its segment store is away."""
-    drain_seconds: float = 5.0
+    drain_seconds: Annotated[float, Meta(ge=0)] = 5.0
     """Maximum time, in seconds, that calls under way may take once the controller stops."""
-    heartbeat_seconds: float = 1.0
+    heartbeat_seconds: Annotated[float, Meta(gt=0)] = 1.0
     """Interval, in seconds, of the controller's heartbeats; one that is silent for six intervals
     counts as dead. All controllers of a store have the same interval."""
-    request_poll_seconds: float = 1.0
+    request_poll_seconds: Annotated[float, Meta(ge=0)] = 1.0
     """Interval, in seconds, at which requests of segment stores to scale are read; 0 for never."""
-    scale_event_seconds_max: float = 600.0
+    scale_event_seconds_max: Annotated[float, Meta(gt=0)] = 600.0
     """Maximum age, in seconds, of a request to scale; older ones are dropped."""
-    idle_segment_seconds: float = 600.0
+    idle_segment_seconds: Annotated[float, Meta(gt=0)] = 600.0
     """Time, in seconds, for which a segment counts as idle after it was reported idle."""
-    idle_sweep_seconds: float = 3600.0
+    idle_sweep_seconds: Annotated[float, Meta(gt=0)] = 3600.0
     """Interval, in seconds, at which marks of deleted segments are removed."""
     watermark_period_seconds: Annotated[
         float,
         Meta(
+            ge=0,
             extra={
                 "original": "controller.watermarking.frequency.seconds"
                 " controller.watermarking.frequencySeconds"
-            }
+            },
         ),
     ] = 10.0
     """Pause, in seconds, between two rounds of watermarks; 0 for none."""
     retention_period_seconds: Annotated[
         float,
         Meta(
+            ge=0,
             extra={
                 "original": "controller.retention.frequency.minutes"
                 " controller.retention.frequencyMinutes RETENTION_FREQUENCY_MINUTES",
                 "value": "seconds_of_minutes",
-            }
+            },
         ),
     ] = 1800.0
     """Period, in seconds, in which each stream with a retention policy is visited; 0: never."""
-    history_period_seconds: float = 600.0
+    history_period_seconds: Annotated[float, Meta(ge=0)] = 600.0
     """Interval, in seconds, of searches for epochs that can be dropped; 0 to keep all epochs."""
-    history_seconds_min: float = 7 * 86_400.0
+    history_seconds_min: Annotated[float, Meta(ge=0)] = 7 * 86_400.0
     """Minimum time, in seconds, for which epochs are kept that the head has left behind."""
     accounts: Path | None = None
     """File with the users, their passwords and their rights. When set, each call needs a user who
@@ -210,9 +214,9 @@ class ControllerConfig:
     """True if users who may read a scope may make, change and delete its reader groups."""
     audit_log: Path | None = None
     """File to which a line is written for each change, and for each call that is refused."""
-    audit_log_bytes_max: int = 16 * 1024 * 1024
+    audit_log_bytes_max: Annotated[int, Meta(ge=1)] = 16 * 1024 * 1024
     """Number of bytes of the audit log after which another file is begun."""
-    audit_logs_kept: int = 8
+    audit_logs_kept: Annotated[int, Meta(ge=0)] = 8
     """Number of earlier files of the audit log that are kept."""
     bearer: BearerSettings | None = None
     """Tokens of an identity provider that callers may log in with; None for none."""
@@ -226,10 +230,12 @@ class ControllerConfig:
     token_seconds: Annotated[
         int,
         Meta(
+            ge=TOKEN_SECONDS_MIN,
+            le=TOKEN_SECONDS_MAX,
             extra={
                 "original": "controller.security.auth.delegationToken.ttl.seconds"
                 " controller.auth.accessTokenTtlSeconds ACCESS_TOKEN_TTL_IN_SECONDS"
-            }
+            },
         ),
     ] = 600
     """Time, in seconds, after which a delegation token expires; 10 to 604800. Clients get another

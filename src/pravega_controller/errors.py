@@ -113,7 +113,7 @@ class OwnedElsewhereError(StoreUnavailableError):
 
 class OutcomeUnknownError(StoreUnavailableError):
     """The request may have been carried out or not: other controllers have changed its object since
-    it was begun, and what is stored does not tell any more.
+    it was begun, and what is stored does not show it any more.
     """
 
 

@@ -1,4 +1,4 @@
-"""The alerts of a store: when Prometheus tells people, in which words.
+"""The alerts of a store: when Prometheus alerts people, and in which words.
 
 Owns: ``ALERTS``, and the file of rules that Prometheus reads.
 
@@ -291,7 +291,10 @@ def _rule_lines(
 
 
 def expression_of(alert: Alert, *, job: str = JOB, time_scale: float = 1.0) -> str:
-    """Return the expression of an alert for a job of the scrape configuration."""
+    """Return an alert's expression, for the job of that name in the scrape configuration.
+
+    ``time_scale`` multiplies the times over which it looks.
+    """
 
     def scale(found: re.Match[str]) -> str:
         if time_scale == 1:

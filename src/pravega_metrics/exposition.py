@@ -6,11 +6,11 @@ Our histograms have eight buckets for each power of two. Prometheus gets one for
 of durations from 16 microseconds to 137 seconds and of sizes from 64 bytes to 64 MiB: a bucket is a
 line of every scrape. Its bounds are those of ours, so no count is a guess.
 
-The names of the original are told beside ours where they mean the same, so that its dashboards
+Readings are also given under the original's names where they mean the same, so that its dashboards
 show something. Their quantiles are over the life of the process.
 
 Invariants:
-1. When readings come from several processes, each metric is told once, with the lines of all. Held
+1. When readings come from several processes, each metric appears once, with the lines of all. Held
    by ``test_a_metric_of_two_processes_is_one_family``.
 2. When a value lies beyond the last bound, it is counted in ``+Inf`` alone, and ``_count`` is the
    number of all values. Held by ``test_buckets_are_cumulative_and_end_with_all``.
@@ -37,9 +37,9 @@ BOUNDS: Final = {
     Unit.BYTES: tuple(2**power for power in range(6, 27)),
     Unit.NONE: tuple(2**power for power in range(24)),
 }
-"""The bounds of the buckets by unit: all values that are told as ``le`` a bound are below it."""
+"""The bounds of the buckets by unit: all values that are counted as ``le`` a bound are below it."""
 QUANTILES: Final = (0.1, 0.5, 0.9, 0.99, 0.999, 0.9999)
-"""The quantiles that the original tells."""
+"""The quantiles that the original reports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ def _add_original(
         labels |= {theirs: given[ours] for theirs, ours in original.labels.items()}
         text = told.setdefault(name, TextMetric(name, metric.help, kind))
         if isinstance(reading, Distribution):
-            # The original tells all durations in seconds, and sizes divided by 1,000.
+            # The original reports all durations in seconds, and sizes divided by 1,000.
             scale = NANOSECONDS if metric.unit is Unit.SECONDS else 1_000
             for quantile in QUANTILES:
                 value = quantile_of(reading, quantile) / scale

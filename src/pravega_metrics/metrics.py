@@ -3,8 +3,8 @@
 Owns: ``Metric`` with its kinds, ``METRICS``, and the families that readings consist of.
 
 A metric is declared once, with its name, labels and a sentence about it. It has recorders, one for
-each combination of labels, into which the process records at once. Most gauges have none: what they
-tell is state that the process has anyway, and looks up when it is asked.
+each combination of labels, into which the process records at once. Most gauges have no recorder:
+what they show is state that the process has anyway, and looks up when it is asked.
 
 Recorders are the process's, as its log is: a process is one event loop, and serves one store or
 one controller.

@@ -241,7 +241,7 @@ class BasicAuthenticator:
 
 
 def _decode_login(token: str) -> tuple[str, bytes] | None:
-    """Return user and password; None for what is no login."""
+    """Return user and password; None if the text is no login."""
     if len(token) > TOKEN_LENGTH_MAX:
         return None
     try:

@@ -197,7 +197,7 @@ def describe_chain(pem: bytes, source: str) -> list[CertificateFacts]:
 def describe_der(der: bytes) -> CertificateFacts:
     """Return what a certificate says, in the form in which a server shows it.
 
-    Raises ``CertificateError`` if it is none.
+    Raises ``CertificateError`` if the bytes are no certificate.
     """
     try:
         return _describe(x509.load_der_x509_certificate(der))

@@ -1,7 +1,7 @@
 """Slows down those who guess passwords.
 
 Owns: the failed logins of late, by address and user and by address alone, and the time for which
-the next one has to wait. No I/O: the caller refuses and tells.
+the next one has to wait. No I/O: the caller refuses the login, and reports failures.
 
 An address and a user belong together, so nobody can lock a user out from other addresses. Whether
 the user exists makes no difference. After some failures each further one doubles the time, up to a

@@ -88,7 +88,7 @@ def parse_password_hash(text: str) -> PasswordHash:
 
 
 def spend_rounds(password: bytes, rounds: int) -> None:
-    """Take the time that deriving a password with so many rounds takes."""
+    """Take the time that deriving a password with this many rounds takes."""
     if rounds > 0:
         _derive(password, b"\0" * SALT_BYTES, rounds)
 

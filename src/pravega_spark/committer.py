@@ -1,4 +1,4 @@
-"""Commits the transactions of a batch, exactly once although a query may repeat the batch.
+"""Commits the transactions of a batch, exactly once, even if a query repeats the batch.
 
 Owns: ``Committer``, and the rules by which a batch that comes again is told from a new one.
 
@@ -119,7 +119,7 @@ class Committer:
         self._wait(transactions)
 
     def commit_recorded(self, log: CommitLog, attempt: Attempt) -> None:
-        """Commit a batch exactly once, although earlier attempts may have recorded or committed it.
+        """Commit a batch exactly once, even if earlier attempts have recorded or committed it.
 
         The module's head has the steps.
         """

@@ -1,7 +1,7 @@
 """Writes DataFrames to a stream: a transaction for each task, committed by the driver.
 
-Owns: the writers that Spark calls, and what tasks tell the driver. ``committer`` has the end of a
-batch, and the rules by which a batch that is repeated is written once.
+Owns: the writers that Spark calls, and what tasks report to the driver. ``committer`` has the end
+of a batch, and the rules by which a batch that is repeated is written once.
 
 Invariants:
 1. When a task fails, nothing of the DataFrame appears in the stream. The transaction of a killed
@@ -58,7 +58,7 @@ class TaskMessage(WriterCommitMessage):
     segments: tuple[int, ...] = ()
     """The segments of the stream to which the transaction writes."""
     query: str = ""
-    """Spark's id of the query; the driver's side of a Python data source is not told it."""
+    """Spark's id of the query; the driver's side of a Python data source does not get it."""
     run: str = ""
 
 

@@ -3,7 +3,7 @@
 Owns: the types that ``commands`` uses, and the modified UTF-8 of its strings.
 
 An alias such as ``I64`` is a plain Python type, ``int``, with an annotation. Only the codec reads
-the annotation, which tells the encoding. Every integer is big endian.
+the annotation, which selects the encoding. Every integer is big endian.
 
 Invariants:
 1. When a peer sends a string with an unpaired surrogate, it is refused, so every received string

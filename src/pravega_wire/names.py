@@ -113,7 +113,8 @@ def segment_name(scope: str, stream: str, identifier: int) -> str:
 
 
 def key_value_table_stream(table: str) -> str:
-    """Return the part of a key-value table's segment names that stands in place of a stream's."""
+    """Return the part of a key-value table's segment names that is in the place of a stream's
+    name."""
     return table + KEY_VALUE_TABLE_SUFFIX
 
 

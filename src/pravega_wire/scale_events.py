@@ -8,7 +8,7 @@ the routing key ``scope/stream``.
     revision 0 = scope, stream, int64 segment id, byte direction, int64 time, splits, silent,
                  int64 request id
 
-The first two bytes tell the kind of an event between controllers; this is number 2.
+The first two bytes are the kind of an event between controllers; this is number 2.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def write_compact_long(value: int) -> bytes:
 def write_compact_signed_long(value: int) -> bytes:
     """Return a number of at most 61 bits, which may be negative, in one, two, four or eight bytes.
 
-    The first bit is the sign, the next two tell the length.
+    The first bit is the sign, the next two are the length.
     """
     sign, rest = (1, -value - 1) if value < 0 else (0, value)
     fits = [rest < 1 << 8 * length - 3 for length in _COMPACT_LONG_BYTES]

@@ -753,7 +753,8 @@ async def _drained_at_end(
     container: Container, lifetime: trio.CancelScope, drain_seconds: float
 ) -> AsyncIterator[None]:
     """Keep the tasks of a container until the drain is over, also when the owner is cancelled."""
-    # The shield comes after their start: before, a cancelled owner could neither leave nor drain.
+    # The shield begins after the tasks have started. With a shield before that, a cancelled owner
+    # could neither leave nor drain.
     lifetime.shield = True
     try:
         yield

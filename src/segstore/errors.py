@@ -40,8 +40,8 @@ class SegmentSealedError(SegmentError):
 
 
 class SegmentTruncatedError(SegmentError):
-    """The offset lies before the segment's start offset, or is none at which the segment can be
-    truncated."""
+    """The offset lies before the segment's start offset, or the segment cannot be truncated at
+    it."""
 
     def __init__(self, segment: str, *, start_offset: int) -> None:
         super().__init__(segment, f"{segment} is truncated at offset {start_offset}")

@@ -3,7 +3,7 @@
 Owns: ``open_zookeeper``, the calls from kazoo's threads into the event loop, and the session's
 timer. kazoo calls back in threads of its own; these calls only wake the event loop.
 
-kazoo reports the loss of a session when a server tells it. A machine that is cut off from all
+kazoo reports the loss of a session when a server reports it. A machine that is cut off from all
 servers never learns it. So a timer runs from the moment at which the connection is lost; after a
 whole session time-out the session counts as lost. The server's time-out began earlier, with the
 last message that it received. So the timer may only decide when to give up: the server may have

@@ -6,12 +6,30 @@ Owns: the form of a row, and how a default is shown.
 from __future__ import annotations
 
 import inspect
+import types
 from itertools import groupby
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args, get_origin
 
 from pravega_admin.serving.declarations import Declaration, declarations_of
 
 UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+COLUMNS = ("setting", "default", "unit", "minimum", "maximum", "set by", "meaning")
+NUMBERS = {
+    "bytes": "bytes",
+    "seconds": "s",
+    "percent": "%",
+    "port": "port",
+}
+"""The units of numbers, by a word of the setting's name; the first that is there counts."""
+KINDS = {
+    bool: "true, false",
+    str: "text",
+    Path: "path",
+    tuple: "list",
+    dict: "table",
+}
+"""The words for values that are no numbers."""
 
 
 def table_of_settings(table: str) -> str:
@@ -19,11 +37,22 @@ def table_of_settings(table: str) -> str:
     lines = []
     for section, settings in groupby(declarations_of(table), section_of):
         lines.append(f"\n### `[{section}]`\n\n")
-        lines.append("| setting | default | meaning |\n| --- | --- | --- |\n")
-        lines += [
-            f"| `{each.name}` | {show_default(each)} | {explain(each)} |\n" for each in settings
-        ]
+        lines.append(f"| {' | '.join(COLUMNS)} |\n|{' --- |' * len(COLUMNS)}\n")
+        lines += [f"| {' | '.join(cells_of(each))} |\n" for each in settings]
     return "".join(lines) + "\n"
+
+
+def cells_of(declaration: Declaration) -> tuple[str, ...]:
+    """Return the row of a setting."""
+    return (
+        f"`{declaration.name}`",
+        show_default(declaration),
+        unit_of(declaration),
+        show_least(declaration),
+        show_bound(declaration, declaration.most),
+        show_place(declaration),
+        declaration.meaning.replace("``", "`").replace("|", "\\|"),
+    )
 
 
 def table_of_names(table: str) -> str:
@@ -42,20 +71,50 @@ def section_of(declaration: Declaration) -> str:
     return declaration.path.rpartition(".")[0]
 
 
-def explain(declaration: Declaration) -> str:
-    """Return the meaning of a setting, and the option and the variable in its place."""
-    places = [declaration.option or "", declaration.variable or ""]
-    named = " or ".join(f"`{place}`" for place in places if place)
-    meaning = declaration.meaning.replace("``", "`").replace("|", "\\|")
+def show_place(declaration: Declaration) -> str:
+    """Return the option and the environment variable of a setting that no file has."""
     if declaration.option is None:
-        return meaning
-    return f"{meaning} Set by {named or 'whatever starts the server'}, not in a file."
+        return "file"
+    places = [declaration.option, declaration.variable or ""]
+    return ", ".join(f"`{place}`" for place in places if place) or "what starts the server"
+
+
+def unit_of(declaration: Declaration) -> str:
+    """Return the unit of a number, which its name has, or the kind of another value."""
+    kind = declaration.kind
+    if isinstance(kind, types.UnionType):
+        [kind] = [each for each in get_args(kind) if each is not types.NoneType]
+    if kind in (int, float):
+        words = declaration.name.split("_")
+        unit = next((unit for word, unit in NUMBERS.items() if word in words), "number")
+        return unit + "/s" * declaration.name.endswith("_per_second")
+    if kind == tuple[str, int]:
+        return "host and port"
+    return KINDS[get_origin(kind) or kind]
+
+
+def show_least(declaration: Declaration) -> str:
+    """Return the minimum of a number, or the value above which it has to be."""
+    if declaration.above is not None:
+        return f"> {declaration.above:g}"
+    return show_bound(declaration, declaration.least)
+
+
+def show_bound(declaration: Declaration, bound: float | None) -> str:
+    """Return a bound as the default is shown; nothing if there is none."""
+    if bound is None:
+        return ""
+    return f"{bound}{count_bytes(declaration.name, bound)}"
 
 
 def show_default(declaration: Declaration) -> str:
     """Return the default as a settings file would have it; nothing if there is none."""
     value = declaration.default
-    if value in (None, inspect.Parameter.empty, "") or isinstance(value, dict):
+    if value is inspect.Parameter.empty:
+        return "required"
+    if repr(value) == "<factory>":
+        return "`{}`"
+    if value in (None, "") or isinstance(value, dict):
         return ""
     return f"`{write_value(value)}`{count_bytes(declaration.name, value)}"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from generated import DOCS, PARTS, pages
+from generated import PARTS, pages, texts
 
 
 def test_pages_say_what_is_declared() -> None:
@@ -11,6 +11,6 @@ def test_pages_say_what_is_declared() -> None:
 
 
 def test_every_part_is_in_one_page() -> None:
-    texts = [path.read_text("utf-8") for path in DOCS.rglob("*.md")]
+    documents = [path.read_text("utf-8") for path in texts()]
     for part in PARTS:
-        assert sum(text.count(f"<!-- made by make pages: {part} -->") for text in texts) == 1
+        assert sum(text.count(f"<!-- made by make pages: {part} -->") for text in documents) == 1

@@ -148,6 +148,7 @@ def test_the_version_is_that_of_the_distribution() -> None:
     from importlib.metadata import version
 
     assert invoke("version").stdout.strip() == version("segstore")
+    assert invoke("--version").stdout.strip() == version("segstore")
 
 
 @pytest.mark.parametrize(
@@ -314,7 +315,7 @@ def test_a_port_in_use_is_one_sentence_and_exit_code_78(tmp_path: Path) -> None:
         ),
         (
             "[segment_store]\nscrub = {bytes_per_second = -3}\n",
-            "line 2: scrub: scrub needs bytes_per_second from 0",
+            "line 2: scrub.bytes_per_second has to be at least 0",
         ),
         ("[segment_store]\ncache_bytes_max = 1\n", "cache_bytes_max has to be at least"),
         *(

@@ -31,6 +31,11 @@ def test_a_journal_that_cannot_be_read_after_a_recovery_is_no_missing_segment() 
     simulate(491)
 
 
+def test_a_merge_that_tier_2_refuses_is_told_before_appends_that_pass_it() -> None:
+    """In this seed a merge and an append wait for attributes whose read fails; others do not."""
+    simulate(2813300)
+
+
 @pytest.mark.parametrize("seed", share_seeds([9, 3], 1))
 def test_a_seed_is_replayed_step_by_step(seed: int) -> None:
     first, second = simulate(seed), simulate(seed)

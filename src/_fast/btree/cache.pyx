@@ -195,7 +195,7 @@ cdef class PageCache:
             if user != NOBODY:
                 entry = self._entries + user
                 page, slot = entry.page, entry.slot
-                # The kind has a hole, so this cannot fail for lack of memory.
+                # There is a free slot of this size, so this cannot fail for lack of memory.
                 entry.page = self._memory.allocate(entry.length, user, &entry.slot)
                 memcpy(entry.page, page, entry.length)
                 self._memory.release(kind, slot)

@@ -8,7 +8,8 @@ from _fast.btree.page cimport Footer, Pointer
 cdef enum:
     # The fields before an entry's key and its records: page:u64 slot:u16 added:u16 keyed:u8.
     ENTRY_BYTES = 13
-    # Maximum length of a chain: each number in it has fewer bits than the one before.
+    # Maximum number of links of a record: the records to which it leads, one after the other, have
+    # numbers of which each has fewer bits set than the one before.
     LINKS_MAX = 33
     # The fields of a record before its links (root:u64 number:u32 links:u16), and those of a link.
     DELTA_HEAD_BYTES = 14

@@ -26,7 +26,8 @@ cdef enum:
 
 
 cdef struct Kind:
-    # The slots of one size, in runs of equally many. Slots below `slot_count` are used or holes.
+    # The slots of one size. They lie in runs, each with the same number of slots. A slot below
+    # `slot_count` is used, or it is a hole: a free slot between used ones.
     Py_ssize_t slot_bytes
     int32_t slots_per_run
     int32_t slot_count

@@ -7,7 +7,7 @@ The nodes of a level are in the order of their keys.
 
 Invariants:
 1. When pages are missing, the walk returns all of them and changes nothing. The caller reads them
-   and repeats the walk, with the same result as when they had been in the cache. Held by
+   and repeats the walk, with the same result as if they had been in the cache. Held by
    ``TestTreeModel``.
 """
 

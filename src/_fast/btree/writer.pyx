@@ -38,7 +38,7 @@ cdef extern from "Python.h":
 
 cdef enum:
     ROOM_BYTES_MIN = 2048
-    # An update begins with this part more room than the last one took.
+    # An update begins with the room that the last one took, and one eighth more.
     SPARE_PART = 8
 
 
@@ -133,7 +133,7 @@ cdef class PageWriter:
         return self._add(page_level(page), page_count(page), length, load32(page + 4), key)
 
     cdef void forget(self, int level, Py_ssize_t length) noexcept:
-        """Remove a page that the update replaces from the totals."""
+        """Remove from the totals a page that the update replaces."""
         if level:
             self.index_count -= 1
         else:

@@ -81,7 +81,7 @@ cdef struct Memory:
 
 
 cdef inline int memory_open(Memory *memory, uint32_t buffer_count) noexcept nogil:
-    """Reserve address space for so many buffers; return -1 when there is none."""
+    """Reserve address space for this many buffers; return -1 when there is none."""
     # One buffer more, so that the first can begin at a boundary of huge pages.
     cdef size_t length = (<size_t>buffer_count + 1) * BUFFER_BYTES
     cdef void *reservation = mmap(

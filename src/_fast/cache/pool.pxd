@@ -72,7 +72,7 @@ cdef struct Walk:
 
 
 cdef inline int pool_open(Pool *pool, uint32_t buffer_count) noexcept nogil:
-    """Reserve memory for so many buffers; return -1 when there is none. Close the pool anyway."""
+    """Reserve memory for this many buffers; return -1 when there is none. Close the pool anyway."""
     pool.free_counts = <uint16_t *>calloc(buffer_count, sizeof(uint16_t))
     pool.queue = <uint32_t *>calloc(buffer_count, sizeof(uint32_t))
     if pool.free_counts == NULL or pool.queue == NULL:
@@ -137,7 +137,7 @@ cdef inline uint64_t pool_used(const Pool *pool) noexcept nogil:
 
 
 cdef inline bint would_fault(const Pool *pool, uint64_t blocks) noexcept nogil:
-    """Return whether allocating so many blocks would wait for the system."""
+    """Return whether allocating this many blocks would wait for the system."""
     return <uint64_t>pool.touched_count * (BLOCKS_PER_BUFFER - 1) - pool.used_blocks < blocks
 
 

@@ -25,7 +25,7 @@ from _fast.crc cimport crc32c_of
 
 cdef enum:
     VERSION = 2
-    # Of the header, the checksum covers what stands before it.
+    # The checksum covers the part of the header before it.
     SUMMED_HEADER_BYTES = 8
     HEADER_BYTES = 12
     # A shorter record is copied when read: a view would cost more and would hold its whole frame.

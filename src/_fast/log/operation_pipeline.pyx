@@ -313,7 +313,8 @@ def commit_appends(
     for run in runs.values():
         run.end_piece()
         numbers = run.change_numbers()
-        # The last append with all values has the effect of all of them.
+        # Apply only the last append, with the values that all appends of the run set: the effect is
+        # the same as that of all.
         run.last.attribute_values = run.values
         metadata._apply_append(run.last, now_ms)
         if numbers is not None:

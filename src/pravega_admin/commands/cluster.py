@@ -106,7 +106,8 @@ def wait(
     ] = 120.0,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Wait until so many serve, and all containers are served; exit code 7 if that takes longer."""
+    """Wait until this many serve, and all containers are served; exit code 7 if that takes
+    longer."""
     began = time.monotonic()
     with status_line(f"waiting for cluster {cluster}") as show:
         wanted = {"stores": stores, "controllers": controllers, "bookies": bookies}

@@ -119,7 +119,7 @@ def read(
     ] = None,
     timeout: Annotated[
         float | None,
-        typer.Option("--timeout", min=0, help="End when no event has come for so many seconds."),
+        typer.Option("--timeout", min=0, help="End when no event has come for this many seconds."),
     ] = None,
     patience: Annotated[
         float, typer.Option("--patience", min=0, help="Seconds to retry while servers are away.")

@@ -34,7 +34,7 @@ def prometheus_alerts(
     ] = JOB,
     runbook: Annotated[
         str,
-        typer.Option("--runbook", metavar="URL", help="Where those who are told find the runbook."),
+        typer.Option("--runbook", metavar="URL", help="Where the runbook is; alerts link to it."),
     ] = RUNBOOK,
     time_scale: Annotated[
         float,
@@ -45,5 +45,5 @@ def prometheus_alerts(
         ),
     ] = 1.0,
 ) -> None:
-    """Print rules by which Prometheus tells what is wrong with a store."""
+    """Print rules by which Prometheus reports what is wrong with a store."""
     print(render_rules(job=job, runbook=runbook, time_scale=time_scale), end="")

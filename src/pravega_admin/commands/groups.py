@@ -91,9 +91,9 @@ def show(
 ) -> None:
     """Show where each reader of a group is in each segment, and how far behind the end.
 
-    POSITION is what a reader told last, some seconds ago. RESUMES AT is where another reader would
-    continue if this one vanished: the position of the last checkpoint, or of its begin. LAG SECONDS
-    is by the times that the stream's writers record.
+    POSITION is the one that a reader reported last, some seconds ago. RESUMES AT is where another
+    reader would continue if this one vanished: the position of the last checkpoint, or of its
+    begin. LAG SECONDS is computed from the times that the stream's writers record.
     """
     from pravega_blocking.groups.lag import find_lags
     from pravega_blocking.groups.state import find_state

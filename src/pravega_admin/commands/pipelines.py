@@ -507,7 +507,7 @@ def _size_files(source: str, checkpoint: str) -> tuple[int | None, int]:
 
 
 def _describe(label: str, unit: str, rows: int, share: float, total: int | None) -> JobState:
-    """Return what the bar shows of a job that has read so many rows."""
+    """Return what the bar shows of a job that has read this many rows."""
     amount = f"{rows:,} {unit}"
     if total is not None:
         from pravega_blocking.stream_settings import format_size

@@ -186,7 +186,7 @@ def list_(
     rates: Annotated[
         float | None,
         typer.Option(
-            "--rates", min=0.1, metavar="SECONDS", help="Measure for so long what is written."
+            "--rates", min=0.1, metavar="SECONDS", help="Measure for this time what is written."
         ),
     ] = None,
     controller: ControllerOption = DEFAULT_CONTROLLER,
@@ -365,7 +365,7 @@ def scale(
 def _size_rows(
     client: ControllerClient, names: list[StreamName], seconds: float | None
 ) -> list[dict[str, Any]]:
-    """Return a row with the size of each stream; with rates if they are measured for so long."""
+    """Return a row with the size of each stream; with rates if they are measured for this long."""
     began = time.monotonic()
     sizes = measure_streams(client, names)
     if seconds is None:

@@ -10,13 +10,12 @@ Invariants:
 
 from __future__ import annotations
 
-import ctypes
+import math
 import os
 import platform
 import resource
 import shutil
 import statistics
-import struct
 import sys
 import tempfile
 import time
@@ -25,6 +24,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from pravega_admin.inspection.findings import Finding, Severity
+from segstore.runtime.kernel import read_clock_error
 
 FILES_MIN = 1024
 """Number of open files below which a store serves few connections."""
@@ -45,11 +45,6 @@ SYNC_MS_DOUBT = 0.02
 MEMORY_FILE_SYSTEMS = frozenset({"tmpfs", "ramfs"})
 FOREIGN_FILE_SYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "9p"})
 LIBRARIES = ("trio", "grpcio", "typer", "boto3", "kazoo")
-
-_TIME_ERROR = 5
-_UNSYNCHRONIZED = 0x40
-_TIMEX_BYTES = 512
-_TIMEX = struct.Struct("@I4xllll i")
 
 
 def check_machine(data_dir: Path) -> Iterator[Finding]:
@@ -118,22 +113,20 @@ def check_clock() -> Finding:
             f"it is {time.strftime('%Y-%m-%d')}, before this version was installed",
             "set the clock: certificates and tokens would not be valid",
         )
-    buffer = ctypes.create_string_buffer(_TIMEX_BYTES)
     try:
-        state = ctypes.CDLL(None, use_errno=True).adjtimex(buffer)
-    except (OSError, AttributeError):
-        state = -1
-    if state < 0:
+        error_seconds = read_clock_error()
+    except OSError:
         return Finding("clock", Severity.NOTE, "this system does not tell whether it is right")
-    _, _, _, error_us, _, status = _TIMEX.unpack_from(buffer.raw)
-    if state == _TIME_ERROR or status & _UNSYNCHRONIZED:
+    if error_seconds == math.inf:
         return Finding(
             "clock",
             Severity.WARNING,
             "nothing synchronizes it: certificates, tokens and retention depend on it",
             "run chrony or systemd-timesyncd",
         )
-    return Finding("clock", Severity.OK, f"synchronized, at most {error_us / 1000:.0f} ms wrong")
+    return Finding(
+        "clock", Severity.OK, f"synchronized, at most {error_seconds * 1e3:.0f} ms wrong"
+    )
 
 
 def check_disk(data_dir: Path) -> Iterator[Finding]:
@@ -171,7 +164,7 @@ def check_disk(data_dir: Path) -> Iterator[Finding]:
 
 
 def find_file_system(place: Path) -> str:
-    """Return the kind of the file system that a path is on; "" if the system does not tell."""
+    """Return the kind of the file system that a path is on; "" if the system does not say."""
     best, kind = "", ""
     try:
         lines = Path("/proc/self/mounts").read_text().splitlines()

@@ -201,7 +201,7 @@ def _read_transactions(tables: Tables, scope: str, stream: str, recorded: Record
                 record = decode(table[key], TransactionRecord)
                 identifier = bytes.fromhex(key[len(prefix) :].decode())
             except (ControllerError, ValueError):
-                continue  # a start of the controller tells it
+                continue  # a start of the controller reports it
             if record.state not in (TransactionState.OPEN, TransactionState.COMMITTING):
                 continue
             segments = tuple(

@@ -64,7 +64,7 @@ def ask_segment_store(
 
     Raises ``TimedOutError`` when the store does not answer in time, ``UnavailableError`` when it
     cannot be reached or hangs up, ``UntrustedServerError`` when it is TLS that does not fit, and
-    ``NoPermissionError`` when the store does not tell it for this token.
+    ``NoPermissionError`` when the store does not answer that for this token.
     """
     where = format_host_port(host, port)
     access = StoreAccess(tls=tls, tokens=DelegationTokens(lambda: token) if token else None)

@@ -1,7 +1,7 @@
 """Checks of servers and stores: ports, certificates, a data directory, and its tier 2.
 
 Owns: the sentences about them. The check of tier 2 writes a chunk, reads it back, and deletes it;
-its name is none that a store reads.
+no store reads chunks of such a name.
 
 Invariants:
 1. When the check of tier 2 fails at any step, its chunk is deleted if that is possible. Held by

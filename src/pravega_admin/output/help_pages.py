@@ -61,7 +61,7 @@ class VerbGroup(TyperGroup):
     """A group of verbs."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments up to the verb; the verb gets the options that stand before it."""
+        """Parse the arguments up to the verb; the verb gets the options before it."""
         return super().parse_args(ctx, move_options(args))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:

@@ -3,8 +3,8 @@
 Owns: the tables of these words, and the order of options in a command line.
 
 Invariants:
-1. When an option of every controller's verb stands before the verb, it counts as if it stood behind
-   it. Held by ``test_options_may_stand_before_the_verb``.
+1. When an option comes before the verb, and all verbs that ask a controller have this option, it
+   counts as if it came after the verb. Held by ``test_options_may_stand_before_the_verb``.
 2. When a verb or an option is one of Kafka's, the refusal names ours. Held by
    ``test_words_of_kafka_are_answered_with_ours``.
 """

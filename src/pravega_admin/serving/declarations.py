@@ -5,7 +5,8 @@ original's names and the tables of the guides are made of what this module retur
 setting is declared in one place.
 
 A field has a type, a default and a docstring. What else is known of it is in the ``Meta`` of its
-type: bounds (``ge`` and ``le``), and in ``extra`` the values of ``Declaration`` of the same names.
+type: bounds (``ge``, ``gt`` and ``le``), and in ``extra`` the values of ``Declaration`` of the same
+names.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ import sys
 import types
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, reduce
 from itertools import pairwise
+from operator import or_
 from pathlib import Path
-from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Union, get_args, get_origin, get_type_hints
 
 TABLES: Final = ("segment_store", "controller")
 """The tables of a settings file."""
@@ -36,8 +38,10 @@ class Declaration:
     """``inspect.Parameter.empty`` if it has none."""
     meaning: str
     """The sentence about it for users: its docstring."""
-    least: int | None = None
-    most: int | None = None
+    least: float | None = None
+    above: float | None = None
+    """The value that it has to exceed, in the place of a least one."""
+    most: float | None = None
     option: str | None = None
     """The option that sets it, and then no settings file does; empty if whatever starts the server
     sets it. A verb that does not declare the option itself has it nevertheless."""
@@ -98,17 +102,32 @@ def section_of(hint: Any) -> type | None:
 def _walk(configuration: type, path: str) -> Iterator[Declaration]:
     meanings = _read_meanings(configuration)
     parameters = inspect.signature(configuration).parameters
+    kinds = get_type_hints(configuration)
     for name, hint in get_type_hints(configuration, include_extras=True).items():
-        is_annotated = get_origin(hint) is Annotated
-        kind = get_args(hint)[0] if is_annotated else hint
+        kind = kinds[name]
+        if get_origin(kind) is Union:
+            kind = reduce(or_, get_args(kind))
         if (section := section_of(kind)) is not None:
             yield from _walk(section, f"{path}.{name}")
             continue
-        found = {}
-        for meta in get_args(hint)[1:] if is_annotated else ():
-            found = {"least": meta.ge, "most": meta.le, **(meta.extra or {})}
+        found: dict[str, Any] = {}
+        for meta in _find_metas(hint):
+            bounds = {"least": meta.ge, "above": meta.gt, "most": meta.le}
+            found |= {word: bound for word, bound in bounds.items() if bound is not None}
+            found |= meta.extra or {}
         default = parameters[name].default
         yield Declaration(f"{path}.{name}", kind, default, meanings.get(name, ""), **found)
+
+
+def _find_metas(hint: Any) -> Iterator[Any]:
+    """Return what is known of a type, and of those that it is a union of."""
+    if get_origin(hint) is Annotated:
+        kind, *metas = get_args(hint)
+        yield from metas
+        yield from _find_metas(kind)
+    elif isinstance(hint, types.UnionType) or get_origin(hint) is Union:
+        for each in get_args(hint):
+            yield from _find_metas(each)
 
 
 def _read_meanings(configuration: type) -> dict[str, str]:

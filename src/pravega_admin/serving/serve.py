@@ -166,8 +166,8 @@ def run_server(
 ) -> None:
     """Serve until a signal ends the server. ``settings`` are the fields of its configuration.
 
-    Raises ``ConfigurationError`` when it cannot start as configured. A supervisor is told of the
-    error, too.
+    Raises ``ConfigurationError`` when it cannot start as configured, and reports the error to the
+    supervisor, too.
     """
     parts = server.load()
     raise_descriptor_limit()
@@ -185,7 +185,7 @@ def run_server(
 def _wait_for_ports(config: Any) -> None:
     """Wait for ports that are in use. Raises ``HeldError``."""
     for port in (config.port, getattr(config, "http_port", 0)):
-        # Of an address that cannot be used the server tells when it listens.
+        # If an address cannot be used, the server reports it when it listens.
         with suppress(OSError):
             if port:
                 wait_for_port(config.host, port)

@@ -29,6 +29,8 @@ from pravega_admin.serving.declarations import (
 )
 
 _HEADER = re.compile(r"\s*\[+([^\[\]]+)\]")
+_BOUND = re.compile(r"Expected `\w+` (>=|>|<=) (\S+)")
+_WORDS = {">=": "at least", ">": "more than", "<=": "at most"}
 _KEY = re.compile(r"""\s*((?:[\w-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[\w-]+|"[^"]*"|'[^']*'))*)\s*=""")
 
 Keys: TypeAlias = Sequence[str]
@@ -104,14 +106,15 @@ def _find_wrong_keys(
 
     from pravega_admin.serving.serve import decode_path
 
-    hints = get_type_hints(configuration)
+    # The types have the bounds of their settings.
+    hints = get_type_hints(configuration, include_extras=True)
     for name, value in values.items():
         where = [*keys, name]
         if name not in hints:
             sentence = f"[{'.'.join(keys)}] has no setting {name}"
             yield _Problem(where, sentence + _suggest_setting(name, configuration, keys[0]))
             continue
-        section = section_of(hints[name])
+        section = section_of(get_type_hints(configuration)[name])
         if section is not None and isinstance(value, dict):
             yield from _find_wrong_keys(where, value, section)
         try:
@@ -124,7 +127,14 @@ def _find_wrong_keys(
                 # A place within a list has no line of its own.
                 inner_keys = re.findall(r"\.(\w+)", inner)
                 named = ".".join([*where[1:], *inner_keys])
-                yield _Problem([*where, *inner_keys], f"{named}: {sentence}")
+                yield _Problem([*where, *inner_keys], _say_bound(named, sentence))
+
+
+def _say_bound(name: str, sentence: str) -> str:
+    """Return the sentence about a wrong value with the setting's name, a bound in plain words."""
+    if bound := _BOUND.fullmatch(sentence):
+        return f"{name} has to be {_WORDS[bound[1]]} {bound[2].removesuffix('.0')}"
+    return f"{name}: {sentence}"
 
 
 def _suggest_setting(name: str, configuration: type, table: str) -> str:

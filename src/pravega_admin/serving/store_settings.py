@@ -78,7 +78,7 @@ def read_stores(text: str) -> int | str:
 
 
 def stores_for(core_count: int) -> int:
-    """Return the number of segment stores for so many cores.
+    """Return the number of segment stores for this many cores.
 
     A store's event loop fills one core; its journal, its kernel and its clients need another.
     """

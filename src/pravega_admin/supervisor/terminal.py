@@ -12,8 +12,8 @@ from contextlib import suppress
 from typing import TextIO
 
 LINE_BYTES_MAX = 4096
-"""Maximum length, in bytes, of what is printed at once: a pipe that can be written to takes so many
-without waiting (PIPE_BUF)."""
+"""Maximum length, in bytes, of what is printed at once: a pipe that can be written to takes this
+many without waiting (PIPE_BUF)."""
 PATIENCE_MS = 100
 
 

@@ -6,6 +6,8 @@ so ``find_tls_mistake`` connects once more and looks.
 Invariants:
 1. When a certificate is expired, for another host, or of an unknown authority, or a server speaks
    no TLS, the sentence tells which. Held by ``test_each_mistake_with_tls_has_its_own_sentence``.
+2. When a server ends while a client looks, that is no mistake of TLS: the client may go on later.
+   Held by ``test_a_server_that_ends_is_no_mistake``.
 """
 
 from __future__ import annotations
@@ -13,11 +15,13 @@ from __future__ import annotations
 import os
 import socket
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from pravega_blocking.errors import UsageError
+from pravega_wire.blocking import is_segment_store
 
 if TYPE_CHECKING:
     import ssl
@@ -35,6 +39,9 @@ _SYSTEM_BUNDLES = (
 )
 LATE_SECONDS = 0.2
 """Maximum time, in seconds, in which a server says something after a handshake."""
+_HTTP2_SETTINGS = b"\4"
+"""The type of the frame with which a client and a server of HTTP/2 begin."""
+_HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0" + _HTTP2_SETTINGS + bytes(5)
 _NO_TLS_REASONS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
 
 
@@ -133,11 +140,42 @@ def _system_roots() -> bytes | None:
     return None
 
 
-def find_tls_mistake(host: str, port: int, tls: ClientTls, *, seconds_max: float) -> str:
+def find_tls_mistake(
+    host: str, port: int, tls: ClientTls, *, seconds_max: float, was_served: bool = False
+) -> str:
     """Connect with TLS, and return what is wrong, in words; "" if nothing is found.
 
-    A server that does not answer at all is no mistake of TLS.
+    A server that does not answer at all is no mistake of TLS. Whether one that hangs up speaks no
+    TLS is asked in the clear, without a word of the user's. ``was_served`` says that the client has
+    had answers over TLS: then the server is ending, and nothing is asked.
     """
+    found = _look_for_mistake(host, port, tls, seconds_max)
+    if was_served and isinstance(found, _HangUp):
+        return ""
+    if found is _HangUp.IN_HANDSHAKE:
+        is_plain = _answers_without_tls(host, port, seconds_max)
+        return _describe_no_tls(host, port) if is_plain else ""
+    if found is _HangUp.AFTER_HANDSHAKE:
+        if _look_for_mistake(host, port, tls, seconds_max) is not _HangUp.AFTER_HANDSHAKE:
+            return ""
+        return f"{host}:{port} requires a certificate of the client, or is no controller"
+    return found
+
+
+class _HangUp(Enum):
+    """The moment at which a server ended a connection without a reason.
+
+    One that speaks no TLS, or requires a certificate, does so. A server that is ending does so,
+    too, and a relay to a server that is not there.
+    """
+
+    IN_HANDSHAKE = auto()
+    AFTER_HANDSHAKE = auto()
+
+
+def _look_for_mistake(
+    host: str, port: int, tls: ClientTls, seconds_max: float
+) -> str | Literal[_HangUp.IN_HANDSHAKE, _HangUp.AFTER_HANDSHAKE]:
     import ssl
 
     try:
@@ -148,15 +186,17 @@ def find_tls_mistake(host: str, port: int, tls: ClientTls, *, seconds_max: float
                 with context.wrap_socket(plain, server_hostname=host) as secured:
                     mistake = _find_late_mistake(secured, host, port)
                     return "" if tls.certificate is not None else mistake
+            except (ssl.SSLEOFError, ConnectionError):
+                return _HangUp.IN_HANDSHAKE
             except ssl.SSLError as error:
                 return describe_tls_error(error, host, port)
-            except ConnectionError:
-                return _describe_no_tls(host, port)
     except OSError:
         return ""
 
 
-def _find_late_mistake(secured: ssl.SSLSocket, host: str, port: int) -> str:
+def _find_late_mistake(
+    secured: ssl.SSLSocket, host: str, port: int
+) -> str | Literal[_HangUp.AFTER_HANDSHAKE]:
     """Return what the server says after the handshake: it checks a client's certificate then."""
     import ssl
 
@@ -167,12 +207,24 @@ def _find_late_mistake(secured: ssl.SSLSocket, host: str, port: int) -> str:
             return ""
     except TimeoutError:
         return ""
+    except (ssl.SSLEOFError, ConnectionError):
+        pass
     except ssl.SSLError as error:
         return describe_tls_error(error, host, port)
-    except ConnectionError:
-        pass
     # The servers of gRPC hang up without a reason.
-    return f"{host}:{port} requires a certificate of the client, or is no controller"
+    return _HangUp.AFTER_HANDSHAKE
+
+
+def _answers_without_tls(host: str, port: int, seconds_max: float) -> bool:
+    """Return whether a controller or a segment store answers a client that speaks no TLS."""
+    try:
+        with socket.create_connection((host, port), timeout=seconds_max) as plain:
+            plain.sendall(_HTTP2_PREFACE)
+            if plain.recv(9)[3:4] == _HTTP2_SETTINGS:
+                return True
+    except OSError:
+        pass
+    return is_segment_store(host, port, seconds_max=seconds_max)
 
 
 def speaks_tls(host: str, port: int, *, seconds_max: float) -> bool:
@@ -214,7 +266,7 @@ def describe_tls_error(error: ssl.SSLError, host: str, port: int) -> str:
         )
     if "REQUIRED" in (error.reason or "") and "CERT" in (error.reason or ""):
         return f"{where} requires a certificate of the client"
-    if error.reason in _NO_TLS_REASONS or isinstance(error, ssl.SSLEOFError):
+    if error.reason in _NO_TLS_REASONS:
         return _describe_no_tls(host, port)
     return f"no TLS connection with {where}: {error.reason or error}"
 

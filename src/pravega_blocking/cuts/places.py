@@ -5,7 +5,7 @@ Owns: the forms of that text, and the stream cut of each.
     head, tail
     2026-03-01T12:00:00Z   a time in ISO 8601, UTC without a zone
     1772366400000          the same in milliseconds since 1970
-    -15m                   so long ago
+    -15m                   this long ago
     0:4096,1:0             a stream cut: the offset of each segment id
     H4sIAAAA...            the same as official clients print it
 

@@ -31,7 +31,6 @@ import structlog
 from msgspec import structs
 
 from pravega_controller.errors import (
-    EpochDroppedError,
     GenerationMismatchError,
     InvalidRequestError,
     InvalidStreamCutError,
@@ -43,6 +42,10 @@ from pravega_controller.errors import (
     StreamNotFoundError,
     SubscriberNotFoundError,
 )
+from pravega_controller.groups.configuration_checks import (
+    ConfigurationChecks,
+    validate_group_configuration,
+)
 from pravega_controller.groups.group_states import StateReader
 from pravega_controller.metadata.conflicts import Target, until_unchanged
 from pravega_controller.metadata.group_records import ReaderGroup
@@ -52,12 +55,10 @@ from pravega_controller.metadata.records import (
     DeleteGroup,
     GroupWorkflow,
     IntentRecord,
-    NamedCut,
     ReaderGroupConfiguration,
     ReaderGroupRecord,
     SubscriberRecord,
     UpdateGroup,
-    encode,
 )
 from pravega_controller.metadata.scope_records import Scope
 from pravega_controller.metadata.store import MetadataStore
@@ -70,10 +71,6 @@ from pravega_controller.streams.workflows import StreamWorkflows
 from pravega_wire import names
 
 STATE_STREAM_ROLLOVER_BYTES = 4 * 1024 * 1024
-RETENTION_TYPES = range(3)
-CONFIGURATION_BYTES_MAX = 500_000
-"""Maximum length of an encoded configuration, in bytes. While a configuration is replaced, a record
-contains the old and the new one, and must fit one value of a table."""
 NIL_ID = str(uuid.UUID(int=0))
 
 log = structlog.get_logger(__name__)
@@ -95,6 +92,7 @@ class ReaderGroupOperations:
         self._store = store
         self._streams = streams
         self._cuts = cuts
+        self._checks = ConfigurationChecks(store, cuts)
         self._segments = segments
         self._random = random
         self._locks = WorkflowLocks(finish_later)
@@ -110,7 +108,7 @@ class ReaderGroupOperations:
         segment store refuses the group's stream.
         """
         names.validate_user_name(name)
-        _validate(configuration)
+        validate_group_configuration(configuration)
         chosen_id = parse_id(group_id)
         return await until_unchanged(
             partial(self._begin, scope, name, chosen_id, configuration, Target())
@@ -139,7 +137,7 @@ class ReaderGroupOperations:
                     found.append(await self._store.groups.read(scope, name))
 
             async def find_missing() -> None:
-                missing.extend(await self._missing(configuration.subscribed))
+                missing.extend(await self._checks.find_missing(configuration.subscribed))
 
             put_intent = partial(self._store.intents.put, intent)
             await run_all(find_scope, find_group, find_missing, put_intent)
@@ -156,7 +154,7 @@ class ReaderGroupOperations:
                 self._store.intents.remove(intent)
                 raise StreamNotFoundError(f"streams to subscribe to do not exist: {missing}")
             try:
-                await self._check_cuts(configuration)
+                await self._checks.check_cuts(configuration)
             except InvalidStreamCutError:
                 self._store.intents.remove(intent)
                 raise
@@ -171,43 +169,6 @@ class ReaderGroupOperations:
             finished = await self._do_steps(group)
             assert finished is not None
             return finished
-
-    async def _missing(self, streams: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-        """Return the streams that do not exist."""
-        missing: list[tuple[str, str]] = []
-
-        async def check(stream: tuple[str, str]) -> None:
-            try:
-                await self._store.streams.read(*stream)
-            except NotFoundError:
-                missing.append(stream)
-
-        await for_each(streams, check)
-        return sorted(missing)
-
-    async def _check_cuts(self, configuration: ReaderGroupConfiguration) -> None:
-        """Raise ``InvalidStreamCutError`` if a bound is no cut of its stream.
-
-        Bounds of streams that do not exist are accepted; the group's readers will get an error.
-        """
-        ends = {(each.scope, each.stream): each.cut for each in configuration.ending_cuts}
-
-        async def check(bound: NamedCut, end: StreamCut | None) -> None:
-            try:
-                stream = await self._store.streams.read(bound.scope, bound.stream)
-                await self._cuts.check(stream, bound.cut, end=end)
-            except EpochDroppedError:
-                log.debug("a bound long before the head", scope=bound.scope, stream=bound.stream)
-            except NotFoundError:
-                log.debug("a bound of a missing stream", scope=bound.scope, stream=bound.stream)
-            except InvalidStreamCutError as error:
-                name = names.scoped_name(bound.scope, bound.stream)
-                raise InvalidStreamCutError(f"no cut of stream {name}: {error}") from error
-
-        for bound in filter(_names_segments, configuration.starting_cuts):
-            await check(bound, ends.get((bound.scope, bound.stream)))
-        for bound in filter(_names_segments, configuration.ending_cuts):
-            await check(bound, None)
 
     async def open_state(self, scope: str, name: str) -> StateReader:
         """Return what reads the state of a group. Raises ``NotFoundError``."""
@@ -264,10 +225,10 @@ class ReaderGroupOperations:
                 raise GenerationMismatchError(
                     f"reader group {scope}/{name} has another id or generation"
                 )
-            _validate(configuration)
-            if missing := await self._missing(configuration.subscribed):
+            validate_group_configuration(configuration)
+            if missing := await self._checks.find_missing(configuration.subscribed):
                 raise StreamNotFoundError(f"streams to subscribe to do not exist: {missing}")
-            await self._check_cuts(configuration)
+            await self._checks.check_cuts(configuration)
             group = await self._start(group, UpdateGroup(configuration))
             target.is_begun = True
             finished = await self._do_steps(group)
@@ -499,25 +460,6 @@ def parse_id(text: str) -> str:
         return str(uuid.UUID(text))
     except ValueError as error:
         raise InvalidRequestError(f"{text!r} is not the id of a reader group") from error
-
-
-def _validate(configuration: ReaderGroupConfiguration) -> None:
-    if configuration.retention_type not in RETENTION_TYPES:
-        raise InvalidRequestError(f"there is no retention type {configuration.retention_type}")
-    if configuration.rollover_bytes < 0:
-        raise InvalidRequestError(
-            f"the rollover size cannot be {configuration.rollover_bytes} bytes"
-        )
-    size = len(encode(configuration))
-    if size > CONFIGURATION_BYTES_MAX:
-        raise InvalidRequestError(
-            f"the reader group's configuration takes {size} bytes, and at most "
-            f"{CONFIGURATION_BYTES_MAX} can be stored: name fewer streams or segments"
-        )
-
-
-def _names_segments(bound: NamedCut) -> bool:
-    return bool(bound.cut)
 
 
 def _intent(scope: str, name: str) -> IntentRecord:

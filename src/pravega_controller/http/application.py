@@ -59,7 +59,8 @@ def make_application(calls: Calls, health: Health, others: Sequence[BaseRoute] =
     routes += [StarletteRoute(each, tell_openapi) for each in _spellings(OPENAPI)]
     # A path with parameters would hide those that come after it.
     for path in sorted(ROUTES, key=lambda path: (":path" in path, -len(path))):
-        # One for all methods: Starlette answers 405 for a path's first route alone.
+        # Make one route for all methods of a path: in an answer 405, Starlette names only the
+        # methods of the path's first route.
         endpoint, methods = _endpoint(ROUTES[path], calls, health), list(ROUTES[path])
         routes += [StarletteRoute(each, endpoint, methods=methods) for each in _spellings(path)]
     return Starlette(routes=routes, exception_handlers={HTTPException: _answer_http_exception})

@@ -1,13 +1,13 @@
-"""The readings of all processes that a controller tells of.
+"""The readings of all processes that a controller reports.
 
-Owns: ``gather_metrics``. A controller tells its own readings. Those of the segment stores are told
-by one of the controllers, the owner of ``STORES_KEY`` among them, so that a sum over all
+Owns: ``gather_metrics``. A controller reports its own readings. One of the controllers, the owner
+of ``STORES_KEY`` among them, also reports those of the segment stores, so that a sum over all
 controllers counts each store once.
 
 Invariants:
-1. When a store does not answer, the others are told, and it is told as not up. Held by
+1. When a store does not answer, it is reported as not up, and the others as ever. Held by
    ``test_a_store_that_does_not_answer_is_told_as_down``.
-2. When there are several controllers, one of them tells of the stores. Held by
+2. When there are several controllers, one of them reports the stores. Held by
    ``test_one_of_the_controllers_tells_of_the_stores``.
 """
 
@@ -35,7 +35,7 @@ log = structlog.get_logger(__name__)
 
 async def gather_metrics(controller: Controller, *, is_ready: bool, name: str) -> list[Source]:
     """Return the readings of the controller, whose name is ``name``, and of the segment stores if
-    they are its to tell."""
+    this controller has to report them."""
     own = [
         *(each.read() for each in metrics.RECORDED),
         *read_process(),

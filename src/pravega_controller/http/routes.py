@@ -58,7 +58,7 @@ H = TypeVar("H", bound=Handler)
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One method of one path. ``statuses`` tells, of each status but 401, 403 and 5xx, when it is
+    """One method of one path. ``statuses`` says, for each status but 401, 403 and 5xx, when it is
     answered; the least of them is that of success."""
 
     method: str

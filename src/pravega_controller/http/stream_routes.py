@@ -158,7 +158,8 @@ async def list_scales(request: HttpRequest) -> Any:
     if since > until:
         raise InvalidRequestError("from is after to")
     scope, stream = request.path["scope"], request.path["stream"]
-    # No RPC has the times of scales; this one checks that the caller may read the stream.
+    # No RPC returns the times of scales. The one of ``_read`` checks that the caller may read the
+    # stream.
     await _read(request, stream)
     found = await request.calls.controller.streams.last_epochs(scope, stream, EPOCHS_MAX)
     epochs, segments = zip(*found, strict=True)

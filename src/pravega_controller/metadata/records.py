@@ -301,7 +301,8 @@ def encode(record: msgspec.Struct) -> bytes:
 
 
 def decode(value: bytes, kind: type[R]) -> R:
-    """Return the record of this kind in the bytes; raise ``CorruptMetadataError`` if it is none."""
+    """Return the record of this kind in the bytes. Raises ``CorruptMetadataError`` if they are no
+    such record."""
     decoder = _decoders.get(kind)
     if decoder is None:
         decoder = _decoders[kind] = msgspec.json.Decoder(kind)

@@ -60,7 +60,7 @@ class CounterRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
     """A number of 96 bits, in hexadecimal."""
     block: str
     """A random value of the controller that took the last block of numbers. Controllers of earlier
-    versions tell their own writes by it."""
+    versions recognize their own writes by it."""
 
 
 class Outcome(msgspec.Struct, frozen=True, array_like=True):

@@ -79,7 +79,7 @@ def subject_of(message: Message | None) -> str:
 
 
 class AuditLog:
-    """Writes lines to a file; without a path to none. Use it in a ``with`` block."""
+    """Writes lines to a file; without a path it writes nothing. Use it in a ``with`` block."""
 
     def __init__(
         self,

@@ -6,10 +6,10 @@ A row is a function of the request. It returns what the caller needs, nothing fo
 anybody may call. Of several resources one is enough: a user who may read the reader group ``g`` may
 read the stream ``_RGg`` that clients keep for it.
 
-Rows differ from the original's in two ways. Who may read a stream gets its segments, and a token to
-read them, whatever the request says of its purpose: the original refuses requests that do not say
-it, such as those of the Rust client. And the segments of a key-value table are for who may use the
-table.
+Rows differ from the original's in two ways. A user who may read a stream gets its segments, and a
+token to read them, whatever the request says of its purpose: the original refuses requests that do
+not say it, such as those of the Rust client. And the segments of a key-value table are for users
+who may use the table.
 
 Invariants:
 1. When a stream's name begins with another one's, rights to the other one do not count. Held by

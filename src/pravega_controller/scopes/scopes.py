@@ -5,8 +5,9 @@ Owns: a scope's phases (``scope_records`` says what each one means).
     creating -> active -> deleting -> (gone)     an empty scope; it is gone with its objects table
                 active -> clearing -> (gone)     a scope and all in it, also if ``deleting``
 
-Who has written the record of a new scope has created the scope, and who has deleted its table of
-objects has deleted it, whoever does the rest. Others are told that it exists, or that it does not.
+The controller that has written the record of a new scope has created the scope; the one that has
+deleted its table of objects has deleted the scope. Another controller may do the rest. All others
+answer that the scope exists already, or that there is none.
 
 Invariants:
 1. When a scope is deleted while clients create streams in it, each stream is created before, and
@@ -138,7 +139,7 @@ class ScopeOperations:
         """Delete an empty scope.
 
         Raises ``ScopeNotFoundError``, ``TableNotEmptyError``, and ``OutcomeUnknownError`` if the
-        scope is gone, and the reply that tells by whose request was lost.
+        scope is gone, and the reply that says whose request deleted it was lost.
         """
         await self._refuse_while_clearing(name, ScopeNotFoundError)
         await until_unchanged(partial(self._delete, name, Target()))
@@ -234,7 +235,8 @@ class ScopeOperations:
         return None
 
     async def _find_made(self, name: str) -> Scope | None:
-        """Return a scope that is there, or None. Finishes a creation: who began it may be dead."""
+        """Return a scope that is there, or None. Finishes a creation: the controller that began it
+        may be dead."""
         if name == names.INTERNAL_SCOPE:
             raise InvalidRequestError(f"scope {name} belongs to the system")
         scope = await self._find_whole(name)

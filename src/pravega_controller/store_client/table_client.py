@@ -73,7 +73,7 @@ __all__ = ["NOT_EXISTS", "NO_VERSION", "Entry", "Page", "TableClient"]
 VALUE_BYTES_MAX = 1024 * 1024 - 8192
 """Maximum length of a value under any key, in bytes."""
 READ_KEYS_MAX = 15
-"""Maximum number of keys per read: so many values of the maximum length fit one reply."""
+"""Maximum number of keys per read: this many values of the maximum length fit one reply."""
 READ_SMALL_KEYS_MAX = 500
 """Maximum number of keys per read of values that are known to be small."""
 READS_AT_A_TIME_MAX = 4

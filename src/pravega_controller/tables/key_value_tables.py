@@ -8,7 +8,8 @@ segments that share the key space evenly; clients read and write them without th
 A table's segments never change: its configuration and its first segment number determine them.
 
 The record names the request that has created the table, so that this request, and no other one,
-answers that it has, whoever did the rest. Who has recorded the deletion has deleted the table.
+gets the answer that it has, whichever controller did the rest. The request whose controller has
+recorded the deletion has deleted the table.
 
 Invariants:
 1. When a table is deleted and created again, no segment name is used twice: the number after the
@@ -394,7 +395,8 @@ class KeyValueTableOperations:
                 # Another controller deleted the table. No other one will ever have these segments.
                 await self._delete_segments(table)
             if isinstance(error, UncertainConflictError):
-                # Whose write this was does not matter: the record names the request that it is of.
+                # It does not matter which controller wrote this: the record names the request that
+                # created the table.
                 raise VersionConflictError(str(error)) from error
             raise
 

@@ -108,7 +108,7 @@ class MemorySegmentStore:
         self.delays: tuple[str, ...] | None = ()
         """The reasons of delays that the store gives; None for a store without this request."""
         self.readings: bytes | None = None
-        """The readings that the store tells; None for a store without this request."""
+        """The readings that the store reports; None for a store without this request."""
         self.refuses: Callable[[str], bool] = lambda segment: False
         """Returns whether to refuse all requests about a segment, given its name. Names that no
         segment store accepts are refused in any case."""

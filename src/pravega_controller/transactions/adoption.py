@@ -13,7 +13,7 @@ and carries out their recorded commits and aborts.
 | COMMITTING, in no line                        | adds it to the line, and carries it out |
 | COMMITTED or ABORTED, and its holder is dead  | archives the outcome                    |
 
-A commit is recorded together with its place in the line. It stands in no line only if events of the
+A commit is recorded together with its place in the line. It is in no line only if entries of the
 controller's tables were lost: ``segstore recover`` restores what is left of them.
 """
 
@@ -128,7 +128,7 @@ class Adoption:
     def _start_entering_lines(
         self, committing: dict[tuple[str, str], list[StoredTransaction]]
     ) -> None:
-        """Add commits that stand in no line to their streams' lines."""
+        """Add commits that are in no line to their streams' lines."""
 
         async def enter(scope: str, stream: str, found: list[StoredTransaction]) -> None:
             of_stream = await self._held.owner_now(scope, stream)

@@ -271,7 +271,7 @@ class Commits:
     async def enter_line(
         self, of_stream: StreamTransactions, found: list[StoredTransaction]
     ) -> None:
-        """Add the commits of one stream that stand in no line to its line, read after ``found``.
+        """Add the commits of one stream that are in no line to its line, read after ``found``.
 
         They are carried out in the order in which they were begun: which one was committed first is
         lost with the line.

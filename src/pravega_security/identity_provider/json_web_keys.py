@@ -65,7 +65,7 @@ logger = structlog.get_logger(__name__)
 
 
 class KeySetError(Exception):
-    """The set of keys cannot be had, or is none."""
+    """The set of keys cannot be fetched, or is not valid."""
 
 
 @dataclass(frozen=True, slots=True)

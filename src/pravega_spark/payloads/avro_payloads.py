@@ -57,7 +57,7 @@ def _as_is(value: Any) -> Any:
 
 
 def _scaled(factor: int, bits: int) -> Callable[[int], int]:
-    """Return what multiplies a number, and refuses what is longer than so many bits."""
+    """Return what multiplies a number, and refuses what is longer than this many bits."""
     limit = 2 ** (bits - 1)
 
     def convert(value: int) -> int:

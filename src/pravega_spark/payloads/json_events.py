@@ -67,7 +67,7 @@ class Verdict(Enum):
 
     GOOD = "good"
     BLANK = "blank"
-    """There is nothing but white space: ``from_json`` makes null of it, and tells no fault."""
+    """There is nothing but white space: ``from_json`` makes null of it, and reports no fault."""
     MALFORMED = "malformed"
 
 
@@ -267,7 +267,7 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def format_double(value: float) -> str:
-    """Return a number as Java writes it; what is no finite number stands in quotes."""
+    """Return a number as Java writes it: with quotes if it is infinite or NaN."""
     if not math.isfinite(value):
         return '"NaN"' if math.isnan(value) else '"Infinity"' if value > 0 else '"-Infinity"'
     found = Decimal(repr(value)).normalize()

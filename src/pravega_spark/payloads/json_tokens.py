@@ -93,7 +93,7 @@ class Tokens:
 
 
 def unescape(text: str) -> str:
-    """Return what stands between the quotes of a string, with halves of surrogate pairs."""
+    """Return the text between the quotes of a string, with halves of surrogate pairs."""
     if "\\" not in text:
         return text
     found = _ESCAPE.sub(

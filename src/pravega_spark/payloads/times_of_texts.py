@@ -3,7 +3,7 @@
 Owns: the texts that are times, their microseconds, and the zone of times that name none.
 
 Plain texts (``2026-03-01T12:00:00.123Z``) become an Arrow array at once; the other forms that Spark
-knows are read one by one. What neither function reads is no time for Spark either.
+knows are read one by one. A text that neither way reads is no time for Spark either.
 
 Invariants:
 1. Both ways give the same times. Held by ``test_both_ways_read_the_same_times``.
@@ -27,7 +27,7 @@ from pravega_blocking.errors import PravegaError
 SESSION_ZONE = "spark.sql.session.timeZone"
 _DAY_SECONDS = 86_400
 _CYCLE_YEARS, _CYCLE_DAYS = 400, 146_097
-"""The calendar repeats after so many years, which are so many days."""
+"""The calendar repeats after this many years, which are this many days."""
 _EPOCH = datetime(1970, 1, 1)
 _FIRST_SECOND = int((datetime(1, 1, 2) - _EPOCH).total_seconds())
 _LAST_SECOND = int((datetime(9999, 12, 30) - _EPOCH).total_seconds())
@@ -114,9 +114,9 @@ def task_zone(default: str) -> tzinfo:
 
 
 def read_timestamp(text: str, zone: tzinfo) -> int | None:
-    """Return the microseconds since 1970 of a time, or of a time of today; None if it is none.
+    """Return the microseconds since 1970 of a time, or of a time of today.
 
-    A time that names no zone is of ``zone``.
+    Returns None if the text is neither. A time that names no zone is of ``zone``.
     """
     # Spark falls back on its reader of version 1, which takes "GMT" out.
     found = _read_instant(text, zone)
@@ -124,7 +124,8 @@ def read_timestamp(text: str, zone: tzinfo) -> int | None:
 
 
 def read_timestamp_ntz(text: str) -> int | None:
-    """Return the microseconds since 1970 of a time without a zone; None if it is none."""
+    """Return the microseconds since 1970 of a time without a zone; None if the text is no such
+    time."""
     match = _TIME.fullmatch(text.strip(_CONTROLS))
     return None if match is None or match["zone"] else _local_micros(match, _day_of(match))
 
@@ -143,7 +144,7 @@ def read_date(text: str) -> int | None:
 
 
 def read_clock(text: str) -> int | None:
-    """Return the nanoseconds since midnight of a time of day; None if it is none."""
+    """Return the nanoseconds since midnight of a time of day; None if the text is no such time."""
     match = _match_clock(text)
     micros = None if match is None or match["zone"] else _local_micros(match, 0)
     if match is None or micros is None:

@@ -16,7 +16,7 @@ example, segments 0 and 1 are merged into segment 2 of epoch 1, whose id is ``1 
 
 Invariants:
 1. When a stream is scaled, a query reads a segment only after earlier batches have read all of its
-   predecessors to their ends. So the events of one routing key come in order, although tasks run in
+   predecessors to their ends. So the events of one routing key come in order, even if tasks run in
    parallel. Held by ``test_every_byte_is_read_once_and_each_key_in_order``.
 2. When a query ends at a given cut, it reads every byte before that cut, and none after it.
    Held by ``test_every_byte_is_read_once_and_each_key_in_order``.

@@ -44,7 +44,7 @@ class Turns:
     def divide(
         self, unread: Mapping[int, int], *, byte_limit: int, row_limit: int, take: Take
     ) -> None:
-        """Take events of a batch: at least one, and no more than the limits, of which 0 is none.
+        """Take events of a batch: at least one, and no more than the limits; 0 means no limit.
 
         ``unread`` has the number of unread bytes of each segment with unread events.
         """
@@ -95,7 +95,7 @@ class _Batch:
         self._bytes: dict[int, int] = {}
 
     def take(self, segment: int, *, size: int | None = None, rows: int | None = None) -> None:
-        """Take so many bytes or rows of a segment, if the limits allow them."""
+        """Take this many bytes or rows of a segment, if the limits allow them."""
         bytes_max = self.bytes_left if size is None else min(size, self.bytes_left)
         rows_max = self.rows_left if rows is None else min(rows, self.rows_left)
         is_first = not self.rows

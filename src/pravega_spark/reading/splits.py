@@ -26,9 +26,9 @@ window contains a header."""
 EVENT_BYTES_MAX = 1024 * 1024 * 1024
 CHAIN_EVENTS_MIN = 8
 CHAIN_LEAD = 4
-"""Minimum lead of the best chain: its number of events or its length is so many times that of each
-other chain. Both are compared, because zero bytes look like many empty events, and a number in an
-event may look like the header of a long one."""
+"""Minimum lead of the best chain: its number of events or its length is this many times that of
+each other chain. Both are compared, because zero bytes look like many empty events, and a number in
+an event may look like the header of a long one."""
 
 _ZEROS = re.compile(rb"(?=\0\0\0\0)")
 _LENGTH = struct.Struct(">i")

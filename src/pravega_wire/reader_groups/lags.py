@@ -3,10 +3,10 @@
 Owns: ``SegmentLag``, one for each segment that has unread bytes or a reader, and what is asked of
 a stream to find it. The functions are pure; the command line and the console do the asking.
 
-The lag in bytes is from the position that a reader told last, some seconds ago, to the end of the
-segment, or to the group's end if it has one; bytes that a truncation deleted are not to be read any
-more. The lag in time is by the times of the stream's writers: from the last watermark before the
-position to the newest one. It is unknown for a stream whose writers record no times.
+The lag in bytes counts from the position that a reader reported last, some seconds ago, to the end
+of the segment, or to the group's end if it has one, without bytes that a truncation deleted. The
+lag in time is computed from the times that the stream's writers record: from the last watermark
+before the position to the newest one. It is unknown for a stream whose writers record no times.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ class GroupState:
             raise RemoteProtocolError("a change of a reader group of another format")
         take = _CHANGE_OF_KIND.get(data[1])
         if take is not None:
-            # The byte with the kind stands before a record's other bytes.
+            # The byte with the kind comes before a record's other bytes.
             record = VersionedReader(bytes([FORMAT]) + data[2:])
             take(self, record.read_revisions())
 

@@ -13,7 +13,7 @@ Invariants:
 2. When bytes are first in a transaction or a transient segment, they are counted once, when they
    are merged. Held by ``test_bytes_of_a_transaction_count_when_they_are_merged``.
 3. When there are more streams than ``STREAMS_MAX``, those that grew most since the last look are
-   told by name, and the growth of the others together, so that each byte is told once. Held by
+   reported by name, and the growth of the others together, so that each byte counts once. Held by
    ``test_only_the_busiest_streams_are_told_by_name``.
 4. When a container has very many segments, other tasks run meanwhile, and a look that is cancelled
    loses nothing. Held by ``test_other_tasks_run_during_a_look`` and
@@ -38,7 +38,7 @@ from segstore.api import ContainerMeasures
 from segstore.process.registry import ContainerRegistry, ContainerState
 
 STREAMS_MAX: Final = 100
-"""Maximum number of streams that a store tells by name: each is four lines of a scrape."""
+"""Maximum number of streams that a store reports by name: each is four lines of a scrape."""
 SEGMENTS_PER_TURN: Final = 1_000
 """Maximum number of segments that are looked at before other tasks run."""
 
@@ -127,7 +127,7 @@ class StoreMeasures:
 
 
 class _Growth:
-    """The growth of a stream while it was told by name, and since the last look."""
+    """The growth of a stream while it was reported by name, and since the last look."""
 
     __slots__ = ("bytes", "events", "recent_bytes", "recent_events", "segment_count", "stream")
 
@@ -197,8 +197,8 @@ class StreamGrowth:
         return growth
 
     def end(self) -> None:
-        """End a look: forget what is no longer in memory, and choose the streams that are told by
-        name."""
+        """End a look: forget what is no longer in memory, and choose the streams that are reported
+        by name."""
         known, found = self._known, self._found
         if len(known) > len(found):
             for name in known.keys() - found.keys():

@@ -10,14 +10,14 @@ A holder may be ending just now: it was killed a moment ago, or a restart has to
     5 s    HeldError: "port 9090 on 127.0.0.1 is in use by process 4711 (segstore standalone)"
 
 Invariants:
-1. What becomes free within the wait is taken, and nothing is said in the first second. Held by
-   ``test_a_lock_that_becomes_free_is_taken_without_a_word``.
-2. A longer wait is told once, and an error names the process and its command. Held by
+1. When a lock or port becomes free within the wait, it is taken. In the first second of the wait
+   nothing is logged. Held by ``test_a_lock_that_becomes_free_is_taken_without_a_word``.
+2. A longer wait is logged once, and an error names the process and its command. Held by
    ``test_a_wait_is_told_and_its_end_names_the_process``.
 3. A process that inherited the lock's descriptor is named, when the one that took it has ended.
    Held by ``test_a_process_that_inherited_the_lock_is_named``.
-4. What this process holds itself is refused at once: it would wait for its own thread. Held by
-   ``test_what_this_process_holds_is_refused_at_once``.
+4. When this process itself holds the lock or port, it is refused at once: a wait would be for this
+   very thread. Held by ``test_what_this_process_holds_is_refused_at_once``.
 """
 
 from __future__ import annotations

@@ -32,6 +32,11 @@ HELD_BYTES_MAX = 256 * MIB
 JOURNAL_FILES_MIN = 8
 """Minimum number of files of a journal. A quarter of the journal then has two files, so that a
 container that keeps one file in use does not flush all the time."""
+JOURNAL_FILE_BYTES_MIN = 384 * KIB
+"""Minimum length, in bytes, of a journal file."""
+JOURNAL_INTERVAL_SECONDS_MAX = 0.1
+"""Maximum of ``journal_interval_seconds_min``, in seconds. Both are the journal's own bounds, whose
+import takes long."""
 SEGMENT_CHECKPOINT_BYTES = 512
 """Bytes of a segment in a checkpoint: a name of 300 bytes, numbers and core attributes."""
 ATTRIBUTE_CHECKPOINT_BYTES = 25
@@ -43,51 +48,51 @@ EVERY_ADDRESS = frozenset({"", "0.0.0.0", "::"})
 class ConnectionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Bounds of one client connection, and of all of them together."""
 
-    connections_max: int = 15_000
+    connections_max: Annotated[int, Meta(ge=1)] = 15_000
     """Maximum number of connections; further ones are refused. It is lower if the process may not
-    open so many files."""
-    backlog: int = 1_000
+    open that many files."""
+    backlog: Annotated[int, Meta(ge=1)] = 1_000
     """Maximum number of connections that the system keeps until they are accepted."""
-    receive_bytes: int = 256 * KIB
+    receive_bytes: Annotated[int, Meta(ge=4 * KIB)] = 256 * KIB
     """Size of the receive buffer that all connections share."""
-    bulk_bytes_beside_readers: int = 512 * KIB
+    bulk_bytes_beside_readers: Annotated[int, Meta(ge=0)] = 512 * KIB
     """Maximum number of bytes that are received at once from a connection that sends much, while
     readers are behind: so readers get their share of the event loop. 0 for no bound."""
-    commands_per_turn: int = 200
+    commands_per_turn: Annotated[int, Meta(ge=1)] = 200
     """Maximum number of commands of one connection that are started before other connections are
     served."""
-    first_command_seconds_max: float = 30.0
+    first_command_seconds_max: Annotated[float, Meta(gt=0)] = 30.0
     """Time, in seconds, after which a connection that has not sent a whole command is closed."""
-    requests_max: int = 1_000
+    requests_max: Annotated[int, Meta(ge=1)] = 1_000
     """Maximum number of requests of one connection that are being served; more are left in the
     socket."""
-    large_replies_max: int = 8
+    large_replies_max: Annotated[int, Meta(ge=1)] = 8
     """Maximum number of table reads of one connection that are answered at the same time; one more
     may be answered for each container."""
-    parked_reads_max: int = 16_384
+    parked_reads_max: Annotated[int, Meta(ge=1)] = 16_384
     """Maximum number of tail reads of one connection that wait; it is closed when it asks for more.
     """
-    reply_age_seconds_min: float = 0.0008
+    reply_age_seconds_min: Annotated[float, Meta(ge=0, le=1)] = 0.0008
     """Minimum time, in seconds, between a request and a short reply to it, which is a refusal or
     the last bytes of a segment: the official clients may not be ready for an earlier reply. 0 to
     reply at once."""
-    send_bytes_pause: int = 8 * MIB
+    send_bytes_pause: Annotated[int, Meta(ge=1)] = 8 * MIB
     """Number of unsent reply bytes of one connection at which its further requests wait."""
-    buffer_bytes_total_max: int = 80 * MIB
+    buffer_bytes_total_max: Annotated[int, Meta(ge=1)] = 80 * MIB
     """Maximum number of bytes in the buffers of all connections: half for unsent replies, half for
     long commands that are not complete. Before it is reached, replies to reads become shorter and
     long commands wait."""
-    stalled_seconds_max: float = 10.0
+    stalled_seconds_max: Annotated[float, Meta(gt=0)] = 10.0
     """Maximum time, in seconds, in which a command may make no progress; then its connection is
-    closed. A connection is also closed when its peer accepts no reply for so long while the replies
-    of all connections fill half of their share."""
-    outstanding_bytes_free: int = 1 * MIB
+    closed. A connection is also closed when its peer accepts no reply for that long while the
+    replies of all connections fill half of their share."""
+    outstanding_bytes_free: Annotated[int, Meta(ge=0)] = 1 * MIB
     """Number of outstanding append bytes that a connection may always have, however many the other
     connections have."""
-    outstanding_bytes_max: int = 128 * MIB
+    outstanding_bytes_max: Annotated[int, Meta(ge=1)] = 128 * MIB
     """Maximum number of outstanding append bytes of one connection; it becomes lower while the
     total grows."""
-    outstanding_bytes_total_max: int = 512 * MIB
+    outstanding_bytes_total_max: Annotated[int, Meta(ge=1)] = 512 * MIB
     """Maximum number of outstanding append bytes of all connections, divided among the containers;
     each container may exceed its share by one command."""
 
@@ -104,16 +109,16 @@ class ConnectionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 class ThrottleSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings that slow writers down, and stop them, while tier 2 falls behind."""
 
-    delay_seconds_max: float = 1.0
+    delay_seconds_max: Annotated[float, Meta(ge=0)] = 1.0
     """Maximum delay, in seconds, before each batch of writes of a container; it applies just below
     a bound."""
-    operations_max: int = 250_000
+    operations_max: Annotated[int, Meta(ge=1)] = 250_000
     """Maximum number of operations of one container that tier 2 does not have; about 150 bytes
     each."""
-    attributes_dirty_max: int = 131_072
+    attributes_dirty_max: Annotated[int, Meta(ge=1)] = 131_072
     """Maximum number of changed attributes of one container that tier 2 does not have; about 250
     bytes each."""
-    batching_seconds_max: float = 0.0
+    batching_seconds_max: Annotated[float, Meta(ge=0)] = 0.0
     """Maximum time, in seconds, that a write to tier 1 waits for more operations, so that they are
     written together. 0 for no wait, because a wait only slows a journal on a local disk down. The
     original's maximum, for a replicated log, is 0.05."""
@@ -123,25 +128,30 @@ class AutoScaleSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """Settings for measuring the load of segments, which scaling policies of streams need. The
     defaults are the original's; a demonstration divides all of them by the same number."""
 
-    sample_seconds: float = 5.0
+    sample_seconds: Annotated[float, Meta(gt=0)] = 5.0
     """Interval, in seconds, between samples of the lengths and event counts of segments."""
     window_seconds: tuple[float, float, float, float] = (120.0, 300.0, 600.0, 1200.0)
     """Lengths, in seconds, of the windows over which rates are averaged. A segment is split when it
     is too busy in one of the first three, and merged when it is idle in all four."""
     cooldown_seconds: Annotated[
         float,
-        Meta(extra={"original": "autoScale.cooldown.time.seconds autoScale.cooldownInSeconds"}),
+        Meta(
+            ge=0, extra={"original": "autoScale.cooldown.time.seconds autoScale.cooldownInSeconds"}
+        ),
     ] = 600.0
     """Minimum time, in seconds, for which a segment is measured before the controller is asked to
     split or merge it."""
     mute_seconds: Annotated[
-        float, Meta(extra={"original": "autoScale.mute.time.seconds autoScale.muteInSeconds"})
+        float, Meta(ge=0, extra={"original": "autoScale.mute.time.seconds autoScale.muteInSeconds"})
     ] = 600.0
     """Minimum time, in seconds, between two requests to the controller to split or merge the same
     segment."""
     expiry_seconds: Annotated[
         float,
-        Meta(extra={"original": "autoScale.cache.expiry.seconds autoScale.cacheExpiryInSeconds"}),
+        Meta(
+            ge=0,
+            extra={"original": "autoScale.cache.expiry.seconds autoScale.cacheExpiryInSeconds"},
+        ),
     ] = 1200.0
     """Time without a write, in seconds, after which a segment is reported as silent, and is not
     measured until the next write."""
@@ -159,10 +169,10 @@ class AutoScaleSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 class ScrubSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings for a running store's search for damage in tier 2."""
 
-    bytes_per_second: int = 4 * MIB
+    bytes_per_second: Annotated[int, Meta(ge=0)] = 4 * MIB
     """Maximum number of bytes per second that are read from tier 2 to check them, for all
     containers together; 0 to check nothing."""
-    pass_seconds_min: float = 86_400.0
+    pass_seconds_min: Annotated[float, Meta(ge=1)] = 86_400.0
     """Minimum time, in seconds, between the beginnings of two checks of everything."""
 
     def __post_init__(self) -> None:
@@ -204,11 +214,12 @@ class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     session_seconds: Annotated[
         float,
         Meta(
+            gt=0,
             extra={
                 "original": "pravegaservice.zk.connect.sessionTimeout.milliseconds"
                 " pravegaservice.zkSessionTimeoutMs",
                 "value": "seconds_of_milliseconds",
-            }
+            },
         ),
     ] = 10.0
     """Time, in seconds, without a message from a store to ZooKeeper, after which the other servers
@@ -226,15 +237,15 @@ class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     ] = ""
     """Password of the ledgers."""
     ledger_bytes_max: Annotated[
-        int, Meta(extra={"original": "bookkeeper.ledger.size.max bookkeeper.bkLedgerMaxSize"})
+        int, Meta(ge=1, extra={"original": "bookkeeper.ledger.size.max bookkeeper.bkLedgerMaxSize"})
     ] = 1 * GIB
     """Number of bytes of a ledger after which a log continues in another one: only whole ledgers
     can be freed."""
     parallel_starts_max: Annotated[
-        int, Meta(extra={"original": "pravegaservice.container.parallelStarts"})
+        int, Meta(ge=1, extra={"original": "pravegaservice.container.parallelStarts"})
     ] = 16
     """Maximum number of containers that are recovered at the same time."""
-    hand_over_seconds_max: float = 30.0
+    hand_over_seconds_max: Annotated[float, Meta(ge=0)] = 30.0
     """Maximum time, in seconds, that a store which is being stopped waits for other stores to take
     its containers."""
     zookeeper_tls: ZooKeeperTlsSettings | None = None
@@ -296,39 +307,46 @@ class SegmentStoreConfig(VendorSettings, frozen=True, kw_only=True, forbid_unkno
     """Number of containers of the whole store, the same in all its servers. It never changes."""
     container_ids: tuple[int, ...] | None = None
     """Containers that this process hosts; all of them when None."""
-    start_seconds_max: float = 10.0
+    start_seconds_max: Annotated[float, Meta(ge=0)] = 10.0
     """Time, in seconds, after which clients can connect even if containers are still recovering."""
-    restart_seconds_min: float = 0.5
+    restart_seconds_min: Annotated[float, Meta(gt=0)] = 0.5
     """Pause, in seconds, before a failed container is recovered; it doubles with each further
     failure."""
-    restart_seconds_max: float = 30.0
+    restart_seconds_max: Annotated[float, Meta(gt=0)] = 30.0
     """Maximum pause, in seconds, before a failed container is recovered."""
-    drain_seconds: float = 5.0
+    drain_seconds: Annotated[float, Meta(ge=0)] = 5.0
     """Maximum time, in seconds, that a shutdown waits for requests in flight."""
     cache_bytes_max: Annotated[
-        int, Meta(extra={"original": "pravegaservice.cache.size.max pravegaservice.cacheMaxSize"})
+        int,
+        Meta(
+            ge=CACHE_BYTES_MIN,
+            extra={"original": "pravegaservice.cache.size.max pravegaservice.cacheMaxSize"},
+        ),
     ] = 512 * MIB
     """Maximum memory, in bytes, for segments' bytes and pages of attributes, shared by all
     containers."""
-    attribute_pages_percent: int = 12
+    attribute_pages_percent: Annotated[int, Meta(ge=0, le=50)] = 12
     """Percentage of ``cache_bytes_max`` that is for pages of attribute indexes."""
-    attributes_cached_max: int = 65_536
+    attributes_cached_max: Annotated[int, Meta(ge=1)] = 65_536
     """Maximum number of attributes of one container in memory, not counting those whose last change
     tier 2 does not have."""
-    attributes_cached_segment_max: int = 4_096
+    attributes_cached_segment_max: Annotated[int, Meta(ge=1)] = 4_096
     """Maximum number of attributes of one segment in memory, not counting those whose last change
     tier 2 does not have."""
-    active_segments_max: int = 2_500
+    active_segments_max: Annotated[int, Meta(ge=1)] = 2_500
     """Maximum number of segments of one container in memory; above it, the segments that were
     unused for the longest time are evicted."""
-    active_segment_seconds: float = 60.0
+    active_segment_seconds: Annotated[float, Meta(gt=0)] = 60.0
     """Time without use, in seconds, after which a segment is evicted, however few segments are in
     memory (the original's time)."""
-    journal_file_bytes: int = 64 * MIB
+    journal_file_bytes: Annotated[int, Meta(ge=JOURNAL_FILE_BYTES_MIN)] = 64 * MIB
     """Length of one journal file; a multiple of 4 KiB."""
-    journal_bytes_max: int = 8 * GIB
-    """Maximum number of bytes in the journal that tier 2 does not have; appends wait above it."""
-    journal_interval_seconds_min: float = 0.0
+    journal_bytes_max: Annotated[int, Meta(ge=JOURNAL_FILES_MIN * JOURNAL_FILE_BYTES_MIN)] = 8 * GIB
+    """Maximum number of bytes in the journal that tier 2 does not have; appends wait above it. It
+    has room for eight journal files, and more for many containers."""
+    journal_interval_seconds_min: Annotated[float, Meta(ge=0, le=JOURNAL_INTERVAL_SECONDS_MAX)] = (
+        0.0
+    )
     """Minimum time, in seconds, between the beginnings of two writes of a journal; at most 0.1, and
     0 for none. A longer time makes fewer and larger writes: an event takes less CPU, but is
     acknowledged later. Not for logs on bookies."""

@@ -44,8 +44,8 @@ class ContainerOpening:
     """Opens containers on the logs that a caller passes, and on the tier 2 that ``storage_of``
     returns for each.
 
-    ``boot_id`` names the start of the machine for ``ChunkedSegmentStorage``. ``readable`` tells
-    other processes where chunks are; it is None if only this process can read them.
+    ``boot_id`` names the start of the machine for ``ChunkedSegmentStorage``. ``readable`` describes
+    to other processes where chunks are; it is None if only this process can read them.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Makes calls of the kernel that Python's library lacks: exact timers, and ends with parents.
+"""Makes calls of the kernel that Python lacks: timers, a process's end with its parent, the clock.
 
 Owns: the only foreign functions of the product, which ``kernel_build`` declares.
 """
@@ -12,6 +12,7 @@ from typing import Final
 from segstore.runtime._kernel import ffi, lib
 
 _NANOSECONDS: Final = 1_000_000_000
+_UNKNOWN: Final = (1 << 63) - 1
 
 
 def create_timer() -> int:
@@ -32,6 +33,15 @@ def kill_with_parent() -> None:
     """Ask the kernel to kill this process when the thread that started it ends. Raises
     ``OSError``."""
     _checked(lib.kill_with_parent())
+
+
+def read_clock_error() -> float:
+    """Return by how many seconds the wall clock may be wrong; infinite if nothing synchronizes it.
+
+    Raises ``OSError``.
+    """
+    error_us = _checked(lib.clock_error_us())
+    return math.inf if error_us == _UNKNOWN else error_us / 1e6
 
 
 def _checked(result: int) -> int:

@@ -11,6 +11,7 @@ DECLARATIONS = """
 int create_timer(void);
 int set_timer(int descriptor, int64_t nanoseconds);
 int kill_with_parent(void);
+int64_t clock_error_us(void);
 """
 
 builder = FFI()
@@ -22,6 +23,7 @@ builder.set_source(
     #include <stdint.h>
     #include <sys/prctl.h>
     #include <sys/timerfd.h>
+    #include <sys/timex.h>
 
     static int create_timer(void)
     {
@@ -37,6 +39,17 @@ builder.set_source(
     static int kill_with_parent(void)
     {
         return prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+    }
+
+    static int64_t clock_error_us(void)
+    {
+        struct timex clock = {0};
+        int state = adjtimex(&clock);
+        if (state < 0)
+            return -1;
+        if (state == TIME_ERROR || clock.status & STA_UNSYNC)
+            return INT64_MAX;
+        return clock.maxerror;
     }
     """,
 )

@@ -32,7 +32,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def free_neighbours(count: int) -> int:
-    """Choose so many ports, one after the other, and return the first. Raises NoFreePortError."""
+    """Choose this many ports, one after the other, and return the first. Raises NoFreePortError."""
     for _ in range(TRIES_MAX):
         first = random.choice(_candidates(count))
         if _hold(range(first, first + count)):

@@ -127,7 +127,7 @@ class Location(Protocol):
 
     @classmethod
     def parse(cls, text: str) -> Location:
-        """Read a location; ``LocationError`` when it is none."""
+        """Read a location. Raises ``LocationError`` when the text is no location."""
         ...
 
 

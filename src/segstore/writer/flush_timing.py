@@ -1,6 +1,6 @@
 """Chooses when the bytes of a segment are flushed to tier 2.
 
-Owns: ``FlushTiming``, which tells the segments that are due.
+Owns: ``FlushTiming``, which finds the segments that are due.
 
 Invariants:
 1. While at most ``few_segments`` segments of a container are unflushed, each waits

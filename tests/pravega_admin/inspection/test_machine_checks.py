@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import resource
 import shutil
 from collections.abc import Iterator
@@ -88,6 +89,16 @@ def test_a_clock_of_long_ago_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None
     assert check_clock().severity is not Severity.FAULT
     monkeypatch.setattr(machine_checks, "time", SimpleNamespace(time=lambda: 1.0, strftime=str))
     assert check_clock().severity is Severity.FAULT
+
+
+@pytest.mark.parametrize(
+    ("seconds", "severity"), [(0.003, Severity.OK), (math.inf, Severity.WARNING)]
+)
+def test_a_clock_that_nothing_synchronizes_is_told(
+    seconds: float, severity: Severity, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine_checks, "read_clock_error", lambda: seconds)
+    assert check_clock().severity is severity
 
 
 def test_the_worst_of_findings_counts() -> None:

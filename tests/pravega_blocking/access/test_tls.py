@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import datetime
 import socket
+import ssl
+import struct
+import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +26,8 @@ from pravega_blocking.errors import (
 from support.secure_servers import Controller, running_store
 
 OPEN = Controller(users=())
+HANDSHAKE = b"\x16"
+"""The first byte of a client that speaks TLS."""
 
 
 @pytest.fixture(scope="module")
@@ -139,3 +145,46 @@ def test_what_is_wrong_with_the_client_s_own_certificate_is_told(
         with pytest.raises(UsageError) as refused:
             make_context(ClientTls(None, *files))
         assert sentence in str(refused.value)
+
+
+def hang_up(accepted: socket.socket) -> None:
+    """End a connection by a reset, as that of a process that was killed ends."""
+    accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    accepted.close()
+
+
+@pytest.mark.parametrize("moment", ["in the handshake", "after the handshake"])
+def test_a_server_that_ends_is_no_mistake(authority: trustme.CA, moment: str) -> None:
+    """A controller is killed while a client looks; what relays to it hangs up from then on."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    ended = threading.Event()
+    firsts: list[bytes] = []
+
+    def serve(listener: socket.socket) -> None:
+        is_first = True
+        while not ended.is_set():
+            with suppress(OSError):
+                accepted = listener.accept()[0]
+                if is_first and moment == "after the handshake":
+                    accepted = context.wrap_socket(accepted, server_side=True)
+                else:
+                    firsts.append(accepted.recv(1))
+                is_first = False
+                hang_up(accepted)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(0.05)
+        server = threading.Thread(target=serve, args=[listener])
+        server.start()
+        try:
+            port = listener.getsockname()[1]
+            tls = ClientTls(authority.cert_pem.bytes())
+            assert find_tls_mistake("127.0.0.1", port, tls, seconds_max=60, was_served=True) == ""
+            assert set(firsts) <= {HANDSHAKE}
+            assert find_tls_mistake("127.0.0.1", port, tls, seconds_max=60) == ""
+            with pytest.raises(UnavailableError, match="no controller answers"):
+                call(port, authority)
+        finally:
+            ended.set()
+            server.join()

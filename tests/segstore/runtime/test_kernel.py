@@ -17,7 +17,7 @@ import pytest
 
 from segstore.runtime import kernel_build
 from segstore.runtime._kernel import lib
-from segstore.runtime.kernel import create_timer, set_timer
+from segstore.runtime.kernel import create_timer, read_clock_error, set_timer
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_an_error_of_the_kernel_is_raised() -> None:
 
 
 def test_the_module_is_built_of_what_is_declared() -> None:
-    declared = re.findall(r"\bint (\w+)\(", kernel_build.DECLARATIONS)
+    declared = re.findall(r"^\w+ (\w+)\(", kernel_build.DECLARATIONS, re.MULTILINE)
     assert sorted(declared) == sorted(dir(lib))
 
 
@@ -90,3 +90,7 @@ def test_a_process_ends_with_its_parent() -> None:
             assert select.select([child], [], [], 10)[0], "the child lives"
         finally:
             os.close(child)
+
+
+def test_the_clock_is_wrong_by_some_time_or_by_no_known_one() -> None:
+    assert read_clock_error() >= 0

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from unittest.mock import patch
 
-from segstore import container
+from segstore import api, container
 from segstore.api import Waiter
 from segstore.durable_log import prefetch
 from segstore.errors import SegmentStoreError
@@ -67,6 +67,7 @@ def completions_noted() -> Iterator[None]:
     """Make containers tell about completions and refusals."""
     with (
         patch.object(container, "Waiter", NotingWaiter),
+        patch.object(api, "Waiter", NotingWaiter),
         patch.object(prefetch, "RefusedOperation", _refuse),
     ):
         yield

@@ -1,1 +1,1 @@
-"""The verbs that tell how a machine, its servers and its streams do."""
+"""The verbs that show the state of a machine, its servers and its streams."""

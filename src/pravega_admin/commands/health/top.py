@@ -46,7 +46,7 @@ def top(
     ] = INTERVAL_SECONDS,
     rows: Annotated[int, typer.Option("--rows", min=1, help="Number of streams.")] = ROWS,
     count: Annotated[
-        int | None, typer.Option("--count", "-n", min=1, help="End after so many looks.")
+        int | None, typer.Option("--count", "-n", min=1, help="End after this many looks.")
     ] = None,
     controller: ControllerOption = DEFAULT_CONTROLLER,
     output: OutputOption = OutputFormat.TABLE,

@@ -384,7 +384,7 @@ class BookKeeperDataLog:
                 self._client.nursery.start_soon(self._widen)
 
     async def _widen(self) -> None:
-        """Change to a ledger on ``_bookie_count`` bookies if so many are available."""
+        """Change to a ledger on ``_bookie_count`` bookies if that many are available."""
         try:
             count = len(await self._client.draw_bookies())
         except (BookKeeperError, ZooKeeperError) as error:

@@ -76,7 +76,7 @@ class WriteGroups:
             raise write.error
 
     def _pop_group(self) -> list[ShortWrite]:
-        """Remove and return the first waiting writes, at least one, each to another path."""
+        """Remove and return the first waiting writes, at least one and no two to the same path."""
         group: dict[str, ShortWrite] = {}
         for write in self._waiting:
             group.setdefault(write.path, write)

@@ -15,8 +15,8 @@ class HdfsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Settings for the use of HDFS."""
 
     user: str | None = None
-    """User that HDFS is told (``user.name``). ``HADOOP_USER_NAME`` when None, else the user who
-    runs the store."""
+    """Name of the user that is sent to HDFS (``user.name``). ``HADOOP_USER_NAME`` when None, else
+    the user who runs the store."""
     token_file: str | None = None
     """Path of a file with a delegation token as WebHDFS gives it, which is sent instead of the
     user's name. It is read again whenever it changes: what renews the token replaces the file."""
@@ -24,13 +24,14 @@ class HdfsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Path of the certificates, in PEM, with which NameNodes and DataNodes are checked in
     ``swebhdfs``; the system's when None."""
     replication: Annotated[
-        int | None,
+        Annotated[int, Meta(ge=1)] | None,
         Meta(extra={"original": "hdfs.replication.factor hdfs.replication HDFS_REPLICATION"}),
     ] = None
     """Number of copies of each chunk; what HDFS is configured with (``dfs.replication``) when None.
     """
     block_bytes: Annotated[
-        int | None, Meta(extra={"original": "hdfs.block.size hdfs.blockSize"})
+        Annotated[int, Meta(ge=1)] | None,
+        Meta(extra={"original": "hdfs.block.size hdfs.blockSize"}),
     ] = None
     """Length, in bytes, of a chunk's blocks; what HDFS is configured with (``dfs.blocksize``) when
     None."""

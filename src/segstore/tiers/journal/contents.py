@@ -45,10 +45,10 @@ MAGIC: Final = b"SEGJCNT\n"
 VERSION: Final = 1
 NO_DIGEST: Final = 0xFFFF_FFFF
 DIGEST_BYTES_SHARE: Final = 16
-"""Maximum share of digests in a note: one byte for so many bytes of the file. Further entries have
-none."""
+"""Maximum share of digests in a note: one byte for this many bytes of the file. Further entries
+have none."""
 FILES_WITHOUT_NOTES: Final = 6
-"""Maximum number of needed complete files for which no notes are written. So many are needed from
+"""Maximum number of needed complete files for which no notes are written. This many are needed from
 time to time even while tier 2 is fast, and a start reads them quickly."""
 NEWEST_FILES: Final = 2
 """Number of the newest complete files that get no note."""

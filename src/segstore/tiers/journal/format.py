@@ -36,7 +36,7 @@ _CHECKSUM = struct.Struct("<I")
 # magic, generation, batch number, durable batch number, length of the records, their count
 _BATCH_HEADER = struct.Struct("<IQQQII")
 BATCH_HEADER_BYTES = 40
-# payload length, container id, kind, (nothing), epoch, position; the checksum stands before it
+# payload length, container id, kind, (nothing), epoch, position; the checksum comes before these
 _RECORD_HEADER = struct.Struct("<IIHHQQ")
 RECORD_HEADER_BYTES = 32
 _RECORD_PREFIX = struct.Struct("<I")

@@ -31,7 +31,8 @@ DIGEST_BYTES_MAX: Final = 64 * 1024 * 1024
 """Maximum total length, in bytes, of the digests that are kept from the scan of a journal until its
 containers are replayed."""
 DIGEST_SHARE: Final = 4
-"""Maximum share of a digest: one byte for so many bytes of its entry. A longer one is not kept."""
+"""Maximum share of a digest: one byte for this many bytes of its entry. A longer one is not
+kept."""
 DIGESTS_AT_ONCE: Final = 64
 SPAN_BYTES_MAX: Final = 1024 * 1024
 """Maximum length, in bytes, of one read of several parts that lie close together."""

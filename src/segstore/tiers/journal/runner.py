@@ -301,7 +301,7 @@ def _error_of(result: int) -> OSError | None:
 class InlineRunner:
     """Runs the writer in a task of the event loop, for simulations: no threads, no real time.
 
-    ``latency_seconds`` returns the time that a batch of so many bytes takes.
+    ``latency_seconds`` returns the time that a batch of this many bytes takes.
     """
 
     def __init__(self, latency_seconds: Callable[[int], float] = lambda _: 0.0) -> None:

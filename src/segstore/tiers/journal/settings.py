@@ -17,7 +17,7 @@ SNAPSHOT_RECORDS_MAX = 3840
 KiB of ``FILE_OVERHEAD_BYTES``."""
 
 INTERVAL_SECONDS_MAX = 0.1
-"""Maximum of ``interval_seconds_min``, in seconds: a shutdown may wait so long."""
+"""Maximum of ``interval_seconds_min``, in seconds: a shutdown may wait this long."""
 
 
 @dataclass(frozen=True, slots=True)

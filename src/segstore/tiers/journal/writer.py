@@ -194,7 +194,7 @@ class BatchWriter:
             assert self._tail.offset > FILE_HEADER_BYTES, "an empty file takes every entry"
             records, length = [Record(Kind.END, 0, 0, following.generation)], RECORD_HEADER_BYTES
         batch = self._prepare(records, length)
-        # Like ``aligned``: this is on the way of every batch.
+        # This repeats ``aligned`` instead of calling it, because every batch runs this line.
         end = batch.offset + batch.length
         self._tail.offset = -(-end // BATCH_ALIGNMENT) * BATCH_ALIGNMENT
         self._tail.batch_number += 1
@@ -284,7 +284,8 @@ class BatchWriter:
         while ordered and len(records) < count_max:
             record = ordered[0]
             limit = bytes_max if record.kind == Kind.ENTRY else room
-            # Like ``Record.stored_bytes``: this is on the way of every entry.
+            # This repeats ``Record.stored_bytes`` instead of calling it, because every entry runs
+            # it.
             stored_bytes = RECORD_HEADER_BYTES + (
                 record.length + RECORD_ALIGNMENT - 1 & -RECORD_ALIGNMENT
             )

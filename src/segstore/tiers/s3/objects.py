@@ -294,7 +294,7 @@ class ObjectStore:
             return self._client.list_multipart_uploads(Bucket=self._bucket, Prefix=self._prefix)
 
         answer = await self._request("list unfinished uploads", listed)
-        # Ages are by the server's clock, because this machine's may be wrong.
+        # Compute ages by the server's clock, because this machine's may be wrong.
         now = parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
         limit = now - datetime.timedelta(seconds=older_than_seconds)
         old = [each for each in answer.get("Uploads", ()) if each["Initiated"] <= limit]
