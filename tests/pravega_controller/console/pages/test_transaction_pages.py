@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from random import Random
 from typing import Any
 from urllib.parse import urlencode
 
@@ -13,7 +14,7 @@ import trio
 
 from pravega_controller.config import ControllerConfig
 from pravega_controller.console.application import make_console
-from pravega_controller.controller import Controller
+from pravega_controller.controller import Controller, Environment, open_controller
 from pravega_controller.http.calls import Calls
 from pravega_controller.http.health import Health
 from pravega_controller.rules.streams import fixed_configuration
@@ -43,7 +44,28 @@ async def test_open_transactions_are_shown_by_age(open_on_memory: OpenController
         assert re.findall(r"<code>(\w+)</code>", body.decode()) == begun
 
 
-async def test_a_transaction_is_aborted(console: HttpClient) -> None:
+async def test_an_open_transaction_is_aborted(
+    console: HttpClient, segment_store: tuple[str, int]
+) -> None:
+    await make_stream(console)
+    config = ControllerConfig(segment_stores=(segment_store,), container_count=4)
+    async with open_controller(config, Environment(random=Random(8))) as controller:
+        begun = await controller.transactions.begin("s", "t", lease_ms=20_000)
+        kept = await controller.transactions.begin("s", "t", lease_ms=20_000)
+        names = [each.identifier.hex() for each in (begun, kept)]
+
+        async def offered() -> list[str]:
+            page = (await console.ask("GET", PAGE)).document
+            return re.findall(r'aria-label="Abort (\w+)"', page)
+
+        assert await offered() == names
+        body = urlencode({"transaction": names[0]}).encode()
+        answer = await console.ask("POST", PAGE, body, OWN)
+        assert (answer.status, answer.headers["location"]) == (303, PAGE)
+        assert await offered() == names[1:]
+
+
+async def test_what_is_no_open_transaction_is_refused(console: HttpClient) -> None:
     await make_stream(console)
     for wrong in ("", "xy", "00", "0" * 34):
         body = urlencode({"transaction": wrong}).encode()
