@@ -15,7 +15,6 @@ import threading
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Final, TypeAlias
 
 INTERFACE = "lo"
@@ -36,7 +35,11 @@ Connection: TypeAlias = tuple[bytes, bytes, bytes]
 
 @dataclass(slots=True)
 class Seen:
-    """What was seen: numbers of connections by port, and the first bytes of those without TLS."""
+    """The connections that a capture has seen.
+
+    ``encrypted`` counts those that begin with TLS, by port; ``clear`` has the port and the first
+    bytes of each other one.
+    """
 
     encrypted: Counter[int] = field(default_factory=Counter)
     clear: list[tuple[int, bytes]] = field(default_factory=list)
@@ -66,12 +69,7 @@ class Capture:
         self._thread.start()
         return self.seen
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._is_ending.set()
         self._thread.join()
         self._socket.close()

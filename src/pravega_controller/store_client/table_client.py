@@ -322,13 +322,11 @@ class TableClient:
 
         If the table is gone, the keys are.
         """
-        for start in range(0, len(keys), REMOVED_KEYS_MAX):
-            part = keys[start : start + REMOVED_KEYS_MAX]
-            try:
+        with suppress(NoSuchTableError):
+            for start in range(0, len(keys), REMOVED_KEYS_MAX):
+                part = keys[start : start + REMOVED_KEYS_MAX]
                 reply = await self._remove(table, [(key, NO_VERSION) for key in part])
-            except NoSuchTableError:
-                return
-            expect(reply, wire.TableKeysRemoved)
+                expect(reply, wire.TableKeysRemoved)
 
     async def _remove(self, table: str, versions: Sequence[tuple[bytes, int]]) -> wire.Reply:
         keys = tuple(wire.TableKey(key, version) for key, version in versions)
