@@ -144,6 +144,8 @@ def test_each_page_fits_and_is_live(written: Written, browser: Browser) -> None:
     # Rates need two looks, and come by themselves.
     browser.wait(lambda: "shop/orders" in browser.text("#live"))
     browser.wait(lambda: browser.run("return document.querySelectorAll('.u-legend').length == 3"))
+    # Without a pointer in the chart, its legend has the newest numbers.
+    browser.wait(lambda: "B" in browser.text(".u-legend .u-series:nth-child(2) .u-value"))
     check_page(browser, "/")
     browser.show(f"{written.address}/streams/shop/orders", WIDTHS[1])
     end = "return document.querySelector('#segments td:last-child').innerText"

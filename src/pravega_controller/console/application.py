@@ -87,11 +87,17 @@ def make_console(calls: Calls, health: Health, hosts: Collection[str]) -> Starle
 
     async def answer_http_exception(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
+        path = request.url.path
+        if error.status_code == 404 and request.method in ("GET", "HEAD") and path.endswith("/"):
+            return RedirectResponse(path.rstrip("/"), 303, headers=PAGE_HEADERS)
         sentence = {404: "There is no such page.", 405: "This page has no such method."}
         refusal = Refusal(error.status_code, sentence.get(error.status_code, error.detail))
-        return _show_refusal(refusal, None, request)
+        return _show_refusal(refusal, None, request, error.headers)
 
-    return Starlette(routes=routes, exception_handlers={HTTPException: answer_http_exception})
+    console = Starlette(routes=routes, exception_handlers={HTTPException: answer_http_exception})
+    # Starlette's own redirects have no headers of ours, and an address that the browser chose.
+    console.router.redirect_slashes = False
+    return console
 
 
 async def _understand(
@@ -135,10 +141,12 @@ def _show(answer: PageAnswer, user: str | None, path: str) -> Response:
     return _html(answer.template, {**answer.values, "user": user, "here": path}, answer.status)
 
 
-def _show_refusal(refusal: Refusal, user: str | None, request: Request) -> Response:
+def _show_refusal(
+    refusal: Refusal, user: str | None, request: Request, headers: Mapping[str, str] | None = None
+) -> Response:
     values = {"refusal": refusal, "user": user, "here": request.url.path}
-    headers = LOGIN_HEADERS if refusal.status == 401 else {}
-    return _html("refusal.html", values, refusal.status, headers)
+    login = LOGIN_HEADERS if refusal.status == 401 else {}
+    return _html("refusal.html", values, refusal.status, {**login, **(headers or {})})
 
 
 def _html(

@@ -136,6 +136,7 @@ def trend(looks: Sequence[Look[T]], measure: Callable[[T], float | None]) -> flo
     """Return by how much a measure changed each second; None if it cannot be told."""
     earlier, later = measure(looks[0].seen), measure(looks[-1].seen)
     seconds = looks[-1].time - looks[0].time
-    if earlier is None or later is None or seconds <= 0:
+    # Over a shorter time a rate would be that of one append, or of none.
+    if earlier is None or later is None or seconds < LOOK_SECONDS / 2:
         return None
     return (later - earlier) / seconds

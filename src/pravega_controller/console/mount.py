@@ -17,6 +17,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.types import Receive, Scope, Send
 
+from pravega_controller.http.application import HEADERS
 from pravega_controller.http.calls import Calls
 from pravega_controller.http.health import Health
 
@@ -54,6 +55,6 @@ def console_routes(calls: Calls, health: Health, hosts: Collection[str]) -> list
     """
 
     async def lead(request: Request) -> Response:
-        return RedirectResponse(f"{ROOT}/", 303)
+        return RedirectResponse(f"{ROOT}/", 303, headers=HEADERS)
 
     return [Route("/", lead), Route(ROOT, lead), Mount(ROOT, LazyConsole(calls, health, hosts))]

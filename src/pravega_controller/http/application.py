@@ -63,7 +63,12 @@ def make_application(calls: Calls, health: Health, others: Sequence[BaseRoute] =
         # methods of the path's first route.
         endpoint, methods = _endpoint(ROUTES[path], calls, health), list(ROUTES[path])
         routes += [StarletteRoute(each, endpoint, methods=methods) for each in _spellings(path)]
-    return Starlette(routes=routes, exception_handlers={HTTPException: _answer_http_exception})
+    application = Starlette(
+        routes=routes, exception_handlers={HTTPException: _answer_http_exception}
+    )
+    # Starlette's own redirects have no headers of ours, and an address that the caller chose.
+    application.router.redirect_slashes = False
+    return application
 
 
 def _spellings(path: str) -> tuple[str, ...]:

@@ -43,6 +43,38 @@ async def test_pages_forbid_everything_that_is_not_theirs(console: HttpClient) -
     assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
 
 
+async def test_each_answer_of_the_port_has_a_policy(client: HttpClient) -> None:
+    await make_stream(client)
+    long = b"x" * (1 << 20) + b"xx"
+    own = {"Sec-Fetch-Site": "same-origin"}
+    for method, path, body, headers, status in (
+        ("GET", "/", None, {}, 303),
+        ("GET", "/console", None, {}, 303),
+        ("GET", "/console/scopes/", None, {}, 303),
+        ("GET", "/console/none/", None, {}, 303),
+        ("GET", "/console/none", None, {}, 404),
+        ("PUT", "/console/scopes", None, {}, 405),
+        ("GET", "/console/scopes", None, {"Host": "evil.example"}, 403),
+        ("GET", "/console/static/x/none", None, {}, 404),
+        ("GET", "/console/static/x/console.css", None, {}, 200),
+        ("POST", "/console/streams/s/t/seal", b"", {}, 403),
+        ("POST", "/console/streams/s/t/seal/", b"", own, 404),
+        ("POST", "/console/streams/s/t/events", long, own, 413),
+        ("POST", "/console/streams/s/t/seal", b"", own, 303),
+        ("GET", "/v1/scopes//", None, {}, 404),
+        ("GET", "/none", None, {}, 404),
+        ("PUT", "/v1/scopes", None, {}, 405),
+    ):
+        answer = await client.ask(method, path, body, headers)
+        assert answer.status == status, (method, path)
+        policy = answer.headers["content-security-policy"]
+        assert policy.startswith("default-src 'none'; "), path
+        assert "frame-ancestors 'none'" in policy, path
+        # An address of a redirect has no host: a browser may have sent any.
+        assert answer.headers.get("location", "/").startswith("/"), path
+        assert ("allow" in answer.headers) == (status == 405), path
+
+
 async def test_the_port_leads_to_the_console(client: HttpClient) -> None:
     for path in ("/", "/console"):
         answer = await client.ask("GET", path)

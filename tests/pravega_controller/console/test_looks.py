@@ -126,3 +126,9 @@ def test_what_becomes_less_has_a_trend() -> None:
     looks = [Look(2.0 * number, each) for number, each in enumerate((50.0, 20.0))]
     assert trend(looks, lambda seen: seen) == -15.0
     assert trend(looks[:1], lambda seen: seen) is None
+
+
+def test_two_looks_one_after_the_other_have_no_rate() -> None:
+    looks = [Look(0.0, 0.0), Look(0.01, 100.0)]
+    assert rate(looks, lambda seen: seen) is None
+    assert rate([looks[0], Look(LOOK_SECONDS, 100.0)], lambda seen: seen) == 100 / LOOK_SECONDS

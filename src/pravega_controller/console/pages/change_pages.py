@@ -94,8 +94,10 @@ def _lead(request: PageRequest) -> Lead:
 
 
 def _rate(rows: Sequence[SegmentRow]) -> list[str]:
-    written = sum(row.rate or 0.0 for row in rows)
-    if not written:
+    known = [row.rate for row in rows if row.rate is not None]
+    if not known:
+        return ["Whether somebody writes to it is not known yet: load the page again."]
+    if not (written := sum(known)):
         return []
     return [f"Somebody writes to it now: {show_bytes(written)} each second."]
 

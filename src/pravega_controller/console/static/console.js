@@ -78,7 +78,7 @@
     const show = SHOW[holder.dataset.unit];
     const series = holder.dataset.series.split(" ").map((text) => text.split(":"));
     const data = [rows.map((row) => row[0]), ...series.map(([index]) => rows.map((row) => row[index] ?? null))];
-    if (holder.plot) { holder.plot.setData(data); return; }
+    if (holder.plot) { holder.plot.setData(data); showLast(holder.plot); return; }
     const clock = (seconds) => new Date(seconds * 1000).toTimeString().slice(0, 8);
     const axis = { stroke: colour("--faint"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line"), width: 1 } };
     const lines = series.map(([, label], index) => ({
@@ -92,6 +92,12 @@
       axes: [{ ...axis, space: 80, values: (plot, values) => values.map(clock) }, { ...axis, size: 70, values: (plot, values) => values.map(show) }],
       series: [{ label: "at", value: (plot, value) => value === null || value === undefined ? "–" : clock(value) }, ...lines],
     }, data, holder);
+    showLast(holder.plot);
+  }
+
+  // The legend has the newest numbers, unless the reader points at others.
+  function showLast(plot) {
+    if (!(plot.cursor.left >= 0)) plot.setLegend({ idx: plot.data[0].length - 1 });
   }
 
   async function drawAll() {
