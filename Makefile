@@ -53,12 +53,12 @@ cluster: $(VENV)/.installed java ## a real cluster on this machine, in the foreg
 build: $(VENV)/.installed ## install into .venv, with the Cython extensions compiled
 
 .PHONY: test
-test: room $(VENV)/.tested lint docs java versitygw faketime prometheus ## what a change must pass: lint, tests, each official client once
+test: room $(VENV)/.tested lint docs java versitygw faketime prometheus chromium ## what a change must pass: lint, tests, each official client once
 	$(GATE) unit tests -m "not proof" -n $(JOBS) --dist loadgroup --durations=25 $(ARGS)
 	$(GATE) clients compat-tests -m "not proof" $(SHARED) --durations=25 $(ARGS)
 
 .PHONY: proof
-proof: room $(VENV)/.tested java versitygw faketime prometheus ## all that is long or random, in hours: STEPS="vortex sim" for some, SEED=17 to repeat
+proof: room $(VENV)/.tested java versitygw faketime prometheus chromium ## all that is long or random, in hours: STEPS="vortex sim" for some, SEED=17 to repeat
 	@PYTHONPATH=tests $(BIN)/python -m gate.proof $(if $(SEED),--seed $(SEED)) $(STEPS)
 
 .PHONY: lint
@@ -222,6 +222,10 @@ java:
 .PHONY: faketime
 faketime:
 	@.ci/prepare faketime
+
+.PHONY: chromium
+chromium:
+	@.ci/prepare chromium
 
 .PHONY: versitygw
 versitygw: $(BIN)/python
