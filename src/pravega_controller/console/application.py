@@ -104,16 +104,16 @@ async def _understand(
     request: Request, calls: Calls, health: Health, looks: Looks, hosts: Collection[str]
 ) -> PageRequest:
     """Return a request of a user. Raises ``Refusal`` and what a call would raise."""
-    form: Mapping[str, str] = {}
     if request.method == "POST":
         check_origin(request.headers)
-        form = _read_form(await read_body(request))
     of_request = request_calls(calls, request)
     if of_request.authorization is None:
         check_host(request.headers, hosts)
     user = await of_request.identify()
     if of_request.authorization is not None and user is None:
         raise UnauthenticatedError("The console needs a user and a password.")
+    # Somebody unknown has no body read.
+    form = _read_form(await read_body(request)) if request.method == "POST" else {}
     return PageRequest(
         of_request, health, looks, request.path_params, request.query_params, form, user
     )
