@@ -22,7 +22,6 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from pravega_controller.console.looks import Looks
-from pravega_controller.console.origins import check_host, check_origin
 from pravega_controller.console.pages import (
     change_pages,
     cluster_pages,
@@ -47,6 +46,7 @@ from pravega_controller.errors import InvalidRequestError, UnauthenticatedError
 from pravega_controller.http.application import LOGIN_HEADERS, read_body, request_calls
 from pravega_controller.http.calls import Calls, Refusal, refusal_of
 from pravega_controller.http.health import Health
+from pravega_controller.http.origins import check_host, check_origin
 
 PAGE_MODULES: Final = (
     change_pages,
