@@ -186,6 +186,10 @@ demo-scaling: $(VENV)/.tested ## a stream that grows and shrinks with its load, 
 bench-cluster: $(VENV)/.tested java ## clusters beside the original's on the same bookies, in 25 minutes
 	$(BIN)/python -m benchmarks.bench_cluster $(ARGS)
 
+.PHONY: bench-console
+bench-console: $(VENV)/.tested chromium ## what HTTP, metrics and the console cost, with 10,000 streams, in 20 minutes
+	$(BIN)/python -m benchmarks.bench_console $(ARGS)
+
 .PHONY: bench-spark
 bench-spark: $(VENV)/.tested java ## Spark on streams beside Spark on Kafka, in ten minutes: ARGS="--mib 5120 --events 10000000" for all
 	$(BIN)/python -m benchmarks.bench_spark $(ARGS)

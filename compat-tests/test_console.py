@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from compat_harness.reader_groups import begin_reader_group
+from compat_harness.secure import ADMINISTRATOR, SecureServer
 from compat_harness.server import HOST, Server
 from foreign_servers.deadlines import scale
 
@@ -23,7 +24,7 @@ from pravega_wire.names import segment_id
 from segstore.testing.ports import free_ports
 
 pytest.importorskip("selenium", reason="Selenium is not installed")
-from compat_harness.browser import Browser, open_browser, why_not
+from foreign_servers.browser import Browser, open_browser, why_not
 
 pytestmark = [
     pytest.mark.compat,
@@ -229,3 +230,38 @@ def test_what_does_not_answer_is_told(browser: Browser, tmp_path: Path) -> None:
         assert "Healthy" in browser.text()
     browser.wait(lambda: "does not answer" in browser.text("#stale"))
     browser.complaints()
+
+
+def test_over_tls_a_guest_reads_one_scope_and_the_administrator_changes_it(tmp_path: Path) -> None:
+    [port] = free_ports(1)
+    with SecureServer(tmp_path, [f"--http-port={port}"]) as server:
+        for scope in ("shop", "vault"):
+            for words in (("scope", "create", scope), ("stream", "create", f"{scope}/orders")):
+                done = server.run_as(ADMINISTRATOR, *words)
+                assert done.returncode == 0, done.stderr
+        server.add_user("guest", ("prn::/scope:shop", "READ"), ("prn::/scope:shop/*", "READ"))
+
+        def address(user: str, path: str) -> str:
+            return f"https://{user}:{server.passwords[user]}@{HOST}:{port}/console/{path}"
+
+        seal = (
+            "return fetch(location.origin + '/console/streams/shop/orders/seal', {method: 'POST'})"
+            ".then(answer => answer.status)"
+        )
+        with open_browser(tmp_path / "guest") as browser:
+            browser.show(address("guest", "scopes/shop"), WIDTHS[0])
+            assert "orders" in browser.text()
+            browser.show(address("guest", "streams/shop/orders"), WIDTHS[0])
+            assert "User guest" in browser.text("header")
+            assert "Change the stream" not in browser.text()
+            # The live part is asked for as the same user.
+            browser.wait(lambda: browser.run("return document.querySelector('.u-legend')"))
+            check_page(browser, "/streams/shop/orders")
+            assert browser.run(seal) == 403
+            for path in ("scopes", "cluster", "scopes/vault", "streams/vault/orders/events"):
+                browser.show(address("guest", path), WIDTHS[0])
+                assert "You may not do this" in browser.text("h1"), path
+        with open_browser(tmp_path / "administrator") as browser:
+            browser.show(address(ADMINISTRATOR, "streams/shop/orders/seal"), WIDTHS[1])
+            browser.find("button.grave").click()
+            browser.wait(lambda: "sealed" in browser.text("#live"))

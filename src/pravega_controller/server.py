@@ -136,7 +136,7 @@ def _make_application(
 
     calls, health = Calls(controller, authorization), Health(controller, config)
     names = {config.host, config.published_address or config.host}
-    return make_application(calls, health, console_routes(calls, health, names))
+    return make_application(calls, health, console_routes(calls, health, names), names)
 
 
 @contextmanager

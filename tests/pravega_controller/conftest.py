@@ -137,14 +137,16 @@ async def client(memory_store: MemorySegmentStore, nursery: trio.Nursery) -> Htt
 
 @pytest.fixture
 def users(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The settings of a controller with three users: ``admin`` may do everything, ``reader`` reads
-    the root, ``s`` and ``s/t``, ``writer`` writes ``s/t`` and has no right to the root."""
+    """The settings of a controller with users: ``admin`` may do everything, ``reader`` reads the
+    root, ``s`` and ``s/t``, ``writer`` writes ``s/t`` and has no right to the root, ``guest`` reads
+    ``s`` and all that is in it."""
     folder = tmp_path_factory.mktemp("users")
     accounts, keys = folder / "passwd", folder / "keys"
     create_key_file(keys, now=0)
     rules = {
         "admin": "prn::*,READ_UPDATE",
         "writer": "prn::/scope:s/stream:t,READ_UPDATE",
+        "guest": "prn::/scope:s,READ;prn::/scope:s/*,READ",
         "reader": "prn::/,READ;prn::/scope:s,READ;prn::/scope:s/stream:t,READ",
     }
     for user, text in rules.items():

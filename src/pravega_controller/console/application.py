@@ -22,7 +22,6 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from pravega_controller.console.looks import Looks
-from pravega_controller.console.origins import check_host, check_origin
 from pravega_controller.console.pages import (
     change_pages,
     cluster_pages,
@@ -47,6 +46,7 @@ from pravega_controller.errors import InvalidRequestError, UnauthenticatedError
 from pravega_controller.http.application import LOGIN_HEADERS, read_body, request_calls
 from pravega_controller.http.calls import Calls, Refusal, refusal_of
 from pravega_controller.http.health import Health
+from pravega_controller.http.origins import check_host, check_origin
 
 PAGE_MODULES: Final = (
     change_pages,
@@ -104,16 +104,16 @@ async def _understand(
     request: Request, calls: Calls, health: Health, looks: Looks, hosts: Collection[str]
 ) -> PageRequest:
     """Return a request of a user. Raises ``Refusal`` and what a call would raise."""
-    form: Mapping[str, str] = {}
     if request.method == "POST":
         check_origin(request.headers)
-        form = _read_form(await read_body(request))
     of_request = request_calls(calls, request)
     if of_request.authorization is None:
         check_host(request.headers, hosts)
     user = await of_request.identify()
     if of_request.authorization is not None and user is None:
         raise UnauthenticatedError("The console needs a user and a password.")
+    # Somebody unknown has no body read.
+    form = _read_form(await read_body(request)) if request.method == "POST" else {}
     return PageRequest(
         of_request, health, looks, request.path_params, request.query_params, form, user
     )

@@ -14,7 +14,7 @@ Invariants:
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Final
 
@@ -30,6 +30,7 @@ from pravega_controller.http import health_routes, metrics_routes, scope_routes,
 from pravega_controller.http.calls import CallOfRequest, Calls, Refusal, refusal_of
 from pravega_controller.http.health import Health
 from pravega_controller.http.openapi import describe_routes
+from pravega_controller.http.origins import check_foreign_page
 from pravega_controller.http.routes import ROUTES, HttpRequest, PlainText, Route
 
 ROUTE_MODULES: Final = (health_routes, metrics_routes, scope_routes, stream_routes)
@@ -48,8 +49,14 @@ OPENAPI: Final = "/openapi.json"
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-def make_application(calls: Calls, health: Health, others: Sequence[BaseRoute] = ()) -> Starlette:
-    """Return the application of a controller; ``others`` are routes that are no documents."""
+def make_application(
+    calls: Calls, health: Health, others: Sequence[BaseRoute] = (), hosts: Collection[str] = ()
+) -> Starlette:
+    """Return the application of a controller.
+
+    ``others`` are routes that are no documents, ``hosts`` names that a browser may use without
+    users.
+    """
     document = describe_routes(ROUTES)
 
     async def tell_openapi(request: Request) -> Response:
@@ -61,7 +68,7 @@ def make_application(calls: Calls, health: Health, others: Sequence[BaseRoute] =
     for path in sorted(ROUTES, key=lambda path: (":path" in path, -len(path))):
         # Make one route for all methods of a path: in an answer 405, Starlette names only the
         # methods of the path's first route.
-        endpoint, methods = _endpoint(ROUTES[path], calls, health), list(ROUTES[path])
+        endpoint, methods = _endpoint(ROUTES[path], calls, health, hosts), list(ROUTES[path])
         routes += [StarletteRoute(each, endpoint, methods=methods) for each in _spellings(path)]
     application = Starlette(
         routes=routes, exception_handlers={HTTPException: _answer_http_exception}
@@ -75,14 +82,20 @@ def _spellings(path: str) -> tuple[str, ...]:
     return (path,) if path.endswith(":path}") else (path, f"{path}/")
 
 
-def _endpoint(routes: Mapping[str, Route], calls: Calls, health: Health) -> Endpoint:
+def _endpoint(
+    routes: Mapping[str, Route], calls: Calls, health: Health, hosts: Collection[str]
+) -> Endpoint:
     async def answer(request: Request) -> Response:
         route = routes["GET" if request.method == "HEAD" else request.method]
         try:
+            of_request = request_calls(calls, request)
+            if request.method not in ("GET", "HEAD"):
+                has_users = of_request.authorization is not None
+                check_foreign_page(request.headers, hosts, has_users=has_users)
             body = await _read_json(request) if route.request is not None else None
             document = await route.answer(
                 HttpRequest(
-                    request_calls(calls, request),
+                    of_request,
                     health,
                     {name: value.strip("/") for name, value in request.path_params.items()},
                     request.query_params,

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import re
+from random import Random
+from urllib.parse import urlencode
 
 import pytest
 
+from pravega_controller.config import ControllerConfig
 from pravega_controller.console.rendering import PAGE_HEADERS, static_files
 from pravega_controller.console.routes import PAGES
+from pravega_controller.controller import Controller, Environment, open_controller
+from pravega_controller.http.calls import Calls
+from pravega_controller.rules.streams import fixed_configuration
+from pravega_wire import controller_pb2 as pb
+from pravega_wire.stream_cut_text import encode_cut_text
 from support.console_pages import Checked, make_stream
 from support.http_controllers import HttpClient, basic
 
@@ -124,6 +132,111 @@ async def test_a_user_sees_what_its_rights_say(secure_client: HttpClient) -> Non
     names = (await secure_client.ask("GET", "/console/scopes/s", headers=basic("reader"))).document
     assert "/console/streams/s/t" in names
     assert "/console/streams/s/u" not in names
+
+
+CHANGES = ("scale", "truncate", "seal", "delete")
+OF_THE_ROOT = {"/console/scopes", "/console/cluster", "/console/cluster/live"}
+OF_THE_ROOT |= {"/console/overview/points"}
+
+
+async def fill_scope(controller: Controller, scope: str) -> str:
+    """Make one of everything in a scope; return the open transaction."""
+    await controller.scopes.create(scope)
+    await controller.streams.create(scope, "t", fixed_configuration(1))
+    begun = await controller.transactions.begin(scope, "t", lease_ms=120_000)
+    cut = pb.StreamCut(streamInfo=pb.StreamInfo(scope=scope, stream="t"))
+    group = pb.ReaderGroupConfiguration(
+        scope=scope,
+        readerGroupName="g",
+        readerGroupId="12345678-1234-5678-1234-567812345678",
+        startingStreamCuts=[cut],
+        endingStreamCuts=[cut],
+    )
+    table = pb.KeyValueTableConfig(scope=scope, kvtName="k", partitionCount=1, primaryKeyLength=8)
+    calls = Calls(controller, None).of([], "")
+    await calls.call("createReaderGroup", group)
+    await calls.call("createKeyValueTable", table)
+    return begun.identifier.hex()
+
+
+async def test_a_guest_of_one_scope_sees_nothing_else_and_changes_nothing(
+    secure_console: HttpClient, segment_store: tuple[str, int]
+) -> None:
+    config = ControllerConfig(segment_stores=(segment_store,), container_count=4)
+    async with open_controller(config, Environment(random=Random(8))) as controller:
+        transactions = {each: await fill_scope(controller, each) for each in ("s", "vault")}
+    own = {"Sec-Fetch-Site": "same-origin", **basic("guest")}
+    seen, allowed = {}, set()
+    for scope in ("s", "vault"):
+        form = {
+            "transaction": transactions[scope],
+            "event": "x",
+            "name": "t",
+            "cut": encode_cut_text(f"{scope}/t", {0: 0}),
+            "sealed": "0",
+            "ranges": "0.0,0.5,1.0",
+        }
+        for path, method in PAGES:
+            address = "/console" + path.format(scope=scope, stream="t", group="g", table="k")
+            body = urlencode(form).encode() if method == "POST" else None
+            answer = await secure_console.ask(method, address, body, own)
+            if path != "/go":
+                seen[method, f"{scope} {path}" if "{" in path else address] = answer.status
+            if answer.status == 200:
+                allowed.add(path)
+                assert "vault" not in str(answer.document), address
+                assert not re.search("Abort|Write it|Change the stream", str(answer.document))
+    for (method, path), status in seen.items():
+        is_change = method == "POST" or path.endswith(CHANGES)
+        is_refused = is_change or path in OF_THE_ROOT or path.startswith("vault")
+        assert status == (403 if is_refused else 200), (method, path)
+    assert len(allowed) > 10
+    for stream in ("t", "none"):
+        answer = await secure_console.ask("GET", f"/console/streams/vault/{stream}", None, own)
+        assert answer.status == 403
+    admin = basic("admin")
+    for scope in ("s", "vault"):
+        stream = f"/console/streams/{scope}/t"
+        page = (await secure_console.ask("GET", f"{stream}/transactions", None, admin)).document
+        assert f"Abort {transactions[scope]}" in page
+        page = (
+            await secure_console.ask("GET", f"{stream}/events?start=head", None, admin)
+        ).document
+        assert "There are no events here" in page
+        page = (await secure_console.ask("GET", f"{stream}/scale", None, admin)).document
+        assert re.findall(r'segments=(\d+)"', page) == ["0"]
+
+
+async def test_each_change_is_refused_to_other_sites_and_is_bounded(
+    client: HttpClient, secure_client: HttpClient
+) -> None:
+    changes = [
+        "/console" + path.format(scope="s", stream="t")
+        for path, method in PAGES
+        if method == "POST"
+    ]
+    assert len(changes) >= 6
+    long = b"event=" + b"x" * (1 << 20)
+    for path in changes:
+        for headers in ({}, {"Sec-Fetch-Site": "cross-site"}, {"Origin": "https://evil.example"}):
+            answer = await client.ask("POST", path, b"name=t", headers)
+            assert (answer.status, "only a page of this console" in answer.document) == (403, True)
+        own = {"Sec-Fetch-Site": "same-origin"}
+        assert (await client.ask("POST", path, long, own)).status == 413, path
+        assert (await secure_client.ask("POST", path, long, own)).status == 401, path
+
+
+async def test_segments_of_a_table_are_no_stream(
+    secure_console: HttpClient, segment_store: tuple[str, int]
+) -> None:
+    config = ControllerConfig(segment_stores=(segment_store,), container_count=4)
+    async with open_controller(config, Environment(random=Random(8))) as controller:
+        await fill_scope(controller, "s")
+    for path in ("", "/live", "/events", "/events/live", "/points", "/transactions"):
+        answer = await secure_console.ask(
+            "GET", f"/console/streams/s/k_kvtable{path}", None, basic("guest")
+        )
+        assert answer.status in (403, 404), path
 
 
 async def test_what_is_refused_is_a_page_that_says_why(client: HttpClient) -> None:

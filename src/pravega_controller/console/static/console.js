@@ -105,7 +105,8 @@
     const holders = [...document.querySelectorAll(".chart")];
     for (const address of new Set(holders.map((each) => each.dataset.points))) {
       try {
-        const answer = await fetch(address, { headers: { Accept: "application/json" } });
+        // A page that was opened with a password in its address would hand it on, which is refused.
+        const answer = await fetch(location.origin + address, { headers: { Accept: "application/json" } });
         if (!answer.ok) continue;
         const rows = breakLines(await answer.json());
         for (const each of holders) if (each.dataset.points === address) draw(each, rows);

@@ -13,10 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from foreign_servers.deadlines import scale
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
+
+from foreign_servers.deadlines import scale
 
 WAIT_SECONDS_MAX = scale(60.0)
 POLL_SECONDS = 0.05
@@ -36,7 +37,8 @@ class Browser:
     """A window of a browser."""
 
     def __init__(self, driver: webdriver.Chrome) -> None:
-        self.driver = driver
+        # Not all of its methods have types.
+        self.driver: Any = driver
 
     def show(self, address: str, width: int, *, dark: bool = False) -> None:
         """Load a page at a width, in pixels."""
@@ -101,6 +103,8 @@ def open_browser(directory: Path) -> Iterator[Browser]:
     if os.geteuid() == 0:
         # Chromium refuses to shut root into its sandbox; the pages are ours.
         options.add_argument("--no-sandbox")
+    # Servers have certificates of an authority that the browser does not know.
+    options.accept_insecure_certs = True
     options.set_capability("goog:loggingPrefs", {"browser": "WARNING"})
     driver = webdriver.Chrome(options, Service(shutil.which("chromedriver")))
     try:

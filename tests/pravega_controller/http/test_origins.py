@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pravega_controller.console.origins import check_host, check_origin
 from pravega_controller.http.calls import Refusal
-from support.http_controllers import HttpClient
+from pravega_controller.http.origins import check_host, check_origin
+from support.http_controllers import HttpClient, basic
 
 
 @pytest.mark.parametrize(
@@ -19,6 +19,7 @@ from support.http_controllers import HttpClient
         {"origin": "http://evil.example", "host": "localhost:1"},
         {"origin": "null", "host": "localhost:1"},
         {"origin": "http://localhost:2", "host": "localhost:1"},
+        {"origin": "http://[", "host": "localhost:1"},
         {"host": "localhost:1"},
     ],
 )
@@ -56,3 +57,31 @@ async def test_without_users_a_foreign_name_is_refused(client: HttpClient, host:
     answer = await client.ask("GET", "/console/scopes", headers={"Host": host})
     assert answer.status in (400, 403)
     assert "Scopes</h1>" not in str(answer.document)
+
+
+FOREIGN = (
+    {"Sec-Fetch-Site": "cross-site", "Origin": "https://evil.example"},
+    {"Sec-Fetch-Site": "same-site"},
+    {"Origin": "https://evil.example"},
+    {"Origin": "null"},
+    {"Origin": "http://["},
+)
+REBOUND = {"Origin": "http://evil.example:1", "Host": "evil.example:1"}
+"""A page whose name leads to this machine: for the browser, its own server."""
+
+
+async def test_rest_changes_nothing_for_a_page_of_another_site(
+    client: HttpClient, secure_client: HttpClient
+) -> None:
+    scope = {"scopeName": "s"}
+    for headers in (*FOREIGN, REBOUND):
+        assert (await client.ask("POST", "/v1/scopes", scope, headers)).status == 403, headers
+    for headers in FOREIGN:
+        answer = await secure_client.ask("POST", "/v1/scopes", scope, {**headers, **basic("admin")})
+        assert answer.status == 403, headers
+    answer = await client.ask("GET", "/v1/scopes", None, FOREIGN[0])
+    assert "s" not in [each["scopeName"] for each in answer.document.get("scopes", ())]
+    assert (await client.ask("DELETE", "/v1/scopes/s", None, FOREIGN[0])).status == 403
+    assert (await client.ask("POST", "/v1/scopes", scope)).status == 201
+    own = {"Sec-Fetch-Site": "same-origin"}
+    assert (await client.ask("DELETE", "/v1/scopes/s", None, own)).status == 204
