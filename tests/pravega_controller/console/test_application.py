@@ -9,8 +9,8 @@ from urllib.parse import urlencode
 import pytest
 
 from pravega_controller.config import ControllerConfig
+from pravega_controller.console.application import PAGES  # which imports the pages
 from pravega_controller.console.rendering import PAGE_HEADERS, static_files
-from pravega_controller.console.routes import PAGES
 from pravega_controller.controller import Controller, Environment, open_controller
 from pravega_controller.http.calls import Calls
 from pravega_controller.rules.streams import fixed_configuration
