@@ -55,13 +55,12 @@ cluster: $(VENV)/.installed java ## a real cluster on this machine, in the foreg
 build: $(VENV)/.installed ## install into .venv, with the Cython extensions compiled
 
 .PHONY: test
-test: room $(VENV)/.tested $(TOOLS)/.fuzz lint docs java versitygw faketime prometheus ## what a change must pass: lint, tests, each official client once
+test: room $(VENV)/.tested lint docs java versitygw faketime prometheus chromium ## what a change must pass: lint, tests, each official client once
 	$(GATE) unit tests -m "not proof" -n $(JOBS) --dist loadgroup --durations=25 $(ARGS)
 	$(GATE) clients compat-tests -m "not proof" $(SHARED) --durations=25 $(ARGS)
-	$(FUZZ_REST) --examples 10 --seed 1
 
 .PHONY: proof
-proof: room $(VENV)/.tested $(TOOLS)/.fuzz java versitygw faketime prometheus ## all that is long or random, in hours: STEPS="vortex sim" for some, SEED=17 to repeat
+proof: room $(VENV)/.tested $(TOOLS)/.fuzz java versitygw faketime prometheus chromium ## all that is long or random, in hours: STEPS="vortex sim" for some, SEED=17 to repeat
 	@PYTHONPATH=tests $(BIN)/python -m gate.proof $(if $(SEED),--seed $(SEED)) $(STEPS)
 
 .PHONY: lint
@@ -193,6 +192,10 @@ demo-scaling: $(VENV)/.tested ## a stream that grows and shrinks with its load, 
 bench-cluster: $(VENV)/.tested java ## clusters beside the original's on the same bookies, in 25 minutes
 	$(BIN)/python -m benchmarks.bench_cluster $(ARGS)
 
+.PHONY: bench-console
+bench-console: $(VENV)/.tested chromium ## what HTTP, metrics and the console cost, with 10,000 streams, in 20 minutes
+	$(BIN)/python -m benchmarks.bench_console $(ARGS)
+
 .PHONY: bench-spark
 bench-spark: $(VENV)/.tested java ## Spark on streams beside Spark on Kafka, in ten minutes: ARGS="--mib 5120 --events 10000000" for all
 	$(BIN)/python -m benchmarks.bench_spark $(ARGS)
@@ -229,6 +232,10 @@ java:
 .PHONY: faketime
 faketime:
 	@.ci/prepare faketime
+
+.PHONY: chromium
+chromium:
+	@.ci/prepare chromium
 
 .PHONY: versitygw
 versitygw: $(BIN)/python

@@ -25,11 +25,11 @@ from compat_harness.guide_shell import (
     Step,
     read_steps,
 )
+from compat_harness.reader_groups import create_reader_group
 from compat_harness.server import TARGET_VARIABLE
 
 from pravega_blocking.controller_client import ControllerClient
 from pravega_blocking.event_writer import EventWriter
-from pravega_wire import controller_pb2 as pb
 
 pytestmark = [
     pytest.mark.proof,
@@ -142,19 +142,6 @@ def walk(shell: GuideShell, steps: list[Step], change: Callable[[str], str] = st
         print(f"{time.monotonic() - began:5.1f} s  {step.text}", flush=True)
         if step.expected:
             assert printed.splitlines()[-len(step.expected) :] == step.expected, step.text
-
-
-def create_reader_group(client: ControllerClient, scope: str, name: str, stream: str) -> None:
-    """Create a reader group that reads all of a stream, as an official client does."""
-    cut = pb.StreamCut(streamInfo=pb.StreamInfo(scope=scope, stream=stream))
-    request = pb.ReaderGroupConfiguration(
-        scope=scope,
-        readerGroupName=name,
-        readerGroupId=str(uuid.uuid4()),
-        startingStreamCuts=[cut],
-        endingStreamCuts=[cut],
-    )
-    client._call("createReaderGroup", request, pb.CreateReaderGroupResponse, scope)
 
 
 @pytest.fixture

@@ -1,4 +1,5 @@
-"""Servers of others, found, started and stopped: ZooKeeper, bookies, HDFS, S3, Kafka, the original.
+"""Programs of others, found, started and stopped: ZooKeeper, bookies, HDFS, S3, Kafka, a browser,
+the original.
 
 Deployments on one machine, tests and benchmarks use them. Nothing here knows who asks.
 """

@@ -218,7 +218,16 @@ INSIDE_CONTROLLER: dict[str, set[str]] = {
         "controller",
     },
     "http": {"errors", "config", "rules", "controller", "rpc"},
-    "server": {"config", "clocks", "controller", "rpc", "http"},
+    "console": {
+        "errors",
+        "clocks",
+        "rules",
+        "store_client",
+        "groups",
+        "controller",
+        "http",
+    },
+    "server": {"config", "clocks", "controller", "rpc", "http", "console"},
 }
 """The packages and modules of ``pravega_controller``, likewise. Its ``testing`` may import all."""
 

@@ -88,6 +88,12 @@ class SegstoreStandalone:
         return self.address
 
     @property
+    def password(self) -> str:
+        """Return the password of the user of a secure store."""
+        assert self._password is not None
+        return self._password
+
+    @property
     def address(self) -> str:
         """Return the address that clients are given."""
         scheme = "tcp" if self._password is None else "tls"

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from compat_harness.python_events import read
 from foreign_servers.deadlines import scale
+from foreign_servers.tied_processes import tied
 
 from pravega_blocking.controller_client import ControllerClient
 from pravega_blocking.errors import NotFoundError
@@ -71,7 +72,7 @@ class Store:
     def kill_import(self, data: bytes) -> None:
         """Give an import a part of a file, and kill it when it has stored some of that."""
         command = self.command("import", f"{self.scope}/a", "-")
-        with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
+        with subprocess.Popen(tied(command), stdin=subprocess.PIPE) as process:
             assert process.stdin is not None
             process.stdin.write(data)
             process.stdin.flush()

@@ -129,11 +129,14 @@ def _make_application(
     config: ControllerConfig, controller: Controller, authorization: Authorization | None
 ) -> object:
     # Its libraries are imported when somebody connects.
+    from pravega_controller.console.mount import console_routes
     from pravega_controller.http.application import make_application
     from pravega_controller.http.calls import Calls
     from pravega_controller.http.health import Health
 
-    return make_application(Calls(controller, authorization), Health(controller, config))
+    calls, health = Calls(controller, authorization), Health(controller, config)
+    names = {config.host, config.published_address or config.host}
+    return make_application(calls, health, console_routes(calls, health, names), names)
 
 
 @contextmanager

@@ -1,4 +1,6 @@
-"""Segment stores to run a controller against: one in memory, and the real one over TCP."""
+"""Segment stores to run a controller against, one in memory and the real one over TCP, and clients
+of controllers.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,13 @@ from pravega_controller.controller import Controller, Environment, open_controll
 from pravega_controller.rpc.service import SERVICE
 from pravega_controller.server import serve
 from pravega_controller.testing.memory_segment_store import MemorySegmentStore
+from pravega_security.access_rules import parse_access_rules
+from pravega_security.accounts_file import Account, change_accounts_file
+from pravega_security.passwords import hash_password
+from pravega_security.signing_keys import create_key_file
 from segstore.process.assembly import open_containers
 from segstore.process.config import SegmentStoreConfig
+from support.http_controllers import HttpClient, serve_http
 
 OpenController = Callable[..., AbstractAsyncContextManager[Controller]]
 
@@ -120,3 +127,38 @@ async def grpc_on_memory(
     client = GrpcClient(f"{host}:{port}")
     yield client
     client.close()
+
+
+@pytest.fixture
+async def client(memory_store: MemorySegmentStore, nursery: trio.Nursery) -> HttpClient:
+    """A client of a controller whose segment store is in memory."""
+    return await serve_http(memory_store, nursery)
+
+
+@pytest.fixture
+def users(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The settings of a controller with users: ``admin`` may do everything, ``reader`` reads the
+    root, ``s`` and ``s/t``, ``writer`` writes ``s/t`` and has no right to the root, ``guest`` reads
+    ``s`` and all that is in it."""
+    folder = tmp_path_factory.mktemp("users")
+    accounts, keys = folder / "passwd", folder / "keys"
+    create_key_file(keys, now=0)
+    rules = {
+        "admin": "prn::*,READ_UPDATE",
+        "writer": "prn::/scope:s/stream:t,READ_UPDATE",
+        "guest": "prn::/scope:s,READ;prn::/scope:s/*,READ",
+        "reader": "prn::/,READ;prn::/scope:s,READ;prn::/scope:s/stream:t,READ",
+    }
+    for user, text in rules.items():
+        account = Account(user, hash_password(user, rounds=10), parse_access_rules(text))
+        change_accounts_file(accounts, lambda file, account=account: file.put(account))
+    return {"accounts": accounts, "token_keys": keys, "audit_log": folder / "audit.log"}
+
+
+@pytest.fixture
+async def secure_client(
+    memory_store: MemorySegmentStore, nursery: trio.Nursery, users: dict[str, Any]
+) -> AsyncIterator[HttpClient]:
+    """The client of a controller with users, whose segment store is in memory."""
+    yield await serve_http(memory_store, nursery, **users)
+    nursery.cancel_scope.cancel()

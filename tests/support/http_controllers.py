@@ -58,8 +58,8 @@ class HttpClient:
         finally:
             connection.close()
         told = {k.lower(): v for k, v in reply.getheaders()}
-        is_text = told.get("content-type", "").startswith("text/plain")
-        document = content.decode() if is_text else json.loads(content) if content else None
+        is_json = told.get("content-type") == "application/json"
+        document = (json.loads(content) if is_json else content.decode()) if content else None
         return Answer(reply.status, document, told)
 
     async def ask(self, method: str, path: str, body: Any = None, headers: Any = None) -> Answer:
@@ -95,13 +95,14 @@ async def send_to_application(
     application: Any, method: str, path: str, body: bytes
 ) -> tuple[int, bytes]:
     """Return the status and the body with which an application answers, without a server."""
+    path, _, query = path.partition("?")
     scope = {
         "type": "http",
         "http_version": "1.1",
         "method": method,
         "path": path,
         "raw_path": path.encode(errors="surrogatepass"),
-        "query_string": b"",
+        "query_string": query.encode(),
         "headers": [],
         "client": ("127.0.0.1", 1),
     }

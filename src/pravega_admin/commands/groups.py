@@ -25,8 +25,8 @@ from pravega_blocking.errors import ConflictError, UsageError
 
 if TYPE_CHECKING:
     from pravega_blocking.controller_client import ControllerClient
-    from pravega_blocking.groups.lag import SegmentLag
     from pravega_wire import controller_pb2 as pb
+    from pravega_wire.reader_groups.lags import SegmentLag
 
 app = Verbs(help="List, inspect, move and delete reader groups.")
 

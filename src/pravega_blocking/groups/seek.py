@@ -23,7 +23,7 @@ from pravega_blocking.errors import ConflictError
 from pravega_blocking.groups.state import open_state, read_state
 from pravega_wire import controller_pb2 as pb
 from pravega_wire.names import scoped_name
-from pravega_wire.reader_group_states import Cut, GroupSettings, encode_begun, encode_updating
+from pravega_wire.reader_groups.states import Cut, GroupSettings, encode_begun, encode_updating
 
 ATTEMPTS_MAX = 20
 """Number of attempts to write a step: each may meet a change by a reader."""

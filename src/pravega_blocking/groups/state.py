@@ -10,7 +10,7 @@ from pravega_blocking.cuts.segment_log import SegmentLog
 from pravega_blocking.errors import ConflictError, NotFoundError, PravegaError
 from pravega_wire.errors import RemoteProtocolError
 from pravega_wire.names import READER_GROUP_PREFIX, reader_group_stream, scoped_name
-from pravega_wire.reader_group_states import GroupState
+from pravega_wire.reader_groups.states import GroupState
 
 
 def open_state(

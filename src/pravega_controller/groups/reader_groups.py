@@ -46,7 +46,7 @@ from pravega_controller.groups.configuration_checks import (
     ConfigurationChecks,
     validate_group_configuration,
 )
-from pravega_controller.groups.online_readers import find_online_readers
+from pravega_controller.groups.group_states import StateReader
 from pravega_controller.metadata.conflicts import Target, until_unchanged
 from pravega_controller.metadata.group_records import ReaderGroup
 from pravega_controller.metadata.locks import KeyedLocks, WorkflowLocks
@@ -170,15 +170,10 @@ class ReaderGroupOperations:
             assert finished is not None
             return finished
 
-    async def online_readers(self, scope: str, name: str) -> list[str]:
-        """Return the readers of a group, by its own state.
-
-        Raises ``NotFoundError``, ``StoreUnavailableError`` and ``IllegalStateError``; see
-        ``find_online_readers``.
-        """
+    async def open_state(self, scope: str, name: str) -> StateReader:
+        """Return what reads the state of a group. Raises ``NotFoundError``."""
         stream = await self._store.streams.read(scope, names.reader_group_stream(name))
-        segment = stream.segment_name(stream.active[0].segment_id)
-        return await find_online_readers(self._segments, segment)
+        return StateReader(self._segments, stream.segment_name(stream.active[0].segment_id))
 
     async def get(self, scope: str, name: str) -> ReaderGroup:
         """Return a group whose creation is finished. Raises ``ReaderGroupNotFoundError``."""

@@ -16,7 +16,7 @@ Invariants:
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Final
 
@@ -25,13 +25,15 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute
 from starlette.routing import Route as StarletteRoute
 
 from pravega_controller.errors import InvalidRequestError
 from pravega_controller.http import health_routes, metrics_routes, scope_routes, stream_routes
-from pravega_controller.http.calls import Calls, Refusal, refusal_of
+from pravega_controller.http.calls import CallOfRequest, Calls, Refusal, refusal_of
 from pravega_controller.http.health import Health
 from pravega_controller.http.openapi import describe_routes
+from pravega_controller.http.origins import check_foreign_page
 from pravega_controller.http.routes import ROUTES, HttpRequest, PlainText, Route
 
 ROUTE_MODULES: Final = (health_routes, metrics_routes, scope_routes, stream_routes)
@@ -44,44 +46,61 @@ HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
 }
-"""The headers of all answers: documents are read by programs, and never shown as pages."""
+"""The headers of all documents: they are read by programs, and never shown as pages."""
+LOGIN_HEADERS: Final = {"WWW-Authenticate": 'Basic realm="segstore", charset="UTF-8"'}
+"""The headers by which browsers ask for a user and a password."""
 OPENAPI: Final = "/openapi.json"
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-def make_application(calls: Calls, health: Health) -> Starlette:
-    """Return the application of a controller."""
+def make_application(
+    calls: Calls, health: Health, others: Sequence[BaseRoute] = (), hosts: Collection[str] = ()
+) -> Starlette:
+    """Return the application of a controller.
+
+    ``others`` are routes that are no documents, ``hosts`` names that a browser may use without
+    users.
+    """
     document = describe_routes(ROUTES)
 
     async def tell_openapi(request: Request) -> Response:
         return JSONResponse(document, headers=HEADERS)
 
-    routes = [StarletteRoute(each, tell_openapi) for each in _spellings(OPENAPI)]
+    routes: list[BaseRoute] = [*others]
+    routes += [StarletteRoute(each, tell_openapi) for each in _spellings(OPENAPI)]
     # A path with parameters would hide those that come after it.
     for path in sorted(ROUTES, key=lambda path: (":path" in path, -len(path))):
         # Make one route for all methods of a path: in an answer 405, Starlette names only the
         # methods of the path's first route.
-        endpoint, methods = _endpoint(ROUTES[path], calls, health), list(ROUTES[path])
+        endpoint, methods = _endpoint(ROUTES[path], calls, health, hosts), list(ROUTES[path])
         routes += [StarletteRoute(each, endpoint, methods=methods) for each in _spellings(path)]
-    return Starlette(routes=routes, exception_handlers={HTTPException: _answer_http_exception})
+    application = Starlette(
+        routes=routes, exception_handlers={HTTPException: _answer_http_exception}
+    )
+    # Starlette's own redirects have no headers of ours, and an address that the caller chose.
+    application.router.redirect_slashes = False
+    return application
 
 
 def _spellings(path: str) -> tuple[str, ...]:
     return (path,) if path.endswith(":path}") else (path, f"{path}/")
 
 
-def _endpoint(routes: Mapping[str, Route], calls: Calls, health: Health) -> Endpoint:
+def _endpoint(
+    routes: Mapping[str, Route], calls: Calls, health: Health, hosts: Collection[str]
+) -> Endpoint:
     async def answer(request: Request) -> Response:
         route = routes["GET" if request.method == "HEAD" else request.method]
         try:
-            headers = [(name.lower(), value) for name, value in request.headers.items()]
-            peer = request.client
-            address = "" if peer is None else f"{_family(peer.host)}:{peer.host}:{peer.port}"
-            body = await _read_body(request) if route.request is not None else None
+            of_request = request_calls(calls, request)
+            if request.method not in ("GET", "HEAD"):
+                has_users = of_request.authorization is not None
+                check_foreign_page(request.headers, hosts, has_users=has_users)
+            body = await _read_json(request) if route.request is not None else None
             document = await route.answer(
                 HttpRequest(
-                    calls.of(headers, address),
+                    of_request,
                     health,
                     {name: value.strip("/") for name, value in request.path_params.items()},
                     request.query_params,
@@ -100,12 +119,20 @@ def _endpoint(routes: Mapping[str, Route], calls: Calls, health: Health) -> Endp
     return answer
 
 
+def request_calls(calls: Calls, request: Request) -> CallOfRequest:
+    """Return what makes the calls of a request. Raises ``Refusal``."""
+    headers = [(name.lower(), value) for name, value in request.headers.items()]
+    peer = request.client
+    address = "" if peer is None else f"{_family(peer.host)}:{peer.host}:{peer.port}"
+    return calls.of(headers, address)
+
+
 def _family(host: str) -> str:
     return "ipv6" if ":" in host else "ipv4"
 
 
-async def _read_body(request: Request) -> Any:
-    """Return the JSON of the body. Raises ``Refusal`` and ``InvalidRequestError``."""
+async def read_body(request: Request) -> bytes:
+    """Return the body of a request. Raises ``Refusal`` if it is too long or too slow."""
     received = bytearray()
     with trio.move_on_after(BODY_SECONDS_MAX) as whole:
         async with aclosing(request.stream()) as pieces:
@@ -115,6 +142,12 @@ async def _read_body(request: Request) -> Any:
                     raise Refusal(413, f"the body is longer than {BODY_BYTES_MAX} bytes")
     if whole.cancelled_caught:
         raise Refusal(408, f"the body did not come within {BODY_SECONDS_MAX:g} s")
+    return bytes(received)
+
+
+async def _read_json(request: Request) -> Any:
+    """Return the JSON of the body. Raises ``Refusal`` and ``InvalidRequestError``."""
+    received = await read_body(request)
     try:
         document = json.loads(received, parse_constant=_refuse_constant)
         # Half of a pair of surrogates is a text for json, and can be sent to nobody.
@@ -130,10 +163,7 @@ def _refuse_constant(name: str) -> None:
 
 
 def _answer_refusal(refusal: Refusal) -> Response:
-    headers = dict(HEADERS)
-    if refusal.status == 401:
-        # Browsers ask for a user and a password.
-        headers["WWW-Authenticate"] = 'Basic realm="segstore", charset="UTF-8"'
+    headers = {**HEADERS, **(LOGIN_HEADERS if refusal.status == 401 else {})}
     return JSONResponse({"error": refusal.sentence}, status_code=refusal.status, headers=headers)
 
 

@@ -41,7 +41,7 @@ from pravega_controller.errors import (
     VersionConflictError,
 )
 from pravega_controller.rpc.authorization import HEADER
-from pravega_controller.rpc.rpc import RPCS, Call
+from pravega_controller.rpc.rpc import RPCS, Call, Rpc
 from pravega_security.principals import Principal
 from pravega_security.resources import Level
 from pravega_wire import controller_pb2 as pb
@@ -138,11 +138,33 @@ class CallOfRequest:
         if self.authorization is None:
             return None
         rpc = RPCS[name]
-        if not self.found:
-            self.found.append(await self.authorization.admit(rpc, self.caller))
-        [principal] = self.found
+        principal = await self._find_caller(self.authorization, rpc)
         self.authorization.permit(rpc, request, principal, self.caller)
         return principal
+
+    async def may(self, name: str, request: Message) -> bool:
+        """Return whether the caller has what an RPC needs; a refusal is not noted."""
+        if self.authorization is None:
+            return True
+        rpc = RPCS[name]
+        principal = await self._find_caller(self.authorization, rpc)
+        try:
+            self.authorization.check(rpc, request, principal)
+        except (UnauthenticatedError, PermissionDeniedError):
+            return False
+        return True
+
+    async def identify(self) -> str | None:
+        """Return the caller's name, None for nobody. Raises ``UnauthenticatedError``."""
+        if self.authorization is None:
+            return None
+        principal = await self._find_caller(self.authorization, RPCS["listScopes"])
+        return None if principal is None else principal.name
+
+    async def _find_caller(self, authorization: Authorization, rpc: Rpc) -> Principal | None:
+        if not self.found:
+            self.found.append(await authorization.admit(rpc, self.caller))
+        return self.found[0]
 
     def may_read(self, resource: str) -> bool:
         """Return whether the caller may see a resource in a list; ask after the first call."""

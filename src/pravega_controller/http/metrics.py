@@ -13,7 +13,8 @@ Invariants:
 
 from __future__ import annotations
 
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, TypeAlias
 
 import structlog
 import trio
@@ -21,11 +22,13 @@ import trio
 from pravega_controller.controller import Controller
 from pravega_metrics import controller_metrics as metrics
 from pravega_metrics.exposition import Source
-from pravega_metrics.metrics import Labels, Reading
+from pravega_metrics.metrics import Family, Labels, Reading
 from pravega_metrics.process_metrics import read_process
 from pravega_metrics.readings import InvalidReadingsError, decode_readings
 
 STORES_KEY: Final = "metrics of segment stores"
+
+Address: TypeAlias = tuple[str, int]
 
 log = structlog.get_logger(__name__)
 
@@ -41,28 +44,55 @@ async def gather_metrics(controller: Controller, *, is_ready: bool, name: str) -
     if not controller.members.owns(STORES_KEY):
         return [Source("controller", name, own)]
     containers = controller.placement.containers_by_store()
-    answers: dict[tuple[str, int], bytes | None] = {}
-
-    async def ask(address: tuple[str, int]) -> None:
-        answers[address] = await controller.segments.read_metrics(address)
-
-    async with trio.open_nursery() as nursery:
-        for address in containers:
-            nursery.start_soon(ask, address)
-    sources = []
-    is_up: dict[Labels, Reading] = {}
-    for (host, port), data in sorted(answers.items()):
-        store = f"{host}:{port}"
-        is_up[store,] = int(data is not None)
-        if data is not None:
-            try:
-                sources.append(Source("segmentstore", store, decode_readings(data)))
-            except InvalidReadingsError as error:
-                log.warning("a segment store's metrics are not understood", error=str(error))
+    answers = await ask_stores(controller)
+    is_up: dict[Labels, Reading] = {(store,): int(each.is_up) for store, each in answers.items()}
     own += [
         metrics.STORE_UP.family(is_up),
         metrics.STORE_CONTAINERS.family(
-            {(f"{host}:{port}",): count for (host, port), count in containers.items()}
+            {(name_store(address),): count for address, count in containers.items()}
         ),
     ]
-    return [Source("controller", name, own), *sources]
+    told = [
+        Source("segmentstore", store, each.families)
+        for store, each in answers.items()
+        if each.families is not None
+    ]
+    return [Source("controller", name, own), *told]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreAnswer:
+    """The answer of a store, when it was asked for its metrics."""
+
+    is_up: bool
+    families: list[Family] | None
+    """None if it did not answer, or what it answered was not understood."""
+
+
+async def ask_stores(controller: Controller) -> dict[str, StoreAnswer]:
+    """Return the answers of all segment stores, by their names in order."""
+    answers: dict[Address, bytes | None] = {}
+
+    async def ask(address: Address) -> None:
+        answers[address] = await controller.segments.read_metrics(address)
+
+    async with trio.open_nursery() as nursery:
+        for address in controller.placement.containers_by_store():
+            nursery.start_soon(ask, address)
+    return {name_store(address): _understand(data) for address, data in sorted(answers.items())}
+
+
+def name_store(address: Address) -> str:
+    """Return the name of a store in readings."""
+    host, port = address
+    return f"{host}:{port}"
+
+
+def _understand(data: bytes | None) -> StoreAnswer:
+    if data is None:
+        return StoreAnswer(is_up=False, families=None)
+    try:
+        return StoreAnswer(is_up=True, families=decode_readings(data))
+    except InvalidReadingsError as error:
+        log.warning("a segment store's metrics are not understood", error=str(error))
+        return StoreAnswer(is_up=True, families=None)

@@ -93,6 +93,7 @@ async def describe_group(request: HttpRequest) -> Any:
     """Describe a reader group: the streams that it reads, and the readers that are online."""
     scope, group = request.path["scope"], request.path["group"]
     found = await _find_group(request)
+    state = await request.calls.controller.groups.open_state(scope, group)
     streams = dict.fromkeys(
         names.scoped_name(cut.streamInfo.scope, cut.streamInfo.stream)
         for cut in found.startingStreamCuts
@@ -101,7 +102,7 @@ async def describe_group(request: HttpRequest) -> Any:
         "scopeName": scope,
         "readerGroupName": group,
         "streamList": list(streams),
-        "onlineReaderIds": await request.calls.controller.groups.online_readers(scope, group),
+        "onlineReaderIds": (await state.read()).readers,
     }
 
 

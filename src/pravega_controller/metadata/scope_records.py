@@ -308,6 +308,16 @@ class ScopeRecords:
 
         return await self._list(scope.objects, token, shown)
 
+    async def objects_page(self, scope: Scope, position: bytes) -> tuple[list[str], bytes]:
+        """Return the next objects of a scope of all kinds, as ``kind/name``, and where the rest
+        begins: at b"" if there is none. Raises ``ScopeNotFoundError``.
+        """
+        try:
+            page = await self._tables.page(scope.objects, position)
+        except NoSuchTableError as error:
+            raise ScopeNotFoundError(f"scope {scope.name} does not exist any more") from error
+        return [entry.key.decode() for entry in page.entries], page.token if page.entries else b""
+
     async def _list(
         self, table: str, token: str, shown: Callable[[Entry], Awaitable[str | None]]
     ) -> Listing:

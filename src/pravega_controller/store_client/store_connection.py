@@ -21,6 +21,7 @@ Invariants:
 from __future__ import annotations
 
 import itertools
+import math
 import select
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -181,17 +182,12 @@ class StoreConnection:
         self._outbox += encoded.values()
         self._filled.set()
         self._in_flight.update(dict.fromkeys(encoded, slot))
-        unanswered = 0
         try:
-            with trio.move_on_after(self._reply_seconds_max):
-                while True:
-                    with trio.move_on_after(SILENT_SHARE * self._reply_seconds_max):
-                        await slot.arrived.wait()
-                        break
-                    unanswered = 0 if await self._explain_silence() else unanswered + 1
-                    if unanswered == QUESTIONS_MAX and not slot.arrived.is_set():
-                        self._is_silent = True
-                        await self.close()
+            # One cancel scope: almost every reply comes before the store counts as silent.
+            with trio.move_on_after(SILENT_SHARE * self._reply_seconds_max):
+                await slot.arrived.wait()
+            if not slot.arrived.is_set():
+                await self._question_silent_store(slot)
         finally:
             for request_id in encoded:
                 self._in_flight.pop(request_id, None)
@@ -212,6 +208,22 @@ class StoreConnection:
         if self._token is None or not hasattr(request, "delegation_token"):
             return request
         return msgspec.structs.replace(request, delegation_token=self._token())
+
+    async def _question_silent_store(self, slot: _Slot) -> None:
+        """Ask a store for the reason of its silence, and wait for the replies.
+
+        It is asked again each time that ``SILENT_SHARE`` of the time has passed. This ends when the
+        replies have arrived, the time is up, or ``QUESTIONS_MAX`` questions had no answer.
+        """
+        unanswered = 0
+        with trio.move_on_after((1 - SILENT_SHARE) * self._reply_seconds_max):
+            while not slot.arrived.is_set():
+                unanswered = 0 if await self._explain_silence() else unanswered + 1
+                if unanswered == QUESTIONS_MAX and not slot.arrived.is_set():
+                    self._is_silent = True
+                    await self.close()
+                with trio.move_on_after(SILENT_SHARE * self._reply_seconds_max):
+                    await slot.arrived.wait()
 
     async def _explain_silence(self) -> bool:
         """Return whether the store answers when it is asked for the reason of its silence.
@@ -234,14 +246,16 @@ class StoreConnection:
 
     async def _send_requests(self) -> None:
         try:
-            while True:
-                await self._filled.wait()
-                data = b"".join(self._outbox)
-                self._outbox.clear()
-                self._filled = trio.Event()
-                with trio.fail_after(self._reply_seconds_max):
+            # One cancel scope for all writes: making one costs more than all else of a small write.
+            with trio.CancelScope() as write:
+                while True:
+                    await self._filled.wait()
+                    data = b"".join(self._outbox)
+                    self._outbox.clear()
+                    self._filled = trio.Event()
+                    write.deadline = trio.current_time() + self._reply_seconds_max
                     await self._stream.send_all(data)
-        except trio.TooSlowError:
+                    write.deadline = math.inf
             log.info("segment store does not read requests", peer=self._peer)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             log.info("segment store connection broke", peer=self._peer, reason=repr(error))

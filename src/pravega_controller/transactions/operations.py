@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 
@@ -67,6 +68,8 @@ or aborting."""
 KNOWN_SECONDS_MAX = 60.0
 """Maximum age, in seconds, of a stream's record in memory with which a transaction is begun. The
 stored record is checked while the transaction's segments are created."""
+
+_ENDED = frozenset({TransactionState.COMMITTED, TransactionState.ABORTED})
 
 log = structlog.get_logger(__name__)
 
@@ -394,6 +397,24 @@ class TransactionOperations:
             others = await self._workflows.stream_ends.outcomes_stored(stream)
             latest.update((o.identifier, o) for o in others)
         return list(latest.values())[-LISTED_MAX:]
+
+    async def unfinished(
+        self, scope: str, name: str, count_max: int
+    ) -> list[tuple[bytes, TransactionRecord]]:
+        """Return transactions that have not ended, at most ``count_max``, with their ids.
+
+        Raises ``StreamNotFoundError``.
+        """
+        stream = await self._store.streams.read(scope, name)
+        found: list[tuple[bytes, TransactionRecord]] = []
+        stored = self._transactions.load_stream(scope, name, stream.stream_id)
+        async with aclosing(stored) as transactions:
+            async for each in transactions:
+                if each.stored.record.state not in _ENDED:
+                    found.append((each.identifier, each.stored.record))
+                    if len(found) == count_max:
+                        break
+        return found
 
     async def _find(
         self, scope: str, name: str, identifier: bytes

@@ -44,6 +44,12 @@ def read_clock_error() -> float:
     return math.inf if error_us == _UNKNOWN else error_us / 1e6
 
 
+def return_free_memory() -> None:
+    """Return the whole pages that ``free`` has left to the kernel: the C library does it by itself
+    only at the end of the heap. Takes some milliseconds, in which ``malloc`` waits."""
+    lib.return_free_memory()
+
+
 def _checked(result: int) -> int:
     if result < 0:
         raise OSError(ffi.errno, os.strerror(ffi.errno))

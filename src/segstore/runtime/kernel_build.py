@@ -1,4 +1,4 @@
-"""Declares the calls of the kernel that ``kernel`` makes, for the build of their module.
+"""Declares the calls of the kernel and the C library that ``kernel`` makes, for their build.
 
 cffi compiles them, so that the C compiler determines the layout of structures.
 """
@@ -12,6 +12,7 @@ int create_timer(void);
 int set_timer(int descriptor, int64_t nanoseconds);
 int kill_with_parent(void);
 int64_t clock_error_us(void);
+void return_free_memory(void);
 """
 
 builder = FFI()
@@ -19,6 +20,7 @@ builder.cdef(DECLARATIONS)
 builder.set_source(
     "segstore.runtime._kernel",
     """
+    #include <malloc.h>
     #include <signal.h>
     #include <stdint.h>
     #include <sys/prctl.h>
@@ -50,6 +52,13 @@ builder.set_source(
         if (state == TIME_ERROR || clock.status & STA_UNSYNC)
             return INT64_MAX;
         return clock.maxerror;
+    }
+
+    static void return_free_memory(void)
+    {
+    #ifdef __GLIBC__
+        malloc_trim(0);
+    #endif
     }
     """,
 )

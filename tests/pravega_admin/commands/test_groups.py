@@ -7,7 +7,6 @@ import itertools
 import json
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 import pytest
 from typer.testing import CliRunner
@@ -17,7 +16,7 @@ from pravega_blocking.controller_client import ControllerClient, Purpose
 from pravega_blocking.cuts import segment_log
 from pravega_blocking.cuts.segment_log import SegmentLog
 from pravega_blocking.groups import seek
-from pravega_blocking.groups.lag import find_lag_ms
+from pravega_blocking.groups.lag import find_lags
 from pravega_blocking.groups.seek import seek_group
 from pravega_blocking.groups.state import find_state, open_state
 from pravega_blocking.stream_settings import StreamSettings
@@ -25,10 +24,10 @@ from pravega_wire import commands as wire
 from pravega_wire import controller_pb2 as pb
 from pravega_wire.hashing import REVISION_MARK
 from pravega_wire.names import mark_stream, reader_group_stream
-from pravega_wire.reader_group_states import GroupSettings, encode_begun, encode_updating
+from pravega_wire.reader_groups.states import encode_updating
 from pravega_wire.stream_cut_text import encode_cut_text
-from pravega_wire.versioned import write_compact_int, write_text, write_versioned
 from pravega_wire.watermarks import SegmentWithRange, Watermark, encode_watermark
+from support.group_revisions import ID, acquires, begins, comes, name_segment, tells
 
 if TYPE_CHECKING:
     from ..conftest import Standalone
@@ -37,7 +36,6 @@ Command = Callable[..., Any]
 NUMBERS = itertools.count()
 EVENT = b"x" * 92
 """With its header an event has 100 bytes."""
-ID = UUID("11111111-2222-3333-4444-555555555555")
 
 
 @pytest.fixture
@@ -64,25 +62,6 @@ def scope(client: ControllerClient) -> str:
     name = f"group-scope{next(NUMBERS)}"
     client.create_scope(name)
     return name
-
-
-def change(kind: int, *parts: bytes) -> bytes:
-    """Return the revision with one change, of such parts."""
-    data = bytes([0, kind]) + write_versioned(parts)[1:]
-    return (2).to_bytes(4, "big") + len(data).to_bytes(4, "big") + data
-
-
-def comes(reader: str) -> bytes:
-    return change(2, write_text(reader))
-
-
-def acquires(reader: str, segment: str) -> bytes:
-    return change(5, write_text(reader) + write_text(segment))
-
-
-def tells(reader: str, segment: str, offset: int) -> bytes:
-    positions = write_text(segment) + bytes(16) + offset.to_bytes(8, "big")
-    return change(6, write_text(reader) + bytes(8), write_compact_int(1) + positions)
 
 
 def append(log: SegmentLog, *revisions: bytes) -> None:
@@ -121,21 +100,10 @@ class Group:
 
     def begin(self) -> None:
         """Let an official client begin the group."""
-        settings = GroupSettings(
-            starts={self.stream: {}},
-            ends={self.stream: {}},
-            checkpoint_ms=-1,
-            refresh_ms=3000,
-            outstanding_max=3,
-            retention=0,
-            generation=0,
-            identifier=ID.bytes,
-        )
-        cut = dict.fromkeys(self.segments, 0)
         with self.open() as log:
             append(
                 log,
-                encode_begun(settings, {self.stream: cut}),
+                begins(self.stream, segments=self.segments),
                 comes("one"),
                 acquires("one", self.segment(0)),
             )
@@ -144,13 +112,12 @@ class Group:
         return open_state(self.client, self.scope, "group", purpose=Purpose.READ_WRITE)
 
     def segment(self, number: int) -> str:
-        identifier = self.segments[number]
-        return f"{self.stream}/{identifier & 0xFFFFFFFF}.#epoch.{identifier >> 32}"
+        return name_segment(self.stream, self.segments[number])
 
     def fill(self, segment: int, count: int) -> None:
         address = self.client.segment_address(self.scope, "stream", segment)
         access = self.client.store_access(self.scope, "stream", Purpose.WRITE)
-        name = f"{self.stream}/{segment & 0xFFFFFFFF}.#epoch.{segment >> 32}"
+        name = name_segment(self.stream, segment)
         with access.connect(*address, timeout=60.0) as connection:
             writer = bytes(16)
             setup = connection.call(wire.SetupAppend(1, writer, name, ""))
@@ -229,13 +196,13 @@ def test_segments_behind_those_that_are_read_count(command: Command, group: Grou
     assert rows[-1]["reader"] is None
 
 
-def test_bytes_that_are_truncated_are_no_lag(command: Command, group: Group) -> None:
+def test_bytes_that_are_truncated_are_no_lag(group: Group) -> None:
     group.begin()
     group.client.truncate_stream(
         group.scope, "stream", dict(zip(group.segments, (400, 1000), strict=True))
     )
-    rows = command("group", "show", group.name)["segments"]
-    assert [row["lag_bytes"] for row in rows] == [600, 0]
+    lags = find_lags(group.client, find_state(group.client, group.scope, "group"))
+    assert [each.unread for each in lags] == [600, 0]
 
 
 def test_the_lag_in_time_is_by_the_times_of_writers(command: Command, group: Group) -> None:
@@ -262,14 +229,6 @@ def test_the_lag_in_time_is_by_the_times_of_writers(command: Command, group: Gro
     assert [row["offset"] for row in rows] == [400, 400]
     rows = command("group", "seek", group.name, "--to", "5", "--dry-run")
     assert [(row["segment"], row["offset"]) for row in rows] == [(0, 0)]
-
-
-def test_a_lag_before_the_first_watermark_is_at_least_the_span_of_all() -> None:
-    marks = [Watermark(n, n + 1, {SegmentWithRange(0, 0.0, 1.0): 10 * n}) for n in (1, 2, 5)]
-    assert find_lag_ms([], 0, 5) is None
-    assert [find_lag_ms(marks, 0, position) for position in (5, 10, 20, 49, 50)] == [4, 4, 3, 3, 0]
-    # A segment that began after a watermark has no events of its time.
-    assert find_lag_ms([marks[0], Watermark(9, 9, {SegmentWithRange(1, 0.0, 1.0): 5})], 1, 0) == 8
 
 
 @pytest.mark.parametrize("place", ["cut", "official"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,7 +43,9 @@ async def make_stream(client: HttpClient) -> None:
         assert (await client.ask("POST", "/v1/scopes/s/streams", body, admin)).status == 201
 
 
-async def test_refusals_are_those_of_the_rpcs(secure_client: HttpClient, tmp_path: Path) -> None:
+async def test_refusals_are_those_of_the_rpcs(
+    secure_client: HttpClient, users: dict[str, Any]
+) -> None:
     ask = secure_client.ask
     await make_stream(secure_client)
     for path in READING:
@@ -58,7 +59,7 @@ async def test_refusals_are_those_of_the_rpcs(secure_client: HttpClient, tmp_pat
         assert (await ask(method, path, body, basic("reader"))).status == 403, path
     for path in OPEN:
         assert (await ask("GET", path)).status == 200, path
-    lines = (tmp_path / "audit.log").read_text()
+    lines = users["audit_log"].read_text()
     assert '"method": "deleteScope"' in lines
     assert "not-its-password" not in lines
 

@@ -100,6 +100,22 @@ async def test_a_committed_transaction_is_merged_into_every_segment(
         assert not parts(memory_store)
 
 
+async def test_unfinished_transactions_of_a_stream_are_listed(
+    open_on_memory: OpenController,
+) -> None:
+    async with open_on_memory() as controller:
+        await make_stream(controller)
+        begun = [await begin(controller) for _ in range(3)]
+        assert await commit(controller, begun[0])
+        await until(controller, begun[0], TransactionState.COMMITTED)
+        found = await controller.transactions.unfinished("s", "a", 10)
+        assert {identifier for identifier, _ in found} == {*begun[1:]}
+        assert {record.state for _, record in found} == {TransactionState.OPEN}
+        assert len(await controller.transactions.unfinished("s", "a", 1)) == 1
+        with pytest.raises(StreamNotFoundError):
+            await controller.transactions.unfinished("s", "none", 1)
+
+
 async def test_a_question_waits_for_the_end_that_is_being_carried_out(
     open_on_memory: OpenController,
     memory_store: MemorySegmentStore,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import math
 import os
+import platform
 import re
 import select
 import signal
@@ -12,12 +13,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from segstore.runtime import kernel_build
 from segstore.runtime._kernel import lib
-from segstore.runtime.kernel import create_timer, read_clock_error, set_timer
+from segstore.runtime.kernel import (
+    create_timer,
+    read_clock_error,
+    return_free_memory,
+    set_timer,
+)
 
 
 @pytest.fixture
@@ -25,6 +32,11 @@ def timer() -> Iterator[int]:
     descriptor = create_timer()
     yield descriptor
     os.close(descriptor)
+
+
+def resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def has_rung(descriptor: int, *, seconds: float) -> bool:
@@ -90,6 +102,18 @@ def test_a_process_ends_with_its_parent() -> None:
             assert select.select([child], [], [], 10)[0], "the child lives"
         finally:
             os.close(child)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="a call of glibc")
+def test_pages_between_blocks_in_use_are_returned() -> None:
+    block_bytes, count = 50_000, 2_000
+    blocks: list[bytes | None] = [b"x" * block_bytes for _ in range(count)]
+    for index in range(0, count, 2):
+        blocks[index] = None
+    before = resident_bytes()
+    return_free_memory()
+    assert before - resident_bytes() > block_bytes * count / 4
+    assert blocks[1] == b"x" * block_bytes
 
 
 def test_the_clock_is_wrong_by_some_time_or_by_no_known_one() -> None:

@@ -21,6 +21,7 @@ from segstore.api import SegmentContainer
 from segstore.network.server import serve
 from segstore.process.config import SegmentStoreConfig
 from segstore.testing.wire_client import WireClient
+from segstore.tls import acceptor
 from support.models.memory_container import MemoryContainer
 from support.tls_peers import Certificates, TlsPeer
 
@@ -161,6 +162,25 @@ async def test_others_are_served_while_many_peers_shake_hands(server: Server) ->
             await client.append(WRITER, b"x", number=number)
             assert (await client.expect(wire.DataAppended)).event_number == number
     assert number > 10
+
+
+async def test_the_memory_of_many_handshakes_is_returned(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    returned: list[int] = []
+    monkeypatch.setattr(acceptor, "return_free_memory", lambda: returned.append(1))
+    monkeypatch.setattr(acceptor, "MANY_HANDSHAKES", 3)
+    client = await server.connect()
+    await client.call(wire.HELLO)
+    assert not returned
+
+    async def come() -> None:
+        await (await server.connect()).call(wire.HELLO)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(20):
+            nursery.start_soon(come)
+    assert returned
 
 
 async def test_a_shutdown_does_not_wait_for_handshakes(server: Server) -> None:

@@ -1,4 +1,4 @@
-"""Readers of groups that are online, read from states in a real segment store."""
+"""States of groups, read from a real segment store."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from pravega_controller.errors import (
     StoreAnswerError,
     StoreUnavailableError,
 )
-from pravega_controller.groups import online_readers
-from pravega_controller.groups.online_readers import find_online_readers
+from pravega_controller.groups import group_states
+from pravega_controller.groups.group_states import StateReader
 from pravega_controller.rules.streams import fixed_configuration
 from pravega_wire.commands import NULL_ATTRIBUTE_VALUE
 from pravega_wire.event_framing import frame_event
@@ -70,7 +70,9 @@ class Scene:
         return info.length
 
     async def find(self) -> list[str]:
-        return await self.controller.groups.online_readers("s", "g")
+        """Return the readers that are online, by the whole state."""
+        state = await self.controller.groups.open_state("s", "g")
+        return (await state.read()).readers
 
 
 @pytest.fixture
@@ -99,10 +101,42 @@ async def test_readers_are_found_from_the_mark_on(scene: Scene) -> None:
 async def test_a_state_of_many_pieces_is_read(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(online_readers, "READ_BYTES", 7)
+    monkeypatch.setattr(group_states, "READ_BYTES", 7)
     names = [f"reader {number}" for number in range(10)]
     await scene.write(EMPTY, *map(comes, names))
     assert await scene.find() == names
+
+
+async def test_a_state_is_read_on_from_where_it_was_read_to(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, asked = scene.segments.read_segment, []
+
+    async def note_and_read(segment: str, *, offset: int, length: int) -> bytes:
+        asked.append((offset, length))
+        return await read(segment, offset=offset, length=length)
+
+    monkeypatch.setattr(scene.segments, "read_segment", note_and_read)
+    first = await scene.write(EMPTY, comes("a"))
+    state = await scene.controller.groups.open_state("s", "g")
+    assert (await state.read()).readers == ["a"]
+    second = await scene.write(comes("b"))
+    assert (await state.read()).readers == ["a", "b"]
+    assert (await state.read()).readers == ["a", "b"]
+    assert asked == [(0, first), (first, second - first)]
+    # Behind a compaction, and behind much that has come, it begins anew.
+    end = await scene.write(comes("c"))
+    await scene.write(EMPTY, comes("d"))
+    await scene.segments.truncate_segment(SEGMENT, offset=end)
+    assert (await state.read()).readers == ["d"]
+    monkeypatch.setattr(group_states, "READ_BYTES", 1)
+    await scene.write(comes("e"))
+    assert (await state.read()).readers == ["d", "e"]
+    # What was refused is not half taken.
+    await scene.write(b"text")
+    for _ in range(2):
+        with pytest.raises(IllegalStateError, match="has no state of a group"):
+            await state.read()
 
 
 @pytest.mark.parametrize("revision", [b"", b"text", EMPTY[:-1]])
@@ -112,7 +146,7 @@ async def test_a_state_that_cannot_be_read_is_refused(
     await scene.write(revision)
     with pytest.raises(IllegalStateError, match="has no state of a group"):
         await scene.find()
-    monkeypatch.setattr(online_readers, "STATE_BYTES_MAX", len(frame_event(revision)) - 1)
+    monkeypatch.setattr(group_states, "STATE_BYTES_MAX", len(frame_event(revision)) - 1)
     with pytest.raises(IllegalStateError, match="at most"):
         await scene.find()
 
@@ -146,7 +180,7 @@ async def test_a_store_that_takes_too_long_is_given_up(
     async def wait(segment: str) -> None:
         await trio.sleep_forever()
 
-    monkeypatch.setattr(online_readers, "READ_SECONDS_MAX", 0.01)
+    monkeypatch.setattr(group_states, "READ_SECONDS_MAX", 0.01)
     monkeypatch.setattr(scene.segments, "segment_info", wait)
     with pytest.raises(StoreUnavailableError, match="was not read in"):
         await scene.find()
@@ -154,4 +188,4 @@ async def test_a_store_that_takes_too_long_is_given_up(
 
 async def test_a_missing_segment_is_told(scene: Scene) -> None:
     with pytest.raises(NotFoundError):
-        await find_online_readers(scene.segments, "s/_RGnone/0.#epoch.0")
+        await StateReader(scene.segments, "s/_RGnone/0.#epoch.0").read()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pravega_wire.errors import RemoteProtocolError
 from pravega_wire.names import segment_id
-from pravega_wire.reader_group_states import (
+from pravega_wire.reader_groups.states import (
     GroupSettings,
     GroupState,
     encode_begun,
@@ -20,7 +20,7 @@ from pravega_wire.reader_group_states import (
 )
 
 GOLDEN = json.loads(
-    (Path(__file__).parents[2] / "compat-tests" / "golden" / "records.json").read_text("ascii")
+    (Path(__file__).parents[3] / "compat-tests" / "golden" / "records.json").read_text("ascii")
 )["group_revisions"]
 REVISIONS = [bytes.fromhex(each["bytes"]) for each in GOLDEN]
 WHOLE = [number for number, each in enumerate(REVISIONS) if each[3] == 1]

@@ -1,0 +1,1 @@
+"""The web console of a controller: pages on its HTTP port."""
