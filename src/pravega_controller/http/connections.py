@@ -8,9 +8,11 @@ client reads nothing outlives the server.
 Invariants:
 1. When a connection fails, whatever the client sends, others go on. Held by
    ``test_a_connection_that_fails_ends_no_other``.
-2. When a client sends a request slowly, or reads the answer slowly, its connection ends after
-   ``IDLE_SECONDS_MAX``, or when the server ends. Held by ``test_slow_clients_are_cut_off`` and
-   ``test_a_client_that_reads_nothing_does_not_hold_up_the_end``.
+2. When a client sends a request slowly, reads the answer slowly, or sends no more, its connection
+   ends after ``IDLE_SECONDS_MAX``, or when the server ends. Held by
+   ``test_slow_clients_are_cut_off``,
+   ``test_a_client_that_reads_nothing_does_not_hold_up_the_end`` and
+   ``test_an_upgrade_that_goes_no_further_is_cut_off``.
 3. When very many connections are open, further ones are closed at once, and gRPC has descriptors
    left. Held by ``test_connections_beyond_the_maximum_are_closed``.
 """
@@ -78,6 +80,10 @@ class _Connection(TCPServer):
     async def _read_data(self) -> None:
         await super()._read_data()
         await self.idle_task.stop()
+        # A client that sends no more may wait for an answer. After an upgrade to HTTP/2 that goes
+        # no further, Hypercorn would wait for ever.
+        scope = self._task_group._nursery.cancel_scope
+        scope.deadline = trio.current_time() + IDLE_SECONDS_MAX
 
 
 class _Connections:

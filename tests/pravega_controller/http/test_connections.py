@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Awaitable, Callable, Iterator
+from random import Random
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ import pravega_controller.http.application as application
 from pravega_controller.http import connections
 from pravega_controller.http.connections import connections_max
 from pravega_controller.http.port import HttpPort
+from pravega_controller.http.routes import ROUTES
 from support.http_controllers import HttpClient
 
 SECONDS_MAX = 60.0
@@ -104,6 +106,17 @@ async def test_slow_clients_are_cut_off(
     stream = await connect(await listen(nursery))
     await stream.send_all(begin)
     assert not (await receive_all(stream)).startswith(b"HTTP/1.1 200")
+    nursery.cancel_scope.cancel()
+
+
+async def test_an_upgrade_that_goes_no_further_is_cut_off(
+    nursery: trio.Nursery, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "IDLE_SECONDS_MAX", 0.5)
+    stream = await connect(await listen(nursery))
+    await stream.send_all(GET[:-2] + b"Upgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n\r\n")
+    await stream.send_eof()
+    assert (await receive_all(stream)).startswith(b"HTTP/1.1 101")
     nursery.cancel_scope.cancel()
 
 
@@ -228,3 +241,89 @@ async def test_a_request_is_answered_among_two_thousand_connections(
     for stream in held:
         await stream.aclose()
     assert (await client.ask("GET", "/ping")).status == 200
+
+
+# ---- Malformed requests --------------------------------------------------------------------------
+
+PIECES = (
+    *(b"\x00", b"\xff\xfe", b"%", b"%zz", b"%00", b"%ff", b"..", b"//", b"?", b"&=;", b"#", b" "),
+    *(b"\r", b"\n", b"\r\n", b"\r\n\r\n", b":", b"HTTP/9.9", b"HTTP/1.0", b"a" * 20_000),
+)
+HEADERS = (
+    *(b"Content-Length: -1", b"Content-Length: 1e3", b"Content-Length: 99999999999999999999"),
+    *(b"Content-Length: 1\r\nContent-Length: 2", b"Transfer-Encoding: chunked"),
+    *(b"Transfer-Encoding: gzip, chunked", b"Expect: 100-continue", b"Expect: \xff"),
+    *(b"Upgrade: websocket\r\nConnection: upgrade", b"Upgrade: h2c\r\nHTTP2-Settings: !!!"),
+    *(b"Upgrade: h2c\r\nHTTP2-Settings: AAMAAABk", b"Authorization: Basic !", b"Authorization:"),
+    *(b"Authorization: Bearer a.b.c", b"Host: \xff", b" folded: a", b"\x00: a", b"A" * 20_000),
+    *(b"Content-Encoding: gzip", b"Content-Type: \xff", b"Range: bytes=5-1", b"Cookie: =;=;"),
+)
+BODIES = (
+    *(b"", b"{", b"[]", b"null", b'{"scopeName": "\\ud800"}', b"\xff" * 100, b"[" * 30_000),
+    *(b'{"scopeName": 1e999}', b'{"streamName": {}, "scalingPolicy": []}', b"0\r\n\r\n", b"zz\r\n"),
+    b'{"streamState": null}',
+    b'{"streamName": "a", "scalingPolicy": {"type": "FIXED_NUM_SEGMENTS", "minSegments": -1}}',
+)
+
+
+def malformed(draw: Random, method: str, path: str) -> bytes:
+    """Return a request to a route, of which one part or some make no sense."""
+    names = {"scope": "s", "stream": "t", "group": "g", "part": "GRPCServer"}
+    target = path.replace(":path", "").format(**names).encode()
+    line = b"%s %s HTTP/1.1" % (method.encode(), target)
+    headers = [b"Host: x", b"Connection: close"]
+    body = b""
+    for kind in draw.sample(("line", "header", "body", "cut"), draw.randint(1, 3)):
+        if kind == "line":
+            at = draw.randrange(len(line) + 1)
+            line = line[:at] + draw.choice(PIECES) + line[at + draw.randrange(3) :]
+        elif kind == "header":
+            headers.insert(draw.randrange(len(headers) + 1), draw.choice(HEADERS))
+        elif kind == "body":
+            body = draw.choice(BODIES)
+            headers.append(b"Content-Length: %d" % (len(body) + draw.choice((0, 0, 0, 1, -1))))
+    request = b"\r\n".join([line, *headers, b"", body])
+    return request[: draw.randrange(len(request) + 1)] if draw.randrange(8) == 0 else request
+
+
+@pytest.fixture
+def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a server that starts later wait shortly for the rest of requests."""
+    monkeypatch.setattr(connections, "IDLE_SECONDS_MAX", 0.5)
+    monkeypatch.setattr(application, "BODY_SECONDS_MAX", 0.5)
+
+
+@pytest.mark.parametrize("count", [15, pytest.param(1000, marks=pytest.mark.proof)])
+@pytest.mark.timeout(1800)
+async def test_malformed_requests_are_refused_and_fail_nothing(
+    impatience: None, client: HttpClient, connect: Connect, count: int
+) -> None:
+    draw, statuses, failures = Random(35), set[int](), list[bytes]()
+    limiter = trio.CapacityLimiter(20)
+
+    async def send(request: bytes) -> None:
+        async with limiter:
+            stream = await connect(client.port)
+            try:
+                await stream.send_all(request)
+                await stream.send_eof()
+            except trio.BrokenResourceError:
+                # It was refused before all of it was sent.
+                pass
+            told = await receive_all(stream)
+            await stream.aclose()
+        status = int(told[9:12]) if told.startswith(b"HTTP/1.1 ") else 0
+        statuses.add(status)
+        if status >= 500 and status != 501:
+            failures.append(request)
+
+    for path, methods in ROUTES.items():
+        for method in methods:
+            if (method, path) == ("PUT", "/v1/scopes/{scope}/streams/{stream}/state"):
+                continue
+            async with trio.open_nursery() as nursery:
+                for _ in range(count):
+                    nursery.start_soon(send, malformed(draw, method, path))
+            assert not failures, failures[0][:300]
+            assert (await client.ask("GET", "/ping")).status == 200
+    assert statuses >= {200, 400, 404, 405, 431}
