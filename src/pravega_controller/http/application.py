@@ -3,8 +3,8 @@
 Owns: the reading of bodies, the answers to errors, and the headers of all answers.
 
 Invariants:
-1. When a body is longer than ``BODY_BYTES_MAX``, the request is refused with 413 before the rest
-   of it is received. Held by ``test_a_long_body_is_refused_early``.
+1. When a body is longer than ``BODY_BYTES_MAX``, the request is refused with 413, and of a very
+   long one at most ``READ_BYTES_MAX`` are received. Held by ``test_a_long_body_is_refused_early``.
 2. When a body comes too slowly, the request is refused with 408. Held by
    ``test_a_body_that_comes_slowly_is_refused``.
 3. When a request cannot be understood, it gets a 4xx and a sentence; no request ends the server.
@@ -39,6 +39,9 @@ from pravega_controller.http.routes import ROUTES, HttpRequest, PlainText, Route
 ROUTE_MODULES: Final = (health_routes, metrics_routes, scope_routes, stream_routes)
 """The modules with routes. Importing them filled the table."""
 BODY_BYTES_MAX: Final = 1 << 20
+READ_BYTES_MAX: Final = 2 * BODY_BYTES_MAX
+"""Number of bytes of a body that are received, and those beyond ``BODY_BYTES_MAX`` dropped, before
+the connection is closed: a client that is still sending then may not get the answer."""
 BODY_SECONDS_MAX: Final = 30.0
 """Time, in seconds, in which a whole body has to come."""
 HEADERS: Final = {
@@ -133,15 +136,19 @@ def _family(host: str) -> str:
 
 async def read_body(request: Request) -> bytes:
     """Return the body of a request. Raises ``Refusal`` if it is too long or too slow."""
-    received = bytearray()
+    received, count = bytearray(), 0
     with trio.move_on_after(BODY_SECONDS_MAX) as whole:
         async with aclosing(request.stream()) as pieces:
             async for piece in pieces:
-                received += piece
-                if len(received) > BODY_BYTES_MAX:
-                    raise Refusal(413, f"the body is longer than {BODY_BYTES_MAX} bytes")
+                count += len(piece)
+                if count <= BODY_BYTES_MAX:
+                    received += piece
+                elif count > READ_BYTES_MAX:
+                    break
     if whole.cancelled_caught:
         raise Refusal(408, f"the body did not come within {BODY_SECONDS_MAX:g} s")
+    if count > BODY_BYTES_MAX:
+        raise Refusal(413, f"the body is longer than {BODY_BYTES_MAX} bytes")
     return bytes(received)
 
 

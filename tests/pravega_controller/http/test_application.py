@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from pravega_controller.config import ControllerConfig
-from pravega_controller.http.application import BODY_BYTES_MAX, HEADERS, make_application
+from pravega_controller.http.application import HEADERS, READ_BYTES_MAX, make_application
 from pravega_controller.http.calls import Calls
 from pravega_controller.http.health import Health
 from pravega_controller.http.routes import ROUTES
@@ -29,7 +29,7 @@ async def test_a_long_body_is_refused_early(client: HttpClient) -> None:
     def send() -> bytes:
         with socket.create_connection(("127.0.0.1", client.port), 30) as connection:
             head = b"POST /v1/scopes HTTP/1.1\r\nHost: x\r\nContent-Length: 104857600\r\n\r\n"
-            connection.sendall(head + bytes(BODY_BYTES_MAX + 65536))
+            connection.sendall(head + bytes(READ_BYTES_MAX + 65536))
             return connection.recv(65536)
 
     answer = await trio.to_thread.run_sync(send)
