@@ -77,13 +77,17 @@ def _over_tls(
 class _Connection(TCPServer):
     """A connection that ends when its client has gone, and not only when it was idle for long."""
 
+    async def run(self) -> None:
+        """Serve the connection to its end."""
+        with trio.CancelScope() as self._whole:
+            await super().run()
+
     async def _read_data(self) -> None:
         await super()._read_data()
         await self.idle_task.stop()
         # A client that sends no more may wait for an answer. After an upgrade to HTTP/2 that goes
         # no further, Hypercorn would wait for ever.
-        scope = self._task_group._nursery.cancel_scope
-        scope.deadline = trio.current_time() + IDLE_SECONDS_MAX
+        self._whole.deadline = trio.current_time() + IDLE_SECONDS_MAX
 
 
 class _Connections:
