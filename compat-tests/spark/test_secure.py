@@ -52,9 +52,9 @@ class Secured:
         )
         return ControllerClient(self.server.controller_uri, access=build_access([settings]))
 
-    def create_stream(self) -> str:
+    def create_stream(self, segment_count: int = 2) -> str:
         name = f"s-{uuid.uuid4().hex[:12]}"
-        settings = StreamSettings(scaling=Scaling(segment_count_min=2))
+        settings = StreamSettings(scaling=Scaling(segment_count_min=segment_count))
         self.administrator.create_stream(SCOPE, name, settings)
         return name
 
@@ -222,12 +222,13 @@ def test_who_may_not_read_is_told_in_one_sentence(
 
 
 def test_a_plan_is_for_who_may_read_the_stream_alone(secured: Secured) -> None:
-    stream, other = secured.create_stream(), secured.create_stream()
+    # Where half of a stream is in tier 2, one of two segments may have nothing there.
+    stream, other = secured.create_stream(segment_count=1), secured.create_stream()
     secured.fill(stream)
     reader = secured.add_user(**{stream: "READ"})
     stranger = secured.add_user(**{other: "READ_UPDATE"})
     wait_until_stored(secured.options(reader, stream, read_path="direct"))
-    (segment, *_) = secured.administrator.current_segments(SCOPE, stream).ranges
+    (segment,) = secured.administrator.current_segments(SCOPE, stream).ranges
     name = segment_name(SCOPE, stream, segment.segment_id)
     lease = new_lease_id()
     with secured.connect(stranger) as controller:
