@@ -15,6 +15,8 @@ SANITIZE = os.environ.get("SEGSTORE_SANITIZE") == "1"
 SANITIZE_ARGS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 if SANITIZE:
     COMPILE_ARGS = ["-O1", "-g", "-fno-omit-frame-pointer", *SANITIZE_ARGS]
+# SEGSTORE_COMPILED=1 installs with the extensions that lie in src: .ci/install has compiled them.
+COMPILED = os.environ.get("SEGSTORE_COMPILED") == "1"
 CORES = len(os.sched_getaffinity(0))
 # Where processes are not forked, each of Cython's would run this file again.
 TRANSLATORS = CORES if multiprocessing.get_start_method() == "fork" else 0
@@ -37,10 +39,9 @@ def extensions() -> list[Extension]:
     ]
 
 
-setup(
-    options={"build_ext": {"parallel": CORES}},
-    cffi_modules=["src/segstore/runtime/kernel_build.py:builder"],
-    ext_modules=cythonize(
+def translated() -> list[Extension]:
+    """Return the extension modules, translated to C."""
+    found: list[Extension] = cythonize(
         extensions(),
         include_path=["src"],
         # A build of another kind must not make the sources of this one look old.
@@ -54,5 +55,12 @@ setup(
             "wraparound": False,
             "linetrace": DEBUG,
         },
-    ),
+    )
+    return found
+
+
+setup(
+    options={"build_ext": {"parallel": CORES}},
+    cffi_modules=[] if COMPILED else ["src/segstore/runtime/kernel_build.py:builder"],
+    ext_modules=[] if COMPILED else translated(),
 )
