@@ -1,10 +1,10 @@
-"""What do users, tokens and TLS cost a call of the controller, and many connections?
+"""What do users cost a call of the controller, and TLS many connections?
 
 Run from the repository's root: `python -m benchmarks.bench_security [--rounds 5]`.
 
-1. `current segments`: a `getCurrentSegments` over TLS with Basic, beside the same call of a store
-   without TLS and users. Both stores run at the same time and are asked in turns. The first calls
-   of a client do not count: they check the password, whose hash takes 100,000 rounds.
+1. `current segments`: a `getCurrentSegments` with Basic, beside the same call of a store without
+   users. Both have TLS, run at the same time and are asked in turns. The first calls of a client
+   do not count: they check the password, whose hash takes 100,000 rounds.
 2. `connections`: connections with TLS 1.3 to the segment store that are opened at the same time,
    until each has the reply to its Hello, and what the store's resident memory grows by meanwhile.
    The client, of this process, uses the same processors.
@@ -86,13 +86,21 @@ def authority_of(server: RunningPeer) -> bytes:
     return server.access.trust_store.read_bytes()
 
 
-def open_client(server: RunningPeer, password: str = "") -> ControllerClient:
-    """Return a client of a store, with a user if there is a ``password``."""
-    access = ClientAccess()
-    if password:
-        credentials = Credentials.from_password(USER, password)
-        access = ClientAccess(credentials, ClientTls(ca=authority_of(server)))
-    return ControllerClient(server.address, access=access)
+def settings_without_users(security: Path) -> str:
+    """Return the settings of a store that has the certificates in ``security`` and no users."""
+    authority = security / "ca.pem"
+    tls = f'tls]\ncertificate = "{security / "server.pem"}"\nkey = "{security / "server.key"}"\n'
+    return (
+        f'[segment_store]\ncontroller_ca = "{authority}"\n[segment_store.{tls}'
+        f'[controller]\nstore_tls = true\nstore_ca = "{authority}"\n[controller.{tls}'
+    )
+
+
+def open_client(address: str, authority: bytes, password: str = "") -> ControllerClient:
+    """Return a client over TLS of a store, with a user if there is a ``password``."""
+    credentials = Credentials.from_password(USER, password) if password else None
+    access = ClientAccess(credentials, ClientTls(ca=authority))
+    return ControllerClient(address, access=access)
 
 
 def time_call(client: ControllerClient) -> float:
@@ -177,22 +185,27 @@ def measure(size: Size, rounds: int) -> list[ComparedRow]:
     """Return the rows of all rounds."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="bench-security-") as directory:
-        secure, plain = SegstoreStandalone(secure=True), SegstoreStandalone()
+        secure = SegstoreStandalone(secure=True)
+        settings = settings_without_users(Path(directory, "secure", "data", "security"))
+        without_users = SegstoreStandalone(settings=settings)
         with (
             running(secure, Path(directory, "secure")) as secure_server,
-            running(plain, Path(directory, "plain")) as plain_server,
+            running(without_users, Path(directory, "without users")) as server,
         ):
             report_progress("connections", "", time.monotonic() - began)
             # The memory of the first ones is what later ones use again: one round.
             connections = measure_connections(secure, secure_server, size.connections)
             report_progress("current segments", "", time.monotonic() - began)
+            authority, address = authority_of(secure_server), server.address
             with (
-                open_client(secure_server, secure.password) as with_user,
-                open_client(plain_server) as without,
+                open_client(secure_server.address, authority, secure.password) as with_user,
+                open_client(address.replace("tcp:", "tls:"), authority) as without,
             ):
                 ours, peer = measure_calls((with_user, without), size, rounds)
     return [
-        *compare("current segments", ours=ours, peer=peer, reaches=REACHES, peer_name="open"),
+        *compare(
+            "current segments", ours=ours, peer=peer, reaches=REACHES, peer_name="without users"
+        ),
         *limited(f"{size.connections} connections", ours=[connections], limits=LIMITS),
     ]
 
