@@ -55,12 +55,13 @@ cluster: $(VENV)/.installed java ## a real cluster on this machine, in the foreg
 build: $(VENV)/.installed ## install into .venv, with the Cython extensions compiled
 
 .PHONY: test
-test: room $(VENV)/.tested lint docs java versitygw faketime prometheus chromium ## what a change must pass: lint, tests, each official client once
+test: room java $(VENV)/.tested ## what a change must pass: lint, tests, each official client once
+	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target lint docs servers
 	$(GATE) unit tests -m "not proof" -n $(JOBS) --dist loadgroup --durations=25 $(ARGS)
 	$(GATE) clients compat-tests -m "not proof" $(SHARED) --durations=25 $(ARGS)
 
 .PHONY: proof
-proof: room $(VENV)/.tested $(TOOLS)/.fuzz java versitygw faketime prometheus chromium ## all that is long or random, in hours: STEPS="vortex sim" for some, SEED=17 to repeat
+proof: room java $(VENV)/.tested $(TOOLS)/.fuzz servers ## all that is long or random, in hours: STEPS="vortex sim" for some, SEED=17 to repeat
 	@PYTHONPATH=tests $(BIN)/python -m gate.proof $(if $(SEED),--seed $(SEED)) $(STEPS)
 
 .PHONY: lint
@@ -237,13 +238,13 @@ faketime:
 chromium:
 	@.ci/prepare chromium
 
-.PHONY: versitygw
-versitygw: $(BIN)/python
-	@.ci/prepare versitygw $(BIN)
-
-.PHONY: prometheus
-prometheus: $(BIN)/python
+# One after the other: apt-get lets no other run beside it.
+.PHONY: servers
+servers: $(BIN)/python
+	@.ci/prepare faketime
+	@.ci/prepare chromium
 	@.ci/prepare prometheus $(BIN)
+	@.ci/prepare versitygw $(BIN)
 
 $(TOOLS)/bin/python:
 	@$(PYTHON) -m venv --clear $(TOOLS)
