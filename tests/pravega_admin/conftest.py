@@ -34,6 +34,7 @@ class Standalone:
     def __init__(self, data_dir: Path) -> None:
         self.data_dir = data_dir
         self.settings: Path | None = None
+        self.http_port: int | None = None
         self.descriptor_limits: str | None = None
         self.controller_port, self.segment_store_port = free_ports(2)
         self.output: list[str] = []
@@ -55,6 +56,7 @@ class Standalone:
             *("--segment-store-port", str(self.segment_store_port)),
             *("--log-file", str(self.log)),
             *(() if self.settings is None else ("--config", str(self.settings))),
+            *(() if self.http_port is None else ("--http-port", str(self.http_port))),
         ]
 
     def start(self) -> None:

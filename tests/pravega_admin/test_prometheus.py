@@ -54,10 +54,6 @@ class WatchedStore(Standalone):
         super().__init__(data_dir)
         [self.http_port] = free_ports(1)
 
-    @property
-    def command(self) -> list[str]:
-        return [*super().command, "--http-port", str(self.http_port)]
-
     def environment(self) -> dict[str, str]:
         """Return the environment of commands that are about this store."""
         return {**os.environ, "SEGSTORE_CONTROLLER": self.controller}

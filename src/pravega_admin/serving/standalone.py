@@ -55,6 +55,8 @@ if TYPE_CHECKING:
 CONTAINER_COUNT = 4
 _CALLERS_KNOWN_BY = {CONTROLLER: ("accounts", "bearer"), SEGMENT_STORE: ("token_keys",)}
 """By kind of server: the settings of which one makes it ask who calls."""
+CONSOLE_PATH = "/console/"
+"""The path of the console on the port of HTTP."""
 ANY_ADDRESSES = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
@@ -402,10 +404,10 @@ def _welcome(settings: StandaloneSettings, security: SecurityFiles | None) -> st
     scheme = "tls" if has_tls else "tcp"
     uri = f"{scheme}://" + ",".join(f"{host}:{port}" for port in _controller_ports(settings))
     stores = ", ".join(f"{host}:{port}" for port in _store_ports(settings))
-    http = "".join(
-        f"  REST           {'https' if has_tls else 'http'}://{host}:{port}\n"
-        for port in _http_ports(settings)[:1]
-    )
+    http = ""
+    for port in _http_ports(settings)[:1]:
+        address = f"{'https' if has_tls else 'http'}://{host}:{port}"
+        http = f"  REST           {address}\n  console        {address}{CONSOLE_PATH}\n"
     head = f"""segstore {VERSION}, data in {settings.data_dir.resolve()}
 
   controller     {uri}

@@ -1,6 +1,7 @@
 """``segstore standalone`` and its parts, started as a user starts them, and killed."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.request import urlopen
 
 import pytest
 
@@ -83,7 +85,24 @@ def test_it_says_where_to_connect_and_when_it_is_ready(store: "Standalone") -> N
     assert f'controllerURI(URI.create("{store.controller}"))' in text
     assert f'pravega_client.StreamManager("{store.controller}")' in text
     assert "OpenMessaging" in text
+    assert "http" not in text
     assert store.output[-1].startswith("segstore is ready in ")
+
+
+def test_with_a_port_of_http_it_says_where_the_console_is(
+    new_store: Callable[[], "Standalone"],
+) -> None:
+    store = new_store()
+    [store.http_port] = free_ports(1)
+    store.start()
+    address = f"http://127.0.0.1:{store.http_port}"
+    text = "\n".join(store.output)
+    assert f"  REST           {address}\n  console        {address}/console/\n" in text
+    [told] = re.findall(r"console +(\S+)", text)
+    with urlopen(told, timeout=60) as answer:
+        # Nothing redirects: this is the console's own address.
+        assert answer.url == told
+        assert "<title>Overview" in answer.read().decode()
 
 
 def test_nothing_is_lost_or_doubled_when_the_segment_store_is_killed(store: "Standalone") -> None:
