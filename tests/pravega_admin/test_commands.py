@@ -18,7 +18,11 @@ from uuid import UUID
 import pytest
 from typer.testing import CliRunner, Result
 
+from pravega_admin.output import output
 from pravega_admin.verbs import app
+from pravega_blocking import table_client
+from pravega_blocking.controller_client import ControllerClient
+from pravega_blocking.table_client import Entry, TableClient
 from pravega_wire import controller_pb2 as pb
 from pravega_wire.names import NAME_RULE, USER_NAME_RULE
 from pravega_wire.transaction_ids import id_of_halves
@@ -509,6 +513,38 @@ def test_entries_of_tables_are_set_read_and_removed(invoke: Invoke, scope: str) 
     invoke("table", "remove", table, "ann")
     invoke("table", "remove", table, "ann")
     assert [row[0] for row in values()] == ["bob", "hex:ffffffffffff"]
+
+
+def test_entries_are_printed_page_by_page(
+    invoke: Invoke, scope: str, store: "Standalone", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = f"{scope}/many"
+    invoke("table", "create", table, "--partitions", "2", "--primary-key-bytes", "4")
+    keys = [b"%04d" % number for number in range(60)]
+    with ControllerClient(store.controller) as controller:
+        filled = TableClient(controller, scope, "many", patience=60)
+        for key in keys:
+            filled.put(key, b"v" * 5)
+    read_page = TableClient._read_page
+    printed = []
+
+    def note_and_read(self: TableClient, *arguments: Any) -> list[Entry]:
+        sys.stdout.flush()
+        printed.append(sys.stdout.buffer.tell())
+        return read_page(self, *arguments)
+
+    monkeypatch.setattr(table_client, "PAGE_ENTRIES", 10)
+    monkeypatch.setattr(output, "WIDTH_ROWS", 10)
+    monkeypatch.setattr(TableClient, "_read_page", note_and_read)
+    for form in ("json", "yaml", "csv", "table"):
+        printed.clear()
+        text = invoke("table", "entries", table, "-o", form).stdout
+        # Behind the first page each one is printed before the next is asked for.
+        assert len(printed) > 6
+        assert printed[2] > 0
+        assert len({*printed[2:]}) >= len(keys) // 10 - 2, form
+        assert sorted(re.findall(r"\b\d{4}\b", text)) == [key.decode() for key in keys], form
+    assert len(json.loads(invoke("table", "entries", table, "-o", "json").stdout)) == len(keys)
 
 
 def test_tables_are_made_listed_described_and_deleted(invoke: Invoke, stream: str) -> None:

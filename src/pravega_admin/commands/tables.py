@@ -205,8 +205,10 @@ def entries(
 ) -> None:
     """Print the entries of a table, those of each partition in the order of their keys."""
     with _open(table, controller, patience) as opened:
-        rows = [_row(opened, each) for each in islice(opened.entries(), count)]
-    print_rows(rows, COLUMNS, output)
+        # However many entries a table has, a page of them is in memory.
+        print_rows(
+            (_row(opened, each) for each in islice(opened.entries(), count)), COLUMNS, output
+        )
 
 
 @contextmanager

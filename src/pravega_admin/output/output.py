@@ -6,11 +6,19 @@ Stdout has only data, so its reader can be another program. JSON is one document
 event. YAML has the same values. CSV has a line of names, then a line for each row; of a thing with
 parts it has only the parts, and a value that is no text or number is JSON.
 
+Rows are printed as they come, however many there are: a table takes the widths of its columns from
+the first ``WIDTH_ROWS``. When rows end with an error, so does the output
+in their midst: JSON is then no document, and its reader finds out.
+
 Invariants:
 1. A message goes to stderr, unless JSON was asked for: then stdout has one JSON document. Held by
    ``test_what_was_done_is_a_note_unless_json_was_asked_for``.
 2. When stderr is not a terminal, no progress is shown. Held by
    ``test_progress_is_silent_without_a_terminal``.
+3. When rows come one by one, what is printed of them does not wait for their end. Held by
+   ``test_rows_are_printed_while_others_are_still_to_come``.
+4. When rows end with an error before the first one, nothing is printed. Held by
+   ``test_an_error_before_the_first_row_leaves_the_output_empty``.
 """
 
 from __future__ import annotations
@@ -18,12 +26,15 @@ from __future__ import annotations
 import enum
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any, TypeAlias
 
 Row: TypeAlias = Mapping[str, Any]
+WIDTH_ROWS = 500
+"""Number of rows that decide how wide the columns of a table are, when rows come one by one."""
 
 
 class OutputFormat(enum.StrEnum):
@@ -35,20 +46,43 @@ class OutputFormat(enum.StrEnum):
     CSV = "csv"
 
 
-def print_rows(rows: Sequence[Row], columns: Sequence[str], output: OutputFormat) -> None:
-    """Print rows that all have these columns."""
+def print_rows(rows: Iterable[Row], columns: Sequence[str], output: OutputFormat) -> None:
+    """Print rows that all have these columns, as they come; nothing if the first is an error."""
+    later = iter(rows)
+    first = list(islice(later, 1))
+    picked = ({column: row[column] for column in columns} for row in chain(first, later))
     if output is OutputFormat.CSV:
-        _print_csv(rows, columns)
-        return
-    if output is not OutputFormat.TABLE:
-        print_document([{column: row[column] for column in columns} for row in rows], output)
-        return
-    cells = [[_cell(row[column]) for column in columns] for row in rows]
+        _print_csv(picked, columns)
+    elif output is OutputFormat.TABLE:
+        _print_table(picked, columns, len(rows) if isinstance(rows, Sequence) else WIDTH_ROWS)
+    elif not first:
+        print_document([], output)
+    elif output is OutputFormat.YAML:
+        for row in picked:
+            print_document([row], output)
+    else:
+        _print_json_rows(picked)
+
+
+def _print_table(rows: Iterator[Row], columns: Sequence[str], width_rows: int) -> None:
+    """Print rows in columns that are as wide as the first ``width_rows`` rows need."""
+    cells = ([_cell(row[column]) for column in columns] for row in rows)
+    first = list(islice(cells, width_rows))
     headings = [column.replace("_", " ").upper() for column in columns]
-    widths = [max(map(len, column)) for column in zip(headings, *cells, strict=True)]
-    for line in (headings, *cells):
+    widths = [max(map(len, column)) for column in zip(headings, *first, strict=True)]
+    for line in chain((headings,), first, cells):
         padded = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
         print("  ".join(padded).rstrip())
+
+
+def _print_json_rows(rows: Iterator[Row]) -> None:
+    """Print rows, one at least, as ``print_json`` prints a list of them."""
+    opening = "[\n"
+    for row in rows:
+        # Line ends within texts are escaped.
+        print(opening, "  ", _json_text(row).replace("\n", "\n  "), sep="", end="")
+        opening = ",\n"
+    print("\n]")
 
 
 def print_fields(fields: Row, output: OutputFormat) -> None:
@@ -90,7 +124,7 @@ def print_document(document: Any, output: OutputFormat) -> None:
         print_json(document)
 
 
-def _print_csv(rows: Sequence[Row], columns: Sequence[str]) -> None:
+def _print_csv(rows: Iterable[Row], columns: Sequence[str]) -> None:
     import csv
 
     writer = csv.writer(sys.stdout, lineterminator="\n")
@@ -107,7 +141,11 @@ def _csv_cell(value: Any) -> Any:
 
 def print_json(document: Any) -> None:
     """Print one JSON document."""
-    print(json.dumps(document, indent=2, ensure_ascii=False))
+    print(_json_text(document))
+
+
+def _json_text(document: Any) -> str:
+    return json.dumps(document, indent=2, ensure_ascii=False)
 
 
 def print_message(text: str) -> None:

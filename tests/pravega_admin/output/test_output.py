@@ -6,11 +6,14 @@ import pty
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import yaml
 
 from pravega_admin.output.output import (
+    WIDTH_ROWS,
     OutputFormat,
     print_fields,
     print_parts,
@@ -18,6 +21,7 @@ from pravega_admin.output.output import (
     progress,
     report,
 )
+from pravega_blocking.errors import NotFoundError
 
 ROWS = [
     {"scope": "a", "low_key": 1 / 3, "sealed": True, "tags": ["x", "y"], "length": None},
@@ -54,6 +58,52 @@ def test_yaml_has_the_values_of_json(capsys: pytest.CaptureFixture[str]) -> None
     assert rows[1] == {"scope": "longer", "length": 7, "tags": []}
     print_parts({"scope": "a"}, {"segments": [{"id": 1}]}, OutputFormat.YAML)
     assert yaml.safe_load(capsys.readouterr().out) == {"scope": "a", "segments": [{"id": 1}]}
+
+
+@pytest.mark.parametrize("output", list(OutputFormat))
+def test_rows_are_printed_while_others_are_still_to_come(
+    output: OutputFormat, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"key": f"{n}\u2028", "tags": [n, "a\nb"]} for n in range(WIDTH_ROWS + 100)]
+    print_rows(rows, ("key", "tags"), output)
+    whole = capsys.readouterr().out
+    came = list[str]()
+
+    def come() -> Iterator[dict[str, Any]]:
+        for row in rows:
+            came.append(capsys.readouterr().out)
+            yield row
+
+    print_rows(come(), ("key", "tags"), output)
+    assert "".join(came) + capsys.readouterr().out == whole
+    # A row is printed before the next one is asked for, behind those that decide the widths.
+    behind = [bool(each) for each in came[WIDTH_ROWS + 1 :]]
+    assert behind == [True] * len(behind)
+    print_rows(iter(()), ("key", "tags"), output)
+    nothing = capsys.readouterr().out
+    print_rows([], ("key", "tags"), output)
+    assert nothing == capsys.readouterr().out
+
+
+@pytest.mark.parametrize("output", list(OutputFormat))
+def test_an_error_before_the_first_row_leaves_the_output_empty(
+    output: OutputFormat, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(count: int) -> Iterator[dict[str, Any]]:
+        for number in range(count):
+            yield {"key": number}
+        raise NotFoundError("away")
+
+    with pytest.raises(NotFoundError):
+        print_rows(refuse(0), ("key",), output)
+    assert capsys.readouterr().out == ""
+    with pytest.raises(NotFoundError):
+        print_rows(refuse(WIDTH_ROWS + 1), ("key",), output)
+    printed = capsys.readouterr().out
+    assert str(WIDTH_ROWS) in printed
+    if output is OutputFormat.JSON:
+        with pytest.raises(ValueError, match="delimiter"):
+            json.loads(printed)
 
 
 def test_csv_has_a_line_for_each_row(capsys: pytest.CaptureFixture[str]) -> None:
