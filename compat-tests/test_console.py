@@ -49,6 +49,7 @@ PATHS = (
     "/streams/shop/orders/delete",
     "/groups/shop/billing",
     "/tables/shop/prices",
+    "/tables/shop/prices/entries",
     "/streams/shop/none",
 )
 PAUSE_SECONDS = 0.1

@@ -24,6 +24,7 @@ from pravega_blocking.errors import ConflictError, NotFoundError, RefusedError, 
 from pravega_wire import commands as wire
 from pravega_wire.errors import ProtocolError
 from pravega_wire.hashing import table_key_hash
+from pravega_wire.key_text import key_after
 from pravega_wire.names import key_value_table_stream, scoped_name, segment_name
 
 REPLY_SECONDS = 30.0
@@ -110,7 +111,7 @@ class TableClient:
             while begin:
                 page = self._read_page(item, begin)
                 yield from page
-                begin = _key_after(page[-1].key) if page else b""
+                begin = key_after(page[-1].key) if page else b""
 
     def _read_page(self, item: SegmentRange, begin: bytes) -> list[Entry]:
         args = wire.TableIteratorArgs(from_key=begin, to_key=b"\xff" * self.key_bytes)
@@ -168,9 +169,3 @@ class TableClient:
         if isinstance(reply, wire.ErrorMessage):
             return RefusedError(f"the segment store refused it: {reply.message}")
         return RefusedError(f"the segment store answers with {type(reply).__name__}")
-
-
-def _key_after(key: bytes) -> bytes:
-    """Return the next key of the same length; nothing behind the last one."""
-    number = int.from_bytes(key, "big") + 1
-    return b"" if number >> (8 * len(key)) else number.to_bytes(len(key), "big")

@@ -1,9 +1,6 @@
 """``segstore table``: create, list, describe and delete key-value tables, and their entries.
 
-Owns: the arguments and the output of these verbs, and how keys and values are written.
-
-A key is a text, which is filled up with zero bytes, or ``hex:`` and digits. Texts that cannot be
-printed are shown in the latter way.
+Owns: the arguments and the output of these verbs.
 """
 
 from __future__ import annotations
@@ -23,6 +20,7 @@ from pravega_admin.output.help_pages import Verbs
 from pravega_admin.output.output import OutputFormat, print_fields, print_rows, report
 from pravega_blocking.addresses import DEFAULT_CONTROLLER
 from pravega_blocking.errors import UsageError
+from pravega_wire.key_text import decode_key_text, encode_key_text
 
 if TYPE_CHECKING:
     from pravega_blocking.table_client import Entry, TableClient
@@ -47,7 +45,6 @@ PatienceOption: TypeAlias = Annotated[
 ]
 WHAT = "key-value table"
 PATIENCE_SECONDS = 60.0
-HEX = "hex:"
 STANDARD_INPUT = "-"
 COLUMNS = ("key", "secondary_key", "version", "value")
 
@@ -236,29 +233,18 @@ def _key_of(table: TableClient, primary: str, secondary: str) -> bytes:
 
 
 def _bytes_of(text: str) -> bytes:
-    if not text.startswith(HEX):
-        return text.encode()
     try:
-        return bytes.fromhex(text.removeprefix(HEX))
-    except ValueError:
-        raise UsageError(f"{text!r} is not hexadecimal") from None
+        return decode_key_text(text)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
 
 
 def _row(table: TableClient, entry: Entry) -> dict[str, Any]:
     length = table.settings.primary_key_bytes
     primary, secondary = entry.key[:length], entry.key[length:]
     return {
-        "key": _text_of(primary.rstrip(b"\0")),
-        "secondary_key": _text_of(secondary.rstrip(b"\0")),
+        "key": encode_key_text(primary.rstrip(b"\0")),
+        "secondary_key": encode_key_text(secondary.rstrip(b"\0")),
         "version": entry.version,
-        "value": _text_of(entry.value),
+        "value": encode_key_text(entry.value),
     }
-
-
-def _text_of(data: bytes) -> str:
-    """Return the text of which ``_bytes_of`` makes these bytes."""
-    try:
-        text = data.decode()
-    except UnicodeDecodeError:
-        return HEX + data.hex()
-    return text if text.isprintable() and not text.startswith(HEX) else HEX + data.hex()

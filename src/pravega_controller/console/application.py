@@ -25,6 +25,7 @@ from pravega_controller.console.looks import Looks
 from pravega_controller.console.pages import (
     change_pages,
     cluster_pages,
+    entry_pages,
     event_pages,
     group_pages,
     overview_pages,
@@ -51,6 +52,7 @@ from pravega_controller.http.origins import check_host, check_origin
 PAGE_MODULES: Final = (
     change_pages,
     cluster_pages,
+    entry_pages,
     event_pages,
     group_pages,
     overview_pages,

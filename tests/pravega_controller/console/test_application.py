@@ -14,7 +14,10 @@ from pravega_controller.console.rendering import PAGE_HEADERS, static_files
 from pravega_controller.controller import Controller, Environment, open_controller
 from pravega_controller.http.calls import Calls
 from pravega_controller.rules.streams import fixed_configuration
+from pravega_controller.store_client.segment_client import NO_TOKEN
+from pravega_wire import commands as wire
 from pravega_wire import controller_pb2 as pb
+from pravega_wire.names import key_value_table_stream, segment_name
 from pravega_wire.stream_cut_text import encode_cut_text
 from support.console_pages import Checked, make_stream
 from support.http_controllers import HttpClient, basic
@@ -156,6 +159,12 @@ async def fill_scope(controller: Controller, scope: str) -> str:
     calls = Calls(controller, None).of([], "")
     await calls.call("createReaderGroup", group)
     await calls.call("createKeyValueTable", table)
+    segment = segment_name(scope, key_value_table_stream("k"), 0)
+    entry = wire.TableEntry(wire.TableKey(b"thekey--"), f"value of {scope}".encode())
+    reply = await controller.segments.request(
+        segment, lambda i: wire.UpdateTableEntries(i, segment, NO_TOKEN, (entry,))
+    )
+    assert isinstance(reply, wire.TableEntriesUpdated)
     return begun.identifier.hex()
 
 
@@ -182,9 +191,12 @@ async def test_a_guest_of_one_scope_sees_nothing_else_and_changes_nothing(
             answer = await secure_console.ask(method, address, body, own)
             if path != "/go":
                 seen[method, f"{scope} {path}" if "{" in path else address] = answer.status
+            if scope == "vault":
+                assert not re.search("thekey|value of", str(answer.document)), address
             if answer.status == 200:
                 allowed.add(path)
                 assert "vault" not in str(answer.document), address
+                assert ("value of s" in str(answer.document)) == path.endswith("/entries")
                 assert not re.search("Abort|Write it|Change the stream", str(answer.document))
     for (method, path), status in seen.items():
         is_change = method == "POST" or path.endswith(CHANGES)
@@ -205,6 +217,11 @@ async def test_a_guest_of_one_scope_sees_nothing_else_and_changes_nothing(
         assert "There are no events here" in page
         page = (await secure_console.ask("GET", f"{stream}/scale", None, admin)).document
         assert re.findall(r'segments=(\d+)"', page) == ["0"]
+        entries = f"/console/tables/{scope}/k/entries"
+        page = (await secure_console.ask("GET", entries, None, admin)).document
+        assert f"value of {scope}" in page
+        # A right to streams is none to a table.
+        assert (await secure_console.ask("GET", entries, None, basic("reader"))).status == 403
 
 
 async def test_each_change_is_refused_to_other_sites_and_is_bounded(

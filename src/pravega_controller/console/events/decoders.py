@@ -1,4 +1,4 @@
-"""Bytes of events as people read them.
+"""Bytes of events, and of values of tables, as people read them.
 
 Owns: ``decode`` and the names of the forms.
 
@@ -10,8 +10,11 @@ Invariants:
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
+
+from pravega_controller.errors import InvalidRequestError
 
 FORMS: Final = ("auto", "text", "json", "hex")
 HEX_BYTES_MAX: Final = 512
@@ -29,6 +32,14 @@ class Shown:
     text: str
     form: str
     note: str = ""
+
+
+def read_form(query: Mapping[str, str]) -> str:
+    """Return the form that a query asks for. Raises ``InvalidRequestError``."""
+    form = query.get("as", FORMS[0])
+    if form not in FORMS:
+        raise InvalidRequestError(f"as has to be one of {', '.join(FORMS)}")
+    return form
 
 
 def decode(data: bytes, form: str, *, is_whole: bool) -> Shown:

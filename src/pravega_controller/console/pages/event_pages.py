@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pravega_controller.console.events.decoders import FORMS, Shown, decode
+from pravega_controller.console.events.decoders import FORMS, Shown, decode, read_form
 from pravega_controller.console.events.event_walks import (
     SHOWN_BYTES_MAX,
     SeenEvent,
@@ -121,7 +121,7 @@ def _track_tail(
 async def show_events(request: PageRequest) -> PageAnswer:
     """Show events of a stream."""
     await read_configuration(request)
-    start, form = request.query.get("start", STARTS[0]), _form(request)
+    start, form = request.query.get("start", STARTS[0]), read_form(request.query)
     if start not in STARTS:
         raise InvalidRequestError(f"start has to be one of {', '.join(STARTS)}")
     wanted = request.query.get("find", "")
@@ -154,7 +154,7 @@ async def show_events_again(request: PageRequest) -> PageAnswer:
 async def _look_at_tail(request: PageRequest) -> dict[str, Any]:
     scope, stream = request.path["scope"], request.path["stream"]
     looks = await _track_tail(request.looks, request.calls.controller, scope, stream).look()
-    rows = _rows(names.scoped_name(scope, stream), looks[-1].seen, _form(request))
+    rows = _rows(names.scoped_name(scope, stream), looks[-1].seen, read_form(request.query))
     return {"events": rows[::-1], "notes": [], "next": None, "is_at_end": True}
 
 
@@ -176,7 +176,7 @@ async def _walk(request: PageRequest, start: str, wanted: str) -> dict[str, Any]
     )
     name = names.scoped_name(scope, stream)
     return {
-        "events": _rows(name, walked.events, _form(request)),
+        "events": _rows(name, walked.events, read_form(request.query)),
         "notes": [*notes, *walked.notes],
         "next": encode_cut_text(name, walked.position) if walked.position else None,
         "is_at_end": walked.is_at_end,
@@ -184,19 +184,12 @@ async def _walk(request: PageRequest, start: str, wanted: str) -> dict[str, Any]
     }
 
 
-def _form(request: PageRequest) -> str:
-    form = request.query.get("as", FORMS[0])
-    if form not in FORMS:
-        raise InvalidRequestError(f"as has to be one of {', '.join(FORMS)}")
-    return form
-
-
 def _digits(text: str) -> str | None:
     return text if text.isascii() and text.isdecimal() else None
 
 
 def _names(request: PageRequest) -> dict[str, str]:
-    return {**request.path, "form": _form(request)}
+    return {**request.path, "form": read_form(request.query)}
 
 
 @page("POST", f"{STREAM}/events")

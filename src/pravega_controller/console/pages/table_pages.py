@@ -13,6 +13,7 @@ from pravega_wire import commands as wire
 from pravega_wire import controller_pb2 as pb
 from pravega_wire import names
 
+TABLE: Final = "/tables/{scope}/{table}"
 PARTITIONS_MAX: Final = 200
 """Maximum number of partitions on the page."""
 
@@ -28,23 +29,34 @@ class PartitionRow:
     kept: int | None
 
 
-@page("GET", "/tables/{scope}/{table}")
-async def show_table(request: PageRequest) -> PageAnswer:
-    """Show a key-value table."""
-    scope, table = request.path["scope"], request.path["table"]
-    info = pb.KeyValueTableInfo(scope=scope, kvtName=table)
+def table_info(request: PageRequest) -> pb.KeyValueTableInfo:
+    """Return the key-value table that a page is about."""
+    return pb.KeyValueTableInfo(scope=request.path["scope"], kvtName=request.path["table"])
+
+
+async def read_configuration(request: PageRequest) -> pb.KeyValueTableConfig:
+    """Return how the table was made. Raises ``NotFoundError``, and a refusal without the right."""
+    info = table_info(request)
     answer = await request.calls.call("getKeyValueTableConfiguration", info)
     if answer.status != pb.KeyValueTableConfigResponse.SUCCESS:
-        raise NotFoundError(f"there is no key-value table {scope}/{table}")
-    rows = await _partitions(request, info)
+        raise NotFoundError(f"there is no key-value table {info.scope}/{info.kvtName}")
+    found: pb.KeyValueTableConfig = answer.config
+    return found
+
+
+@page("GET", TABLE)
+async def show_table(request: PageRequest) -> PageAnswer:
+    """Show a key-value table."""
+    configuration = await read_configuration(request)
+    rows = await _partitions(request, table_info(request))
     known = [row.entries for row in rows if row.entries is not None]
     return HtmlPage(
         "table.html",
         {
             **request.path,
-            "configuration": answer.config,
+            "configuration": configuration,
             "rows": rows,
-            "entries": sum(known) if len(known) == answer.config.partitionCount else None,
+            "entries": sum(known) if len(known) == configuration.partitionCount else None,
         },
     )
 

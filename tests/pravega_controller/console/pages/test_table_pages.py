@@ -48,6 +48,7 @@ async def test_a_table_shows_its_partitions_with_their_entries(
         assert "/console/tables/s/prices" in await read("/scopes/s")
         page = await read("/tables/s/prices")
         assert re.findall(r"<dd>([^<]+)</dd>", page)[:3] == ["3", "2", "8 B"]
-        rows = re.findall(r'"row" class="number">(\d)</th><td>[^<]+</td><td[^>]+>(\d)<', page)
+        rows = re.findall(r'=\d">(\d)</a></th><td>[^<]+</td><td[^>]+>(\d)<', page)
         assert rows == [("0", "0"), ("1", "3")]
+        assert "/console/tables/s/prices/entries?partition=1" in page
         await read("/tables/s/none", 404)
