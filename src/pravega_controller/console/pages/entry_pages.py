@@ -14,7 +14,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from pravega_controller.console.events.decoders import FORMS, Shown, decode, read_form
+import trio
+
+from pravega_controller.console.events.avro_records import SCHEMA_LENGTH_MAX
+from pravega_controller.console.events.decoders import FORMS, Shown, View, decode, read_view
 from pravega_controller.console.events.event_walks import SHOWN_BYTES_MAX
 from pravega_controller.console.pages.table_pages import TABLE, read_configuration, table_info
 from pravega_controller.console.routes import HtmlPage, PageAnswer, PageRequest, page
@@ -61,7 +64,8 @@ async def show_entries(request: PageRequest) -> PageAnswer:
     ranges = await request.calls.call("getCurrentSegmentsKeyValueTable", table_info(request))
     place = _find_place(request, configuration, list(ranges.segmentRanges))
     entries, later = await _read(request, configuration, place)
-    form = read_form(request.query)
+    view = read_view(request.query)
+    rows = await trio.to_thread.run_sync(_rows, entries, configuration.primaryKeyLength, view)
     return HtmlPage(
         "entries.html",
         {
@@ -70,8 +74,9 @@ async def show_entries(request: PageRequest) -> PageAnswer:
             "partition": place.index,
             "key": request.query.get("key", ""),
             "forms": FORMS,
-            "form": form,
-            "rows": [_row(each, configuration.primaryKeyLength, form) for each in entries],
+            "schema_length_max": SCHEMA_LENGTH_MAX,
+            "view": view,
+            "rows": rows,
             "later": later.hex(),
         },
     )
@@ -141,7 +146,11 @@ async def _read(
     return found, begin
 
 
-def _row(entry: wire.TableEntry, primary_length: int, form: str) -> EntryRow:
+def _rows(entries: list[wire.TableEntry], primary_length: int, view: View) -> list[EntryRow]:
+    return [_row(each, primary_length, view) for each in entries]
+
+
+def _row(entry: wire.TableEntry, primary_length: int, view: View) -> EntryRow:
     key, value = bytes(entry.key.key), bytes(entry.value)
     is_whole = len(value) <= SHOWN_BYTES_MAX
     return EntryRow(
@@ -150,7 +159,7 @@ def _row(entry: wire.TableEntry, primary_length: int, form: str) -> EntryRow:
         entry.key.version,
         len(value),
         is_whole,
-        decode(value[:SHOWN_BYTES_MAX], form, is_whole=is_whole),
+        decode(value[:SHOWN_BYTES_MAX], view, is_whole=is_whole),
     )
 
 

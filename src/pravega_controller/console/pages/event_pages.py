@@ -9,7 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pravega_controller.console.events.decoders import FORMS, Shown, decode, read_form
+import trio
+
+from pravega_controller.console.events.avro_records import SCHEMA_LENGTH_MAX
+from pravega_controller.console.events.decoders import FORMS, Shown, View, decode, read_view
 from pravega_controller.console.events.event_walks import (
     SHOWN_BYTES_MAX,
     SeenEvent,
@@ -56,7 +59,12 @@ class EventRow:
     """The cut at which the event begins, of its segment alone."""
 
 
-def _rows(name: str, events: Sequence[SeenEvent], form: str) -> list[EventRow]:
+async def _show(name: str, events: Sequence[SeenEvent], view: View) -> list[EventRow]:
+    """Return events as they are shown. It may take long, so other requests go on meanwhile."""
+    return await trio.to_thread.run_sync(_rows, name, events, view)
+
+
+def _rows(name: str, events: Sequence[SeenEvent], view: View) -> list[EventRow]:
     return [
         EventRow(
             names.segment_number(each.segment_id),
@@ -64,7 +72,7 @@ def _rows(name: str, events: Sequence[SeenEvent], form: str) -> list[EventRow]:
             each.offset,
             each.length,
             len(each.data) == each.length,
-            decode(each.data, form, is_whole=len(each.data) == each.length),
+            decode(each.data, view, is_whole=len(each.data) == each.length),
             encode_cut_text(name, {each.segment_id: each.offset}),
         )
         for each in events
@@ -121,7 +129,7 @@ def _track_tail(
 async def show_events(request: PageRequest) -> PageAnswer:
     """Show events of a stream."""
     await read_configuration(request)
-    start, form = request.query.get("start", STARTS[0]), read_form(request.query)
+    start = request.query.get("start", STARTS[0])
     if start not in STARTS:
         raise InvalidRequestError(f"start has to be one of {', '.join(STARTS)}")
     wanted = request.query.get("find", "")
@@ -133,6 +141,7 @@ async def show_events(request: PageRequest) -> PageAnswer:
         "time": request.query.get("time", ""),
         "cut": request.query.get("cut", ""),
         "forms": FORMS,
+        "schema_length_max": SCHEMA_LENGTH_MAX,
         "written": _digits(request.query.get("written", "")),
         "may_write": await request.calls.may(
             "createTransaction", pb.CreateTxnRequest(streamInfo=stream_info(request))
@@ -140,7 +149,7 @@ async def show_events(request: PageRequest) -> PageAnswer:
         "event_bytes_max": SHOWN_BYTES_MAX,
     }
     found = await (_look_at_tail(request) if start == "newest" else _walk(request, start, wanted))
-    return HtmlPage("events.html", {**values, **_names(request), "form": form, **found})
+    return HtmlPage("events.html", {**values, **_names(request), **found})
 
 
 @page("GET", f"{STREAM}/events/live")
@@ -154,7 +163,8 @@ async def show_events_again(request: PageRequest) -> PageAnswer:
 async def _look_at_tail(request: PageRequest) -> dict[str, Any]:
     scope, stream = request.path["scope"], request.path["stream"]
     looks = await _track_tail(request.looks, request.calls.controller, scope, stream).look()
-    rows = _rows(names.scoped_name(scope, stream), looks[-1].seen, read_form(request.query))
+    name = names.scoped_name(scope, stream)
+    rows = await _show(name, looks[-1].seen, read_view(request.query))
     return {"events": rows[::-1], "notes": [], "next": None, "is_at_end": True}
 
 
@@ -176,7 +186,7 @@ async def _walk(request: PageRequest, start: str, wanted: str) -> dict[str, Any]
     )
     name = names.scoped_name(scope, stream)
     return {
-        "events": _rows(name, walked.events, read_form(request.query)),
+        "events": await _show(name, walked.events, read_view(request.query)),
         "notes": [*notes, *walked.notes],
         "next": encode_cut_text(name, walked.position) if walked.position else None,
         "is_at_end": walked.is_at_end,
@@ -188,8 +198,8 @@ def _digits(text: str) -> str | None:
     return text if text.isascii() and text.isdecimal() else None
 
 
-def _names(request: PageRequest) -> dict[str, str]:
-    return {**request.path, "form": read_form(request.query)}
+def _names(request: PageRequest) -> dict[str, Any]:
+    return {**request.path, "view": read_view(request.query)}
 
 
 @page("POST", f"{STREAM}/events")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import html
 import re
 from typing import Any
 from urllib.parse import quote, urlencode
 
 import pytest
 
+from pravega_controller.console.events.avro_records import SCHEMA_LENGTH_MAX
 from pravega_wire.stream_cut_text import encode_cut_text
 from support.console_pages import Checked, make_stream
 from support.http_controllers import Answer, HttpClient, basic
@@ -60,6 +62,33 @@ async def test_an_event_with_a_script_is_shown_as_text(console: HttpClient) -> N
         assert Checked(page).faults == []
         assert "alert(1)</script>" not in page
         assert form == "hex" or "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+
+
+async def test_events_that_are_avro_are_shown_by_a_schema(console: HttpClient) -> None:
+    await make_stream(console)
+    for number in range(60):
+        assert (
+            await write(console, (b"\x02" + b"%x" % (number % 16)).hex(), kind="hex")
+        ).status == 303
+    schema = '{"type": "record", "name": "R", "fields": [{"name": "<a>", "type": "string"}]}'
+    query = urlencode({"as": "avro", "schema": schema})
+    for begin in ("", "start=head&", "find=f&"):
+        found = shown(answer := await console.ask("GET", f"{EVENTS}?{begin}{query}"))
+        assert "{&#34;&lt;a&gt;&#34;: &#34;f&#34;}" in found, answer.document
+    # What the page leads to shows events in the same way.
+    first = await console.ask("GET", f"{EVENTS}?start=head&{query}")
+    page = first.document
+    [here, *_] = re.findall(r'class="whole" href="[^?]+([^"]+)"', page)
+    later = shown(await console.ask("GET", EVENTS + html.unescape(here)))
+    assert later == shown(first)[: len(later)] != []
+    live = re.findall(r'hx-get="([^"]+)"', (await console.ask("GET", f"{EVENTS}?{query}")).document)
+    assert "avro" in (await console.ask("GET", html.unescape(live[0]))).document
+    hidden = re.findall(r'type="hidden" name="schema" value="([^"]+)"', page)
+    assert html.unescape(hidden[0]) == schema
+    wrong = await console.ask("GET", f"{EVENTS}?as=avro&schema=%7B")
+    assert (wrong.status, "is JSON" in wrong.document) == (400, True)
+    longest = urlencode({"as": "avro", "schema": '"int"'.ljust(SCHEMA_LENGTH_MAX - 1) + "\n"})
+    assert (await console.ask("GET", f"{EVENTS}?start=head&{longest}")).status == 200
 
 
 async def test_a_change_of_another_site_writes_nothing(console: HttpClient) -> None:
