@@ -1,14 +1,21 @@
-"""Rules of the repository that no linter knows: structure, language, documents that are true."""
+"""Rules of the repository that no linter knows: structure, language, documents that are true.
+
+One process runs them all: it parses each file once, and keeps what the rules ask for.
+"""
 
 import ast
 import fnmatch
 import re
 import subprocess
-import sys
 import tomllib
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+
+pytestmark = pytest.mark.xdist_group("repository")
 
 ROOT = Path(__file__).resolve().parent.parent
 FILE_BYTES_MAX = 1024 * 1024
@@ -83,6 +90,7 @@ GENERATED = {
 }
 
 
+@cache
 def tracked_files() -> list[Path]:
     done = subprocess.run(
         ["git", "-C", str(ROOT), "ls-files"], capture_output=True, text=True, check=False
@@ -92,6 +100,7 @@ def tracked_files() -> list[Path]:
     return [ROOT / name for name in done.stdout.splitlines() if (ROOT / name).is_file()]
 
 
+@cache
 def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
@@ -115,6 +124,57 @@ def markdown_files() -> list[Path]:
     return [path for path in tracked_files() if path.suffix == ".md"]
 
 
+class Definition(NamedTuple):
+    """A class or function of a Python source; its decorators as they are written."""
+
+    line: int
+    end_line: int
+    name: str
+    is_class: bool
+    is_top: bool
+    decorators: tuple[str, ...]
+    docstring: str
+
+
+class Source(NamedTuple):
+    """What the rules ask for of a Python source."""
+
+    docstring: str
+    definitions: list[Definition]
+
+    @property
+    def functions(self) -> list[Definition]:
+        return [each for each in self.definitions if not each.is_class]
+
+
+def statements_of(tree: ast.AST) -> Iterator[ast.AST]:
+    """Return the statements below a node: walks of these are quick, as they skip expressions."""
+    for field in ("body", "handlers", "orelse", "finalbody", "cases"):
+        below = getattr(tree, field, ())
+        for node in below if isinstance(below, list) else ():
+            yield node
+            yield from statements_of(node)
+
+
+@cache
+def source_of(path: Path) -> Source:
+    tree = ast.parse(path.read_text())
+    definitions = [
+        Definition(
+            node.lineno,
+            node.end_lineno or node.lineno,
+            node.name,
+            isinstance(node, ast.ClassDef),
+            node in tree.body,
+            tuple(map(ast.unparse, node.decorator_list)),
+            ast.get_docstring(node) or "",
+        )
+        for node in statements_of(tree)
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    return Source(ast.get_docstring(tree) or "", definitions)
+
+
 # ---- Files ---------------------------------------------------------------------------------------
 
 
@@ -133,10 +193,11 @@ def test_files_speak_of_the_product_alone() -> None:
     for path in text_files():
         if path == Path(__file__).resolve():
             continue
-        for number, line in enumerate(path.read_text().splitlines(), 1):
-            for what, pattern in SPEAKS_OF_OTHER_THINGS.items():
-                if re.search(pattern, line):
-                    offenders.append(f"{name_of(path)}:{number}: {what}")
+        text = path.read_text()
+        for what, pattern in SPEAKS_OF_OTHER_THINGS.items():
+            for found in re.finditer(pattern, text, re.MULTILINE):
+                number = text.count("\n", 0, found.start()) + 1
+                offenders.append(f"{name_of(path)}:{number}: {what}")
     assert offenders == []
 
 
@@ -146,6 +207,9 @@ DANGEROUS_CALLS = re.compile(
     r"|yaml\.(?:unsafe_|full_)?load(?:_all)?|tempfile\.mktemp"
 )
 """Calls that run, or may run, what others have written."""
+PICKLES = {"pickle", "marshal", "shelve", "dill", "cloudpickle"}
+MAY_BE_DANGEROUS = re.compile(rf"\bshell\b|{'|'.join(PICKLES)}|{DANGEROUS_CALLS.pattern}")
+"""Only sources with a word of these are looked at more closely."""
 GENERATES_CODE = {"src/pravega_wire/codec.py"}
 """It runs code that it has made of the declarations beside it, before any byte has come."""
 
@@ -153,12 +217,13 @@ GENERATES_CODE = {"src/pravega_wire/codec.py"}
 def test_the_product_does_not_run_what_others_write() -> None:
     offenders, found = [], set()
     for path in python_sources():
-        for node in ast.walk(ast.parse(path.read_text())):
+        text = path.read_text()
+        for node in ast.walk(ast.parse(text)) if MAY_BE_DANGEROUS.search(text) else ():
             where = f"{name_of(path)}:{getattr(node, 'lineno', 0)}"
             if isinstance(node, ast.Import | ast.ImportFrom):
                 modules = [each.name for each in node.names]
                 modules.append(getattr(node, "module", None) or "")
-                if {"pickle", "marshal", "shelve", "dill", "cloudpickle"} & set(modules):
+                if PICKLES & set(modules):
                     offenders.append(f"{where}: import")
             if isinstance(node, ast.Call):
                 if DANGEROUS_CALLS.fullmatch(ast.unparse(node.func)):
@@ -201,7 +266,7 @@ def test_secrets_are_compared_in_constant_time() -> None:
 def module_docstring(path: Path) -> str:
     """Return the docstring of a module in Python or Cython; empty if it has none."""
     if path.suffix == ".py":
-        return ast.get_docstring(ast.parse(path.read_text())) or ""
+        return source_of(path).docstring
     found = re.match(r'\s*r?"""(.*?)"""', path.read_text(), re.DOTALL)
     return found[1] if found else ""
 
@@ -278,48 +343,39 @@ def test_invariants_name_tests_that_exist() -> None:
 def test_functions_stay_small() -> None:
     offenders = []
     for path in python_sources():
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                assert node.end_lineno is not None
-                length = node.end_lineno - node.lineno + 1
-                if length > FUNCTION_LINES_MAX:
-                    offenders.append(f"{name_of(path)}:{node.lineno}: {node.name}, {length} lines")
+        for function in source_of(path).functions:
+            length = function.end_line - function.line + 1
+            if length > FUNCTION_LINES_MAX:
+                where = f"{name_of(path)}:{function.line}"
+                offenders.append(f"{where}: {function.name}, {length} lines")
     assert offenders == []
 
 
 def test_names_are_those_of_the_product() -> None:
     offenders = []
     for path in python_sources():
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", node.name)
-                if name_of(path).startswith(SPEAKS_OF_LEDGERS):
-                    words = re.sub(r"(?i)ledgers?", "", words)
-                if FOREIGN_NOUNS.search(words):
-                    offenders.append(f"{name_of(path)}:{node.lineno}: {node.name}")
-            if isinstance(node, ast.ClassDef) and BAD_NOUNS.search(node.name):
-                offenders.append(f"{name_of(path)}:{node.lineno}: {node.name}")
+        for each in source_of(path).definitions:
+            words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", each.name)
+            if name_of(path).startswith(SPEAKS_OF_LEDGERS):
+                words = re.sub(r"(?i)ledgers?", "", words)
+            if FOREIGN_NOUNS.search(words) or (each.is_class and BAD_NOUNS.search(each.name)):
+                offenders.append(f"{name_of(path)}:{each.line}: {each.name}")
     assert offenders == []
-
-
-def is_fixture(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Return whether pytest calls a function to make a value, which its docstring describes."""
-    return any("fixture" in ast.unparse(each) for each in function.decorator_list)
 
 
 def function_docstrings(path: Path) -> list[tuple[int, str]]:
     """Return line and text of the docstrings of functions that are neither tests nor fixtures, in
-    Python or Cython.
+    Python or Cython. The docstring of a fixture describes the value that it makes.
     """
-    text = path.read_text()
     if path.suffix in (".py", ".pyi"):
         return [
-            (node.lineno, documented)
-            for node in ast.walk(ast.parse(text))
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-            if not (node.name.startswith("test_") or is_fixture(node))
-            if (documented := ast.get_docstring(node))
+            (function.line, function.docstring)
+            for function in source_of(path).functions
+            if not function.name.startswith("test_")
+            if not any("fixture" in each for each in function.decorators)
+            if function.docstring
         ]
+    text = path.read_text()
     # A head ends at the first colon that ends a line, and has no empty line.
     heads = re.compile(
         r'^[ \t]*c?p?def (?!class |extern )(?:[^:\n]|:(?!\n)|\n(?!\n))*:\n\s*"""(.*?)"""',
@@ -347,10 +403,10 @@ def test_docstrings_of_functions_begin_with_an_imperative_verb() -> None:
 def test_classes_of_a_package_have_different_names() -> None:
     homes: dict[tuple[str, str], list[str]] = {}
     for path in python_sources():
-        for node in ast.parse(path.read_text()).body:
-            if isinstance(node, ast.ClassDef):
+        for each in source_of(path).definitions:
+            if each.is_class and each.is_top:
                 package = name_of(path).split("/")[1]
-                homes.setdefault((package, node.name), []).append(name_of(path))
+                homes.setdefault((package, each.name), []).append(name_of(path))
     assert {key: paths for key, paths in homes.items() if len(paths) > 1} == {}
 
 
@@ -663,26 +719,3 @@ def test_ci_runs_what_developers_run() -> None:
     text = (ROOT / ".ci/run").read_text()
     assert re.search(r"^exec make .*test$", text, re.MULTILINE)
     assert (ROOT / ".ci/run").stat().st_mode & 0o111
-
-
-@pytest.mark.processes
-def test_all_compatibility_tests_can_be_imported() -> None:
-    # CI runs the compatibility tests last: what they cannot import is told here, half an hour
-    # earlier. Another process, because this one has the paths of the run that it is part of.
-    collected = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "compat-tests",
-            "--collect-only",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert collected.returncode == 0, collected.stdout[-4000:]
