@@ -12,6 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from support.statements import walk_statements
+
+pytestmark = pytest.mark.xdist_group("layering")
+
 SRC = Path(__file__).resolve().parent.parent / "src"
 
 MAY_IMPORT: dict[str, set[str]] = {
@@ -335,16 +339,23 @@ checksums, hashes and numbers. The last one's modules call the kernel; no other 
 
 
 @functools.cache
+def imports_of(source: Path) -> tuple[ast.Import | ast.ImportFrom, ...]:
+    tree = ast.parse(source.read_text(), filename=str(source))
+    return tuple(
+        node for node in walk_statements(tree) if isinstance(node, ast.Import | ast.ImportFrom)
+    )
+
+
 def imported_modules(source: Path) -> set[str]:
     """Return the dotted names that a module imports.
 
     Of a package, the names that are taken from it.
     """
     names: set[str] = set()
-    for node in ast.walk(ast.parse(source.read_text(), filename=str(source))):
+    for node in imports_of(source):
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+        elif node.module is not None:
             names.update(f"{node.module}.{alias.name}" for alias in node.names)
     return names
 
@@ -360,12 +371,11 @@ def place_of(module: str) -> str:
 
 
 def imported_packages(source: Path) -> set[str]:
-    tree = ast.parse(source.read_text(), filename=str(source))
     names: set[str] = set()
-    for node in ast.walk(tree):
+    for node in imports_of(source):
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
+        else:
             assert node.level == 0, f"{source}: imports are absolute in this house"
             assert node.module is not None
             names.add(node.module)
@@ -540,9 +550,19 @@ def own_names(tree: ast.Module) -> set[str]:
     return names
 
 
+STRANGER_PERHAPS = re.compile(
+    r"(?<!\bself)(?<!\bcls)(?<!super\(\))\._[a-z]|\bimport\b[^\n(]*(?:\([^)]*)?\b_[a-z]",
+    re.IGNORECASE,
+)
+"""Matches a private name behind a dot or an import, wherever it stands."""
+
+
 def strangers_names(source: Path) -> set[str]:
     """Return the private names of other modules that a module uses, as it writes them."""
-    tree = ast.parse(source.read_text(), filename=str(source))
+    text = source.read_text()
+    if not STRANGER_PERHAPS.search(text):
+        return set()
+    tree = ast.parse(text, filename=str(source))
     own = own_names(tree)
     imported = {
         alias.name

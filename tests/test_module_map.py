@@ -54,6 +54,7 @@ def sources() -> dict[str, list[Path]]:
     return found
 
 
+@cache
 def imported(path: Path) -> set[str]:
     names: set[str] = set()
     for module, members, plain in IMPORT.findall(path.read_text()):

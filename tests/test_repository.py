@@ -8,12 +8,13 @@ import fnmatch
 import re
 import subprocess
 import tomllib
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+
+from support.statements import walk_statements
 
 pytestmark = pytest.mark.xdist_group("repository")
 
@@ -147,15 +148,6 @@ class Source(NamedTuple):
         return [each for each in self.definitions if not each.is_class]
 
 
-def statements_of(tree: ast.AST) -> Iterator[ast.AST]:
-    """Return the statements below a node: walks of these are quick, as they skip expressions."""
-    for field in ("body", "handlers", "orelse", "finalbody", "cases"):
-        below = getattr(tree, field, ())
-        for node in below if isinstance(below, list) else ():
-            yield node
-            yield from statements_of(node)
-
-
 @cache
 def source_of(path: Path) -> Source:
     tree = ast.parse(path.read_text())
@@ -169,7 +161,7 @@ def source_of(path: Path) -> Source:
             tuple(map(ast.unparse, node.decorator_list)),
             ast.get_docstring(node) or "",
         )
-        for node in statements_of(tree)
+        for node in walk_statements(tree)
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
     ]
     return Source(ast.get_docstring(tree) or "", definitions)
