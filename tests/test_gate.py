@@ -190,6 +190,12 @@ def test_a_process_that_is_left_fails_the_run(run: Run) -> None:
     assert "sleep 1000" in done.stdout
 
 
+def test_what_python_compiles_is_kept(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    done = run("import sys\ndef test_known(): assert not sys.dont_write_bytecode\n")
+    assert done.returncode == 0, done.stdout
+
+
 def test_a_run_that_passes_leaves_no_file(run: Run, tmp_path: Path) -> None:
     text = "def test_known(tmp_path): (tmp_path / 'a').write_text('b')\n"
     assert run(text).returncode == 0

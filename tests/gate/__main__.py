@@ -9,7 +9,9 @@ It runs in the root of the repository.
    each is a fault of the test or of the product.
 3. There is no second try for a final failure (``gate.outcomes``), nor for a test that is new since
    the last commit that CI accepted (``gate.known_tests``).
-4. A process that outlives pytest fails the run.
+4. Python keeps what it compiles, whatever the environment says: two workers and hundreds of
+   processes import the same modules.
+5. A process that outlives pytest fails the run.
 
 Exit codes are pytest's own; 1 where a process was left.
 """
@@ -89,6 +91,7 @@ def run_pytest(arguments: Sequence[str], failures: Path, temporary: Path) -> int
     environment = {SEED_VARIABLE: FIXED_SEED, **os.environ, "TMPDIR": str(temporary)}
     # It led to this package. The servers that tests start find what is installed.
     environment.pop("PYTHONPATH", None)
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     command = [sys.executable, "-m", "pytest", "--failures", str(failures), *arguments]
     return run(command, environment)
 
