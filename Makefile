@@ -130,6 +130,10 @@ sbom: $(TOOLS)/.made ## list what an installation depends on, with licences: bui
 packages: $(TOOLS)/.packages sbom ## a source distribution and a wheel in dist: PYTHONS="3.12 3.13" for further wheels
 	@.ci/packages $(TOOLS)/bin $(DIST) build/sbom.json $(PYTHON) $(PYTHONS)
 
+.PHONY: release-store
+release-store: $(VENV)/.tested ## keep a data directory that this version wrote, which later versions have to open
+	@PYTHONPATH=tests:. $(BIN)/python -m support.released_stores
+
 .PHONY: fuzz
 fuzz: $(VENV)/.tested ## broken input for every parser: make fuzz SECONDS=60 SEED=1
 	@env SECONDS="$(SECONDS)" SEED="$(SEED)" TARGET="$(TARGET)" CHOICES="$(CHOICES)" INPUT="$(INPUT)" \

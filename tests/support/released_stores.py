@@ -1,8 +1,8 @@
 """Stores that released versions wrote: what is in one, and the archives of their data directories.
 
 Owns: ``fill``, which writes the contents, ``check``, which compares a store with them, and
-``archive_of``. Each release adds its archive, which ``make release-store`` makes; ``fill`` then stays
-as it is, and new contents get a function of their own.
+``archive_of``. Each release adds its archive, which ``make release-store`` makes; ``fill`` then
+stays as it is, and new contents get a function of their own.
 
 Invariants:
 1. What ``fill`` has written to a store, ``check`` finds there. Held by
@@ -16,10 +16,12 @@ import subprocess
 import sys
 from contextlib import closing
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from foreign_servers.tied_processes import tied
+
+from pravega_admin.serving.version import VERSION
 from pravega_blocking.controller_client import ControllerClient
 from pravega_blocking.event_reader import EventReader
 from pravega_blocking.event_writer import EventWriter
@@ -72,9 +74,7 @@ def fill(address: str) -> None:
         controller.truncate_stream(SCOPE, TRUNCATED, {segment.segment_id: 10 * 9 + 10 * 10})
         write(controller, SEALED, range(20))
         controller.seal_stream(SCOPE, SEALED)
-        controller.create_table(
-            SCOPE, TABLE, partitions=2, primary_key=KEY_BYTES, secondary_key=0
-        )
+        controller.create_table(SCOPE, TABLE, partitions=2, primary_key=KEY_BYTES, secondary_key=0)
         table = TableClient(controller, SCOPE, TABLE, patience=SECONDS)
         for number in range(60):
             table.put(key_of(number), b"value %d" % number)
@@ -151,7 +151,7 @@ def make_archive(release: str) -> None:
             *("--controller-port", str(controller_port), "--http-port", "0"),
             *("--segment-store-port", str(store_port)),
         ]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        with subprocess.Popen(tied(command), stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             while "is ready" not in process.stdout.readline():
                 assert process.poll() is None, "the store has ended"
@@ -160,11 +160,11 @@ def make_archive(release: str) -> None:
             assert process.wait() == 0
         archive = archive_of(release)
         archive.parent.mkdir(exist_ok=True)
-        tar = ["tar", "--create", "--sparse", "--xz", "--file", archive, "--exclude", "./run"]
+        tar = ["tar", "--create", "--sparse", "--xz", "--file", str(archive), "--exclude", "./run"]
         # A start makes these anew, and their bytes cannot be compressed.
         tar += ["--exclude", "*reserve-*"]
         subprocess.run([*tar, "--directory", folder, "."], check=True)
 
 
 if __name__ == "__main__":
-    make_archive(version("segstore"))
+    make_archive(VERSION)
