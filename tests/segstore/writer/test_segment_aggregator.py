@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 import trio
@@ -188,7 +189,10 @@ async def merge_short_sources(container: Container) -> bytes:
 async def test_long_data_go_in_writes_of_the_maximum_length() -> None:
     chunks = CountedChunkStorage()
     manager = CacheManager(StreamingCache(32 * MIB))
-    async with open_container(0, MemoryDataLogFactory(), next_owner(chunks), manager) as container:
+    logs, storage = MemoryDataLogFactory(), next_owner(chunks)
+    # Otherwise the first of the data may be flushed while the rest is appended.
+    policy = replace(POLICY, flush_bytes=16 * MIB)
+    async with open_container(0, logs, storage, manager, flush_policy=policy) as container:
         await container.create_segment(TARGET)
         for _ in range(10):
             container.append_nowait(TARGET, bytes(MIB), on_complete=lambda error, length: None)
