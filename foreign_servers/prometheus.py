@@ -81,12 +81,24 @@ def wait_until(found: Callable[[], T | None], seconds_max: float, why: Callable[
 
 @contextmanager
 def prometheus_server(
-    executable: str, directory: Path, target: str, rules: str, *, scrape_seconds: int
+    executable: str,
+    directory: Path,
+    target: str,
+    rules: str,
+    *,
+    scrape_seconds: int,
+    ca: Path | None = None,
 ) -> Iterator[PrometheusServer]:
-    """Run Prometheus, which scrapes ``target`` as the job ``segstore`` and evaluates ``rules``."""
+    """Run Prometheus, which scrapes ``target`` as the job ``segstore`` and evaluates ``rules``.
+
+    With the file ``ca`` it asks by TLS, and trusts certificates of that CA.
+    """
     directory.mkdir()
     (directory / "rules.yml").write_text(rules)
     interval = f"{scrape_seconds}s"
+    job: dict[str, Any] = {"job_name": "segstore", "static_configs": [{"targets": [target]}]}
+    if ca is not None:
+        job |= {"scheme": "https", "tls_config": {"ca_file": str(ca)}}
     configuration = {
         "global": {
             "scrape_interval": interval,
@@ -94,7 +106,7 @@ def prometheus_server(
             "evaluation_interval": "1s",
         },
         "rule_files": ["rules.yml"],
-        "scrape_configs": [{"job_name": "segstore", "static_configs": [{"targets": [target]}]}],
+        "scrape_configs": [job],
     }
     # JSON is YAML.
     (directory / "prometheus.yml").write_text(json.dumps(configuration))

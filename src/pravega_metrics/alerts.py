@@ -81,6 +81,15 @@ _DISK_SENTENCE: Final = (
 )
 
 
+_CERTIFICATE: Final = (
+    "min by (job, component, host) (segstore_certificate_end_time_seconds) - time()"
+)
+_CERTIFICATE_SENTENCE: Final = (
+    "The certificate of the {{ $labels.component }} {{ $labels.host }} ends in"
+    " {{ $value | humanizeDuration }}"
+)
+
+
 def _quantile(metric: str, labels: str, where: str = "") -> str:
     buckets = f"rate({metric}_bucket{where}[5m])"
     return f"histogram_quantile(0.99, sum by ({labels}, le) ({buckets}))"
@@ -233,6 +242,21 @@ ALERTS: Final = (
         Severity.WARNING,
         "One in 100 syncs of the journal of {{ $labels.host }} takes"
         " {{ $value | humanizeDuration }} or more.",
+    ),
+    # ---- Certificates ----------------------------------------------------------------------------
+    Alert(
+        "SegstoreCertificateEnds",
+        f"{_CERTIFICATE} < 14 * 86400",
+        300,
+        Severity.WARNING,
+        f"{_CERTIFICATE_SENTENCE}.",
+    ),
+    Alert(
+        "SegstoreCertificateEndsSoon",
+        f"{_CERTIFICATE} < 2 * 86400",
+        60,
+        Severity.CRITICAL,
+        f"{_CERTIFICATE_SENTENCE}: then no client connects.",
     ),
     # ---- Processes -------------------------------------------------------------------------------
     Alert(

@@ -266,6 +266,15 @@ _PROCESSES: Final = (
             "{{component}} {{host}}",
         ),
     ),
+    _panel(
+        "Time until certificates end",
+        Show.SECONDS,
+        Query(
+            f"min by ({_PROCESS}) (segstore_certificate_end_time_seconds{_OF}) - time()",
+            "{{component}} {{host}}",
+        ),
+        why_empty="without TLS",
+    ),
 )
 ROWS: Final = (
     Row("Overview", _OVERVIEW),

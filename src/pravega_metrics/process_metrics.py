@@ -1,10 +1,13 @@
-"""The metrics that every process of ours has: its event loop, processor, memory and files."""
+"""The metrics that every process of ours has: its event loop, processor, memory, files, and the end
+of its certificate.
+"""
 
 from __future__ import annotations
 
 import os
 import resource
 import time
+from collections.abc import Callable
 from typing import Final
 
 import trio
@@ -36,7 +39,19 @@ START_SECONDS: Final = Gauge(
     "When the process started, in seconds since 1970.",
     unit=Unit.SECONDS,
 )
+CERTIFICATE_END: Final = Gauge(
+    "segstore_certificate_end_time_seconds",
+    "When the certificate of the process's port ends, in seconds since 1970.",
+    unit=Unit.SECONDS,
+)
 _STARTED: Final = time.time()
+_certificate_ends: list[Callable[[], float]] = []
+"""What returns the end of the certificate; nothing without TLS."""
+
+
+def watch_certificate(end: Callable[[], float]) -> None:
+    """Tell from now on what ``end`` returns as the end of the process's certificate."""
+    _certificate_ends[:] = [end]
 
 
 async def measure_loop_lag() -> None:
@@ -60,4 +75,5 @@ def read_process() -> list[Family]:
         OPEN_FILES.family({(): len(os.listdir("/proc/self/fd"))}),
         OPEN_FILES_MAX.family({(): resource.getrlimit(resource.RLIMIT_NOFILE)[0]}),
         START_SECONDS.family({(): _STARTED}),
+        CERTIFICATE_END.family({(): _certificate_ends[0]()} if _certificate_ends else {}),
     ]

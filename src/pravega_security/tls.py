@@ -144,6 +144,10 @@ class ServerCertificate:
         pair = self._current()
         return pair.key, pair.chain
 
+    def end_time(self) -> float:
+        """Return when the certificate for the next connection ends, in seconds since 1970."""
+        return self._current().expires.timestamp()
+
     def client_ca_pem(self) -> bytes | None:
         """Return the certificates of the CAs of clients, as PEM; None if clients need none."""
         path = self._settings.client_ca

@@ -48,15 +48,17 @@ MACHINE = {alert.name for alert in ALERTS if "Disk" in alert.name or alert.sever
 
 
 class WatchedStore(Standalone):
-    """A store with an HTTP port."""
+    """A store with an HTTP port, which speaks TLS if it has the CA of its certificate."""
 
     def __init__(self, data_dir: Path) -> None:
         super().__init__(data_dir)
         [self.http_port] = free_ports(1)
+        self.ca: Path | None = None
 
     def environment(self) -> dict[str, str]:
         """Return the environment of commands that are about this store."""
-        return {**os.environ, "SEGSTORE_CONTROLLER": self.controller}
+        trusted = {} if self.ca is None else {"SEGSTORE_CA": str(self.ca)}
+        return {**os.environ, "SEGSTORE_CONTROLLER": self.controller, **trusted}
 
     def run(self, *arguments: str, lines: bytes = b"") -> subprocess.CompletedProcess[bytes]:
         """Run a command about this store."""
@@ -96,10 +98,14 @@ def started(data_dir: Path, settings: str = "") -> Iterator[WatchedStore]:
 
 @contextmanager
 def watched(
-    store: WatchedStore, directory: Path, *, scrape_seconds: int = 2
+    store: WatchedStore,
+    directory: Path,
+    *,
+    scrape_seconds: int = 2,
+    time_scale: float = TIME_SCALE,
 ) -> Iterator[PrometheusServer]:
     """Run Prometheus with the rules as the command prints them."""
-    rules = store.run("generate", "prometheus-alerts", "--time-scale", str(TIME_SCALE))
+    rules = store.run("generate", "prometheus-alerts", "--time-scale", str(time_scale))
     assert rules.returncode == 0, rules.stderr
     executable = prometheus_path()
     assert executable is not None
@@ -109,6 +115,7 @@ def watched(
         f"127.0.0.1:{store.http_port}",
         rules.stdout.decode(),
         scrape_seconds=scrape_seconds,
+        ca=store.ca,
     ) as server:
         yield server
 
@@ -131,7 +138,7 @@ def wait_until_clear(server: PrometheusServer, *names: str) -> None:
     )
 
 
-def command_of(alert: str, beginning: str, **places: str) -> str:
+def command_of(alert: str, beginning: str, **places: object) -> str:
     """Return the command in an alert's section of the runbook that begins so, with the places of
     this store in place of the page's."""
     text = (ROOT / RUNBOOK).read_text()
@@ -141,7 +148,7 @@ def command_of(alert: str, beginning: str, **places: str) -> str:
     command: str = found[0]
     for place, value in places.items():
         assert place in command or place == "segstore"
-        command = command.replace(place, value)
+        command = command.replace(place, str(value))
     return command
 
 
@@ -236,6 +243,35 @@ def test_promtool_finds_the_rules_right(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{len(ALERTS)} rules found" in done.stdout
+
+
+def test_a_certificate_that_ends_is_told_until_the_command_of_the_runbook(tmp_path: Path) -> None:
+    names = ("SegstoreCertificateEnds", "SegstoreCertificateEndsSoon")
+    security = tmp_path / "security"
+    store = WatchedStore(tmp_path / "data")
+    made = store.run("certificate", "create", str(security), "--name", "127.0.0.1", "--days", "1")
+    assert made.returncode == 0, made.stderr
+    store.ca, store.settings = security / "ca.pem", tmp_path / "settings.toml"
+    tls = f'tls = {{ certificate = "{security}/server.pem", key = "{security}/server.key" }}'
+    store.settings.write_text(
+        f'[segment_store]\n{tls}\ncontroller_ca = "{store.ca}"\n'
+        f'[controller]\n{tls}\nstore_tls = true\nstore_ca = "{store.ca}"\n'
+    )
+    ends = f"segstore_certificate_end_time_seconds - time() < {14 * 86400}"
+    store.start()
+    try:
+        with watched(store, tmp_path, scrape_seconds=1, time_scale=0.005) as server:
+            firing = wait_for_alerts(server, *names)
+            assert re.search(r"ends in 2[23]h", firing[names[0]])
+            components = {labels["component"] for labels, _ in server.query(ends)}
+            assert components == {"controller", "segmentstore"}
+            places = {"./security": security}
+            mend(store, command_of(names[0], "segstore certificate create", **places))
+            wait_until_clear(server, *names)
+            assert server.query(ends) == []
+            assert "SegstoreControllerUnreachable" not in server.firing()
+    finally:
+        store.close()
 
 
 @pytest.mark.proof

@@ -5,11 +5,19 @@ from __future__ import annotations
 import os
 import time
 
+import pytest
 import trio
 import trio.testing
 
 from pravega_metrics import process_metrics
-from pravega_metrics.process_metrics import LAG_SECONDS, LOOP_LAG, measure_loop_lag, read_process
+from pravega_metrics.process_metrics import (
+    CERTIFICATE_END,
+    LAG_SECONDS,
+    LOOP_LAG,
+    measure_loop_lag,
+    read_process,
+    watch_certificate,
+)
 
 
 async def test_a_late_event_loop_is_measured(
@@ -37,3 +45,18 @@ def test_readings_are_those_of_this_process() -> None:
     assert 10_000_000 < found[process_metrics.RESIDENT_BYTES] < 2**40
     assert 3 <= found[process_metrics.OPEN_FILES] <= found[process_metrics.OPEN_FILES_MAX]
     assert found[process_metrics.START_SECONDS] <= time.time()
+
+
+def test_the_end_of_the_certificate_is_told_where_there_is_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(process_metrics, "_certificate_ends", [])
+
+    def told() -> object:
+        [family] = [each for each in read_process() if each.metric is CERTIFICATE_END]
+        return family.readings
+
+    assert told() == {}
+    watch_certificate(lambda: 7.0)
+    watch_certificate(lambda: 8.0)
+    assert told() == {(): 8.0}

@@ -25,6 +25,7 @@ import structlog
 import trio
 
 from pravega_controller.config import ConfigurationError
+from pravega_metrics.process_metrics import watch_certificate
 from pravega_security.certificates import describe_chain
 from pravega_security.tls import CertificateError, ServerCertificate, TlsSettings
 
@@ -54,6 +55,7 @@ class PortCertificate:
         except CertificateError as error:
             raise ConfigurationError(f"TLS cannot be offered: {error}") from error
         self._used = self.certificate.pem()
+        watch_certificate(self.certificate.end_time)
 
     def credentials(self) -> grpc.ServerCredentials:
         """Return what a gRPC server opens a port with."""

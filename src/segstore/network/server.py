@@ -36,7 +36,7 @@ import trio
 
 from pravega_metrics import store_metrics
 from pravega_metrics.metrics import Family
-from pravega_metrics.process_metrics import measure_loop_lag
+from pravega_metrics.process_metrics import measure_loop_lag, watch_certificate
 from pravega_security.delegation_tokens import TokenMinter, TokenVerifier
 from pravega_security.signing_keys import SigningKeys
 from pravega_security.tls import ServerCertificate, client_context
@@ -382,7 +382,9 @@ def _make_acceptor(config: SegmentStoreConfig) -> TlsAcceptor | None:
     """Return the acceptor of TLS connections; None without TLS. Raises ``CertificateError``."""
     if config.tls is None:
         return None
-    return TlsAcceptor(ServerCertificate(config.tls), config.connections.receive_bytes)
+    certificate = ServerCertificate(config.tls)
+    watch_certificate(certificate.end_time)
+    return TlsAcceptor(certificate, config.connections.receive_bytes)
 
 
 def _reporter(
