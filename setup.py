@@ -3,8 +3,11 @@
 import multiprocessing
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
+import Cython
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
@@ -25,33 +28,43 @@ CORES = len(os.sched_getaffinity(0))
 # Where processes are not forked, each of Cython's would run this file again.
 TRANSLATORS = CORES if multiprocessing.get_start_method() == "fork" else 0
 MACROS = [("CYTHON_TRACE", "1")] if DEBUG else []
+# A build of another kind must not make the sources of this one look old.
+BUILD_DIR = "build/sanitize" if SANITIZE else None
+# What all modules need of Cython itself, such as its views of memory: compiled once.
+SHARED = "_fast._shared"
 
 
-def extensions() -> list[Extension]:
-    """Return one extension module for each ``.pyx`` file below ``src/_fast``."""
-    sources = sorted(Path("src/_fast").rglob("*.pyx"))
-    return [
-        Extension(
-            ".".join(source.relative_to("src").with_suffix("").parts),
-            [str(source)],
-            include_dirs=["src/_fast"],
-            extra_compile_args=COMPILE_ARGS,
-            extra_link_args=SANITIZE_ARGS if SANITIZE else [],
-            define_macros=MACROS,
-        )
-        for source in sources
-    ]
+def declare(source: Path) -> Extension:
+    """Return the extension module that is made of a file below ``src``."""
+    return Extension(
+        ".".join(source.relative_to("src").with_suffix("").parts),
+        [str(source)],
+        include_dirs=["src/_fast"],
+        extra_compile_args=COMPILE_ARGS,
+        extra_link_args=SANITIZE_ARGS if SANITIZE else [],
+        define_macros=MACROS,
+    )
 
 
 def translated() -> list[Extension]:
     """Return the extension modules, translated to C."""
+    shared = declare(Path("src", *SHARED.split(".")).with_suffix(".c"))
+    written = Path(BUILD_DIR or ".", shared.sources[0])
+    shared.sources = [str(written)]
+    # What another Cython translated, or one without it, does not fit what this one writes.
+    old = not written.exists() or written.stat().st_mtime < Path(Cython.__file__).stat().st_mtime
+    if old:
+        written.parent.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "cython", f"--generate-shared={written}"]
+        subprocess.run(command, check=True)
     found: list[Extension] = cythonize(
-        extensions(),
+        [declare(source) for source in sorted(Path("src/_fast").rglob("*.pyx"))],
         include_path=["src"],
-        # A build of another kind must not make the sources of this one look old.
-        build_dir="build/sanitize" if SANITIZE else None,
+        build_dir=BUILD_DIR,
         annotate=DEBUG,
+        force=old or None,
         nthreads=TRANSLATORS,
+        shared_utility_qualified_name=SHARED,
         compiler_directives={
             "language_level": 3,
             "embedsignature": True,
@@ -60,7 +73,7 @@ def translated() -> list[Extension]:
             "linetrace": DEBUG,
         },
     )
-    return found
+    return [shared, *found]
 
 
 class Wheel(bdist_wheel):
