@@ -26,8 +26,8 @@ from segstore.process.registry import ContainerRegistry
 from segstore.tiers.bookkeeper.data_log import BookKeeperDataLog
 from zookeeper_client.api import ZooKeeper
 
-SEEDS = range(3, 5)
-"""Tests with the names of faults that were found run the seeds before these."""
+SEEDS = [4]
+"""The other tests run the seeds before these."""
 PLANTED_SEEDS = 60
 """Number of seeds, of which at least one must find a planted fault."""
 
