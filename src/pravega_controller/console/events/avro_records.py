@@ -11,7 +11,8 @@ Invariants:
 1. When bytes are a value of a schema, they are read as a library for Avro reads them. Held by
    ``test_values_are_those_of_a_library_for_avro``.
 2. When a value has more than ``VALUES_MAX`` parts, or parts within parts deeper than ``DEPTH_MAX``,
-   reading ends with a sentence. Held by ``test_what_never_ends_is_refused``.
+   reading ends with a sentence. Held by ``test_what_never_ends_is_refused`` and
+   ``test_types_that_multiply_are_bounded``.
 """
 
 from __future__ import annotations
