@@ -15,6 +15,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Self
 
 import pytest
 from foreign_servers.prometheus import (
@@ -23,6 +24,7 @@ from foreign_servers.prometheus import (
     prometheus_server,
     wait_until,
 )
+from foreign_servers.tied_processes import tied
 
 from pravega_metrics.alerts import ALERTS, RUNBOOK
 from pravega_metrics.dashboard import INTERVAL, ROWS
@@ -80,6 +82,37 @@ class WatchedStore(Standalone):
         ):
             done = self.run(*arguments)
             assert done.returncode == 0, done.stderr
+
+
+class ServersOneByOne(WatchedStore):
+    """A segment store and a controller that nothing starts again when they have ended."""
+
+    def __enter__(self) -> Self:
+        port = str(self.segment_store_port)
+        self._running = ExitStack()
+        self._store = self.run_beside(f"segstore server --data-dir {self.data_dir} --port {port}")
+        self.run_beside(
+            f"segstore controller --segment-store 127.0.0.1:{port} --port {self.controller_port}"
+            f" --http-port {self.http_port}"
+        )
+        wait_until(
+            lambda: self.run("scope", "list").returncode == 0, SECONDS_MAX, lambda: "not ready"
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._running.close()
+
+    def run_beside(self, command: str) -> subprocess.Popen[bytes]:
+        """Start a command that runs until the end of the block."""
+        words = [sys.executable, "-m", "pravega_admin", *command.split()[1:]]
+        process = self._running.enter_context(subprocess.Popen(tied(words)))
+        self._running.callback(process.kill)
+        return process
+
+    def kill_segment_store(self) -> None:
+        self._store.kill()
+        self._store.wait()
 
 
 @contextmanager
@@ -319,6 +352,44 @@ def test_a_full_tier_2_is_told_until_the_command_of_the_runbook(tmp_path: Path) 
                 assert "write with StorageFullError" in firing[alert]
                 mend(store, command_of(alert, "segstore stream truncate"))
                 wait_until_clear(server, alert)
+
+
+@pytest.mark.proof
+def test_a_tier_2_that_became_read_only_is_told_until_it_is_mounted_again(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    alert = "SegstoreTier2Failing"
+    with mounted_disk(disk, size_bytes=DISK_BYTES) as is_mounted:
+        if not is_mounted:
+            pytest.skip("mounting needs root")
+        with started(tmp_path / "data", f'storage_dir = "{disk}"') as store:
+            # Nothing is open for writing there yet: the mount would be refused.
+            subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+            store.make_stream("demo/log")
+            with watched(store, tmp_path) as server:
+                done = store.run("write", "demo/log", lines=LINE * 100)
+                assert done.returncode == 0, done.stderr
+                firing = wait_for_alerts(server, alert)
+                assert re.search("(write|create) with ", firing[alert])
+                mend(store, command_of(alert, "mount", **{"/srv/tier2": disk}))
+                wait_until_clear(server, alert)
+                read = store.run("read", "demo/log")
+                assert read.stdout.splitlines() == [LINE[:-1]] * 100
+
+
+@pytest.mark.proof
+def test_a_store_that_is_gone_is_told_until_it_is_started_again(tmp_path: Path) -> None:
+    names = ("SegstoreStoreDown", "SegstoreControllerNotReady")
+    with ServersOneByOne(tmp_path / "data") as store:
+        store.make_stream("demo/log")
+        with watched(store, tmp_path, scrape_seconds=10) as server:
+            store.kill_segment_store()
+            firing = wait_for_alerts(server, *names)
+            assert f"127.0.0.1:{store.segment_store_port}" in firing["SegstoreStoreDown"]
+            places = {"./data": store.data_dir, "12345": store.segment_store_port}
+            store.run_beside(command_of(names[0], "segstore server", **places))
+            wait_until_clear(server, *names)
+            done = store.run("write", "demo/log", lines=LINE)
+            assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.proof

@@ -74,20 +74,20 @@ def test_all_times_are_scaled_but_those_that_are_told() -> None:
     assert "[360s], 4 * 3600" in rules["SegstoreDiskFullSoon"]["expr"]
 
 
-def sections() -> dict[str, str]:
-    """Return the sections of the runbook by their headings."""
-    _, *found = re.split(
-        r"^## (.+)$", RUNBOOK.read_text().partition("\n# Reasons\n")[0], flags=re.M
-    )
+def sections(*, reasons: bool) -> dict[str, str]:
+    """Return the sections of alerts, or of reasons, by their headings."""
+    of_alerts, _, of_reasons = RUNBOOK.read_text().partition("\n# Reasons\n")
+    _, *found = re.split(r"^## (.+)$", of_reasons if reasons else of_alerts, flags=re.M)
     return dict(zip(found[::2], found[1::2], strict=True))
 
 
 def test_every_alert_has_its_section() -> None:
-    assert list(sections()) == [alert.name for alert in ALERTS]
+    assert list(sections(reasons=False)) == [alert.name for alert in ALERTS]
 
 
-def test_sections_say_where_to_look_and_what_to_do() -> None:
-    for name, text in sections().items():
+@pytest.mark.parametrize("reasons", [False, True])
+def test_sections_say_where_to_look_and_what_to_do(*, reasons: bool) -> None:
+    for name, text in sections(reasons=reasons).items():
         assert re.search(r"^\$ ", text, re.M), f"{name} has no command"
         if not text.strip().startswith("As ["):
             for part in ("Means", "Look", "Do"):
@@ -103,7 +103,7 @@ def test_links_of_the_runbook_lead_to_sections() -> None:
 
 
 async def test_every_reason_has_its_section(tmp_path: Path) -> None:
-    headings = re.findall(r"^## (.+)$", RUNBOOK.read_text().partition("\n# Reasons\n")[2], re.M)
+    headings = sections(reasons=True)
     told = [
         f"segment stores do not answer within {ANSWER_SECONDS_MAX:g} s",
         "gave up after 30 s: the connection to segment store store-1:12345 broke",
