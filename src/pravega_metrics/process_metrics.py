@@ -46,7 +46,7 @@ CERTIFICATE_END: Final = Gauge(
 )
 _STARTED: Final = time.time()
 _certificate_ends: list[Callable[[], float]] = []
-"""What returns the end of the certificate; nothing without TLS."""
+"""The function that returns the end of the certificate; none without TLS."""
 
 
 def watch_certificate(end: Callable[[], float]) -> None:
