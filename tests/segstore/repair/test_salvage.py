@@ -7,6 +7,7 @@ import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -860,8 +861,17 @@ async def test_the_controllers_tables_are_recovered_before_what_their_updates_fo
     assert seen[-1] == {b"head": b"%d" % end, b"transaction": b"aborted"}
 
 
-@pytest.mark.parametrize("is_killed", [False, True])
-@pytest.mark.parametrize("kept", ["nothing", "the end", "the beginning", "both ends"])
+USUAL_REMAINS = {("nothing", True), ("the end", True), ("both ends", False)}
+"""Each kind of loss, with and without a kill; ``make proof`` tries all combinations."""
+
+
+@pytest.mark.parametrize(
+    ("kept", "is_killed"),
+    [
+        pytest.param(*each, marks=() if each in USUAL_REMAINS else pytest.mark.proof)
+        for each in product(("nothing", "the end", "the beginning", "both ends"), (False, True))
+    ],
+)
 async def test_what_is_left_of_a_transaction_can_be_merged(
     tmp_path: Path, kept: str, is_killed: bool
 ) -> None:
