@@ -65,19 +65,25 @@ def content_of(directory: Path) -> dict[str, bytes]:
     }
 
 
-def filled(new_store: NewStore, *, number: int = signal.SIGTERM, events: int = 300) -> "Standalone":
-    """Make a store that was started, written to and stopped once."""
+def started(new_store: NewStore) -> "Standalone":
+    """Start a new store and write 300 events to it."""
     store = new_store()
     store.start()
     create_stream(store, "kept", 2)
-    write_numbers(store, "kept", events, every=50, meanwhile=lambda: None)
-    store.stop(number)
+    write_numbers(store, "kept", 300, every=50, meanwhile=lambda: None)
     return store
 
 
-def check_goes_on(new_store: NewStore, *, count: int) -> None:
-    """Check that the store starts, has these events, and takes new streams and events, twice."""
-    for number in range(2):
+def filled(new_store: NewStore) -> "Standalone":
+    """Make a store that was started, written to and stopped once."""
+    store = started(new_store)
+    store.stop()
+    return store
+
+
+def check_goes_on(new_store: NewStore, *, count: int, starts: int = 1) -> None:
+    """Check that the store has these events at each start, and takes new streams and events."""
+    for number in range(starts):
         store = new_store()
         store.start()
         assert sorted(map(int, events_of(store, "kept"))) == list(range(count))
@@ -94,7 +100,6 @@ def test_a_sound_store_has_nothing_to_recover(new_store: NewStore) -> None:
     before = content_of(store.data_dir)
     assert "nothing has to be recovered" in run_recover(store, "--yes")
     assert content_of(store.data_dir) == before
-    check_goes_on(new_store, count=300)
 
 
 def test_a_lost_journal_after_a_clean_stop_loses_nothing(new_store: NewStore) -> None:
@@ -183,7 +188,7 @@ def test_a_damaged_journal_gives_way_to_what_tier_2_has(new_store: NewStore) -> 
     assert f"at most {journal['dropped_bytes_max']} bytes" in said
     assert (journal["is_readable"], journal["missing_files"]) == (True, [])
     run_recover(store, "--yes")
-    check_goes_on(new_store, count=300)
+    check_goes_on(new_store, count=300, starts=2)
 
 
 def chunk_of(store: "Standalone", stream: str) -> Path:
@@ -306,9 +311,7 @@ def begin_filled(controller: ControllerClient, event: int, count: int = 50) -> B
 
 def stopped_with_transactions(new_store: NewStore) -> "tuple[Standalone, bytes, bytes]":
     """Return a store that does not run, and its two open transactions."""
-    filled(new_store)
-    store = new_store()
-    store.start()
+    store = started(new_store)
     with ControllerClient(store.controller) as controller:
         first, second = (begin_filled(controller, n).identifier for n in (1000, 2000))
     assert store.stop() == 0
