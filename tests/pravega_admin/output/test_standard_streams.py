@@ -14,6 +14,12 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.processes
 
+PRINTED_AT_ONCE = [
+    ["version"],
+    ["--help"],
+    pytest.param(["stream", "create", "--help"], marks=pytest.mark.proof),
+]
+
 NO_ROOM = "segstore: the output cannot be written: No space left on device\n"
 
 
@@ -24,14 +30,14 @@ def run_segstore(arguments: list[str], **streams: int) -> subprocess.CompletedPr
     return subprocess.run(command, text=True, timeout=60, check=False, **given)  # type: ignore[call-overload, no-any-return]
 
 
-@pytest.mark.parametrize("arguments", [["version"], ["--help"], ["stream", "create", "--help"]])
+@pytest.mark.parametrize("arguments", PRINTED_AT_ONCE)
 def test_output_on_a_full_disk_is_one_sentence_and_exit_code_1(arguments: list[str]) -> None:
     with open("/dev/full", "w") as full:
         done = run_segstore(arguments, stdout=full.fileno())
     assert (done.returncode, done.stderr) == (1, NO_ROOM)
 
 
-@pytest.mark.parametrize("arguments", [["version"], ["--help"], ["stream", "create", "--help"]])
+@pytest.mark.parametrize("arguments", PRINTED_AT_ONCE)
 def test_a_reader_that_has_gone_ends_a_command_quietly(arguments: list[str]) -> None:
     reader, writer = os.pipe()
     os.close(reader)
