@@ -68,7 +68,7 @@ async def commit(c: Controller, identifier: bytes) -> None:
 async def until(c: Controller, identifier: bytes, state: TransactionState) -> None:
     with trio.fail_after(100):
         while await c.transactions.state("s", "a", identifier) is not state:  # noqa: ASYNC110
-            await trio.sleep(0.01)
+            await trio.sleep(0.1)
 
 
 async def stream(c: Controller, run: Run) -> None:
@@ -248,12 +248,20 @@ async def check_nothing_left(memory: MemorySegmentStore) -> None:
     assert list_leftovers(memory) == []
 
 
+def share_scenarios(*rare: str) -> list[object]:
+    """Return parameters: all scenarios, with the rare ones marked ``proof``."""
+    return [
+        pytest.param(name, marks=pytest.mark.proof) if name in rare else name for name in SCENARIOS
+    ]
+
+
 @pytest.mark.parametrize(
     ("is_applied", "port"),
     [(False, 9090), pytest.param(True, 9090, marks=pytest.mark.proof), (True, 9091)],
     ids=["not applied", "applied", "applied, another"],
 )
-@pytest.mark.parametrize("name", SCENARIOS)
+# "seal with a roll" makes all the changes of "seal", and more.
+@pytest.mark.parametrize("name", share_scenarios("seal"))
 async def test_a_controller_killed_anywhere_is_finished_by_the_next_or_another(
     name: str,
     is_applied: bool,
@@ -311,7 +319,8 @@ async def test_a_decision_that_was_recorded_is_carried_out_without_being_asked_a
             await until(successor, run.begun[index], state)
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+# A controller that is killed behind a change loses its reply, too: these three are tried so above.
+@pytest.mark.parametrize("name", share_scenarios("roll", "seal", "time-out"))
 async def test_a_lost_reply_is_made_good_by_the_same_controller(
     name: str,
     open_on_memory: OpenController,
