@@ -18,7 +18,7 @@ from support.faults.faulty_chunks import Fault
 from support.seeds import share_seeds
 
 FOLDER = Path(__file__).parent
-SEEDS = share_seeds(range(20), 10)
+SEEDS = share_seeds(range(20), 8)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -36,7 +36,9 @@ def test_a_merge_that_tier_2_refuses_is_told_before_appends_that_pass_it() -> No
     simulate(2813300)
 
 
-@pytest.mark.parametrize("seed", share_seeds([9, 3], 1))
+# Runs in several processes, below, find the same and more.
+@pytest.mark.proof
+@pytest.mark.parametrize("seed", [9, 3])
 def test_a_seed_is_replayed_step_by_step(seed: int) -> None:
     first, second = simulate(seed), simulate(seed)
     assert first.lines == second.lines
