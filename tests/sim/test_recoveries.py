@@ -25,12 +25,6 @@ def test_what_is_provable_is_kept_and_the_rest_is_told(seed: int, tmp_path: Path
     assert counts["kept whole"] > 0
 
 
-def test_a_table_whose_compaction_only_the_lost_log_has_is_kept(tmp_path: Path) -> None:
-    """The log is exchanged for an older copy after a compaction. Tier 2 once had the truncation
-    before it had the copies of the entries."""
-    simulate_recoveries(2815363, tmp_path)
-
-
 def test_a_seed_is_replayed(tmp_path: Path) -> None:
     first, second = (simulate_recoveries(3, tmp_path / each) for each in "ab")
     assert first == second
