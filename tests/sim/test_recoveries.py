@@ -25,6 +25,19 @@ def test_what_is_provable_is_kept_and_the_rest_is_told(seed: int, tmp_path: Path
     assert counts["kept whole"] > 0
 
 
+def test_a_table_whose_compaction_only_the_lost_log_has_is_kept(tmp_path: Path) -> None:
+    """The log is exchanged for an older copy after a compaction. Tier 2 once had the truncation
+    before it had the copies of the entries."""
+    simulate_recoveries(2815363, tmp_path)
+
+
+def test_a_table_of_which_tier_2_lacks_bytes_before_its_truncation_is_written(
+    tmp_path: Path,
+) -> None:
+    """A recovery counts bytes as stored that neither tier has. The writer then truncates first."""
+    simulate_recoveries(2815033, tmp_path)
+
+
 def test_a_seed_is_replayed(tmp_path: Path) -> None:
     first, second = (simulate_recoveries(3, tmp_path / each) for each in "ab")
     assert first == second

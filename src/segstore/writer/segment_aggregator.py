@@ -15,11 +15,14 @@ Invariants:
    ``test_short_segments_that_are_merged_soon_get_no_chunks_and_one_write``.
 5. When tier 2 is full, a truncation or deletion still frees chunks: it is done before anything of
    the segment is written (docs/adr/0370). Held by ``test_what_frees_space_needs_none``.
-6. Bytes before the start offset are never written. Held by
+6. Bytes of a stream's segment before its start offset are never written. Held by
    ``test_bytes_before_a_truncation_are_never_written``.
+7. When a table is truncated, tier 2 has the copies of the live entries first, unless it is full: so
+   it has each entry even if the log is lost. Held by
+   ``test_tier_2_has_the_copies_of_a_compaction_before_the_truncation``.
 
-Tier 2 has 160 bytes of a segment. Then come an append of 100 bytes, one of 50, a truncation at 280,
-and an append of 50. The queue and its flush:
+Tier 2 has 160 bytes of a stream's segment. Then come an append of 100 bytes, one of 50, a
+truncation at 280, and an append of 50. The queue and its flush:
 
     AppendedRange 160 to 310       two appends in sequence are one range
     TruncateOperation 280
@@ -43,6 +46,8 @@ from segstore.durable_log.memory_log import (
     StorageOperation,
     first_sequence_number,
 )
+from segstore.errors import StorageFullError
+from segstore.model.attributes import SegmentType
 from segstore.model.metadata import ContainerMetadata, SegmentMetadata, storage_name
 from segstore.model.operations import DeleteOperation, MergeOperation, TruncateOperation
 from segstore.read_index.read_index import ReadIndex
@@ -72,6 +77,8 @@ class SegmentAggregator:
         self.pending_bytes = 0
         self.oldest = now
         self._freed_to = 0
+        self._ordered_start: int | None = None
+        """Of a table whose truncations are done in their order: the last one that was done."""
         self.must_flush = False
         self.frees_space = False
         """True if a truncation or the deletion of the segment waits."""
@@ -123,11 +130,40 @@ class SegmentAggregator:
         ``flush_source`` is called with the id of a merged segment, and with True if the target has
         its bytes already; it flushes that segment.
         """
+        self._ordered_start = await self._start_in_order()
         await self._free_truncated()
+        try:
+            await self._write_operations(flush_source)
+        except StorageFullError:
+            if self._ordered_start is None or not self.frees_space:
+                raise
+            self._ordered_start = None
+            await self._free_truncated()
+            await self._write_operations(flush_source)
+        self.pending_bytes = 0
+        self.must_flush = self.frees_space = False
+
+    async def _start_in_order(self) -> int | None:
+        """Return the start offset of a table before its queued operations; None if its truncations
+        need no order, as those of streams."""
+        segment = self._segment()
+        if segment is None or not segment.segment_type & SegmentType.TABLE:
+            return None
+        if not self.frees_space:
+            return segment.start_offset
+        # A recovery counts bytes before the start offset as stored that tier 2 does not have.
+        stored = await self._storage.stored_length(segment.storage_name)
+        return 0 if stored >= segment.storage_length else None
+
+    async def _write_operations(self, flush_source: Callable[[int, bool], Awaitable[None]]) -> None:
         while self._operations:
             operation = self._operations[0]
             if isinstance(operation, AppendedRange):
                 await self._write(operation)
+            elif isinstance(operation, TruncateOperation):
+                if self._ordered_start is not None:
+                    self._ordered_start = operation.offset
+                await self._free_truncated()
             elif isinstance(operation, MergeOperation):
                 if not self._is_in_place(operation):
                     await self._write_sources()
@@ -141,16 +177,14 @@ class SegmentAggregator:
             # A deletion that was queued meanwhile may have removed the operation.
             if self._operations and self._operations[0] is operation:
                 self._operations.popleft()
-        self.pending_bytes = 0
-        self.must_flush = self.frees_space = False
 
     async def _free_truncated(self) -> None:
-        """Truncate the segment in tier 2 at its start offset. Bytes before it count as stored, so
-        that they are not written."""
+        """Truncate the segment in tier 2 at its start offset, a table at the last one that is in
+        order. Bytes before it count as stored, so that they are not written."""
         segment = self._segment()
         if segment is None:
             return
-        start = segment.start_offset
+        start = segment.start_offset if self._ordered_start is None else self._ordered_start
         if start <= segment.storage_length and not (self.frees_space and start > self._freed_to):
             return
         await self._storage.truncate(segment.storage_name, offset=start)
@@ -164,6 +198,9 @@ class SegmentAggregator:
 
     async def _write(self, appended: AppendedRange) -> None:
         while (segment := self._segment()) is not None:
+            if appended.offset > segment.storage_length:
+                # A recovery has found none of the bytes between, and has truncated them.
+                self._ordered_start = None
             await self._free_truncated()
             offset = max(appended.offset, segment.storage_length)
             if offset >= appended.end:

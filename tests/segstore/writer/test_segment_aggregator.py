@@ -11,9 +11,10 @@ import trio.testing
 
 from _fast.cache.streaming_cache import StreamingCache
 from segstore.cache.manager import CacheManager
+from segstore.chunks.chunked import ChunkedSegmentStorage
 from segstore.container import Container, open_container
-from segstore.errors import ContainerOfflineError, StorageError
-from segstore.model.attributes import ROLLOVER_SIZE
+from segstore.errors import ContainerOfflineError, StorageError, StorageFullError
+from segstore.model.attributes import ATTRIBUTE_SEGMENT_TYPE, ROLLOVER_SIZE, SegmentType
 from segstore.tiers.api import Buffer
 from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLogFactory
 from segstore.writer.flush_policy import DEFAULT_FLUSH_POLICY as POLICY
@@ -293,3 +294,71 @@ async def test_a_write_of_merged_segments_that_fails_is_repeated(
             stored += await storage.read(stored_name, offset=len(stored), length=10_000)
         assert stored == expected
         assert not container.parts.writer.unflushed_segments()
+
+
+TABLE = "scope/_tables/table"
+
+
+class RecordedSegmentStorage(ChunkedSegmentStorage):
+    """Records what is written of our table, and where it is truncated."""
+
+    def __init__(self, chunks: MemoryChunkStorage) -> None:
+        super().__init__(chunks, epoch=lambda: 1, reserve_bytes=64 * 1024, boot_id="boot")
+        self.calls: list[tuple[str, int, int]] = []
+
+    async def write(
+        self, segment: str, *, offset: int, data: Sequence[Buffer], rollover_bytes: int
+    ) -> None:
+        await super().write(segment, offset=offset, data=data, rollover_bytes=rollover_bytes)
+        if segment.startswith(TABLE):
+            self.calls.append(("write", offset, offset + sum(map(len, data))))
+
+    async def truncate(self, segment: str, *, offset: int) -> None:
+        await super().truncate(segment, offset=offset)
+        if segment.startswith(TABLE):
+            self.calls.append(("truncate", offset, offset))
+
+
+async def compact_twice(container: Container) -> None:
+    """Append and truncate as two steps of a compaction do."""
+    await container.create_segment(TABLE, attributes={ATTRIBUTE_SEGMENT_TYPE: SegmentType.TABLE})
+    await container.append(TABLE, b"a" * 300)
+    await container.flush()
+    await container.append(TABLE, b"copy of 0 to 100")
+    await container.truncate_segment(TABLE, offset=100)
+    await container.append(TABLE, b"copy of 100 to 310")
+    await container.truncate_segment(TABLE, offset=310)
+
+
+async def test_tier_2_has_the_copies_of_a_compaction_before_the_truncation(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    storage = RecordedSegmentStorage(MemoryChunkStorage())
+    manager = CacheManager(StreamingCache(8 * MIB))
+    async with open_container(0, MemoryDataLogFactory(), storage, manager) as container:
+        await compact_twice(container)
+        await container.flush()
+        assert storage.calls == [
+            ("write", 0, 300),
+            ("write", 300, 316),
+            ("truncate", 100, 100),
+            ("write", 316, 334),
+            ("truncate", 310, 310),
+        ]
+
+
+async def test_a_compaction_frees_a_full_tier_2(autojump_clock: trio.testing.MockClock) -> None:
+    chunks = MemoryChunkStorage()
+    storage = RecordedSegmentStorage(chunks)
+    manager = CacheManager(StreamingCache(8 * MIB))
+    async with open_container(0, MemoryDataLogFactory(), storage, manager) as container:
+        await compact_twice(container)
+        chunks.capacity_bytes = chunks.used_bytes
+        with pytest.raises(StorageFullError):
+            await container.flush()
+        assert storage.calls[:2] == [("write", 0, 300), ("truncate", 310, 310)]
+        chunks.capacity_bytes = None
+        await container.flush()
+        assert storage.calls[2:] == [("write", 310, 316), ("write", 316, 334)]
+        result = await container.read(TABLE, offset=310, length_max=100)
+        assert bytes(result.data) == (b"a" * 300 + b"copy of 0 to 100copy of 100 to 310")[310:]
