@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from pravega_blocking.access.tokens import StoreAccess
 from pravega_blocking.backoff import Patience
 from pravega_blocking.controller_client import (
     RETRIED_ERRORS,
@@ -59,8 +60,9 @@ class TableClient:
         self._stream = key_value_table_stream(table)
         self._name = scoped_name(scope, table)
         self._patience = Patience(patience)
-        # The token is for the name in the segments' names.
-        self._access = controller.store_access(scope, self._stream, Purpose.READ_WRITE)
+        # The tokens are for the name in the segments' names. Who may only read gets none to write.
+        self._read_access = controller.store_access(scope, self._stream, Purpose.READ)
+        self._write_access = controller.store_access(scope, self._stream, Purpose.READ_WRITE)
         self._ranges = controller.table_ranges(scope, table)
 
     @property
@@ -71,7 +73,9 @@ class TableClient:
     def get(self, key: bytes) -> Entry:
         """Return the entry of a key. Raises ``NotFoundError`` if there is none."""
         wanted = (wire.TableKey(key),)
-        _, reply = self._ask(key, lambda i, name, token: wire.ReadTable(i, name, token, wanted))
+        _, reply = self._ask(
+            self._read_access, key, lambda i, name, token: wire.ReadTable(i, name, token, wanted)
+        )
         if not isinstance(reply, wire.TableRead):
             raise self._refusal(reply)
         (entry,) = reply.entries
@@ -86,7 +90,9 @@ class TableClient:
         """
         entries = (wire.TableEntry(wire.TableKey(key, version), value),)
         attempts, reply = self._ask(
-            key, lambda i, name, token: wire.UpdateTableEntries(i, name, token, entries)
+            self._write_access,
+            key,
+            lambda i, name, token: wire.UpdateTableEntries(i, name, token, entries),
         )
         if not isinstance(reply, wire.TableEntriesUpdated):
             raise self._refusal(reply, attempts)
@@ -99,7 +105,9 @@ class TableClient:
         """
         keys = (wire.TableKey(key, version),)
         attempts, reply = self._ask(
-            key, lambda i, name, token: wire.RemoveTableKeys(i, name, token, keys)
+            self._write_access,
+            key,
+            lambda i, name, token: wire.RemoveTableKeys(i, name, token, keys),
         )
         if not isinstance(reply, wire.TableKeysRemoved):
             raise self._refusal(reply, attempts)
@@ -116,6 +124,7 @@ class TableClient:
     def _read_page(self, item: SegmentRange, begin: bytes) -> list[Entry]:
         args = wire.TableIteratorArgs(from_key=begin, to_key=b"\xff" * self.key_bytes)
         _, reply = self._ask_segment(
+            self._read_access,
             item.segment_id,
             lambda i, name, token: wire.ReadTableEntries(i, name, token, PAGE_ENTRIES, args),
         )
@@ -128,26 +137,26 @@ class TableClient:
 
     # ---- Requests --------------------------------------------------------------------------------
 
-    def _ask(self, key: bytes, make: Make) -> tuple[int, wire.Reply]:
+    def _ask(self, access: StoreAccess, key: bytes, make: Make) -> tuple[int, wire.Reply]:
         """Ask the segment that has a key; return the number of attempts, and the reply."""
         position = table_key_hash(key[: self.settings.primary_key_bytes])
         for item in self._ranges:
             if position < item.high:
                 break
-        return self._ask_segment(item.segment_id, make)
+        return self._ask_segment(access, item.segment_id, make)
 
-    def _ask_segment(self, segment: int, make: Make) -> tuple[int, wire.Reply]:
+    def _ask_segment(self, access: StoreAccess, segment: int, make: Make) -> tuple[int, wire.Reply]:
         name = segment_name(self._scope, self._stream, segment)
         attempts = 0
         while True:
             attempts += 1
             try:
                 address = self._controller.segment_address(self._scope, self._stream, segment)
-                with self._access.connect(*address, timeout=REPLY_SECONDS) as connection:
-                    request = make(connection.next_request_id(), name, self._access.token())
+                with access.connect(*address, timeout=REPLY_SECONDS) as connection:
+                    request = make(connection.next_request_id(), name, access.token())
                     reply = connection.call(request)
                 if isinstance(reply, wire.AuthTokenCheckFailed):
-                    raise self._access.refusal(reply, f"no permission for {self._name}")
+                    raise access.refusal(reply, f"no permission for {self._name}")
                 if isinstance(reply, wire.WrongHost):
                     raise ProtocolError("the segment is at another store")
                 self._patience.renew()

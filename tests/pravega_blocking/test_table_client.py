@@ -9,7 +9,7 @@ from typing import Any, Self
 import pytest
 
 from pravega_blocking import table_client
-from pravega_blocking.controller_client import SegmentRange, TableSettings
+from pravega_blocking.controller_client import Purpose, SegmentRange, TableSettings
 from pravega_blocking.errors import ConflictError, NotFoundError
 from pravega_blocking.table_client import ABSENT, ANY_VERSION, TableClient
 from pravega_wire import commands as wire
@@ -26,10 +26,13 @@ class Store:
         self.tables: dict[str, dict[bytes, tuple[bytes, int]]] = {}
         self.lost = 0
         self.pages = 0
+        self.tokens: list[tuple[str, str]] = []
+        """The kind of each request, and its token."""
         self._versions = 0
 
     def answer(self, request: Any) -> wire.Reply:
         table = self.tables.setdefault(request.segment, {})
+        self.tokens.append((type(request).__name__, request.delegation_token))
         i = request.request_id
         if isinstance(request, wire.ReadTable):
             (key,) = request.keys
@@ -97,11 +100,16 @@ def store() -> Store:
 
 @pytest.fixture
 def client(store: Store) -> TableClient:
-    access = SimpleNamespace(token=lambda: "", connect=lambda *_, **__: FakeConnection(store))
+    def store_access(scope: str, stream: str, purpose: Purpose) -> SimpleNamespace:
+        """Return an access whose token is the name of its purpose."""
+        return SimpleNamespace(
+            token=lambda: purpose.name, connect=lambda *_, **__: FakeConnection(store)
+        )
+
     controller: Any = SimpleNamespace(
         table_settings=lambda *_: TableSettings(2, 2, 1, 0),
         table_ranges=lambda *_: (SegmentRange(0, 0.0, HALF), SegmentRange(1, HALF, 1.0)),
-        store_access=lambda *_: access,
+        store_access=store_access,
         segment_address=lambda *_: ("127.0.0.1", 1),
     )
     return TableClient(controller, "s", "k", patience=60.0)
@@ -133,6 +141,19 @@ def test_all_entries_are_read_page_by_page(
     assert sorted(each.key for each in found) == sorted(KEYS)
     assert all(each.key == each.value for each in found)
     assert store.pages >= len(KEYS) // page
+
+
+def test_a_read_needs_the_right_to_read_alone(store: Store, client: TableClient) -> None:
+    client.put(KEYS[0], b"1")
+    client.get(KEYS[0])
+    assert list(client.entries())
+    client.remove(KEYS[0])
+    assert sorted(set(store.tokens)) == [
+        ("ReadTable", "READ"),
+        ("ReadTableEntries", "READ"),
+        ("RemoveTableKeys", "READ_WRITE"),
+        ("UpdateTableEntries", "READ_WRITE"),
+    ]
 
 
 def test_conditions_are_kept(client: TableClient) -> None:
