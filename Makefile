@@ -7,8 +7,8 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
-# Processes that share the unit tests: one for each core, or JOBS=1, or JOBS=0 for one with a debugger.
-JOBS ?= auto
+# Processes that share the unit tests, one more than cores, since some tests wait: JOBS=1, or JOBS=0 for a debugger.
+JOBS ?= $(shell echo $$(($$(nproc) + 1)))
 # Which unit tests: a folder or file.
 TESTS ?= tests
 # Processes that share the official clients' tests. These mostly wait: three use two cores.
