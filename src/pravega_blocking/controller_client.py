@@ -77,6 +77,7 @@ from pravega_wire.errors import (
     ProtocolError,
 )
 from pravega_wire.names import NAME_RULE, READER_GROUP_PREFIX, USER_NAME_RULE, scoped_name
+from pravega_wire.sessions.routes import SegmentRange, Successor
 from pravega_wire.transaction_ids import NO_TIME, halves_of_id, id_of_halves
 
 CALL_SECONDS = 60.0
@@ -144,23 +145,6 @@ _STATUS_SENTENCES: dict[str, tuple[type[PravegaError], str]] = {
     "RG_NOT_FOUND": (NotFoundError, "reader group {name} does not exist"),
     "STREAM_NOT_SEALED": (ConflictError, "stream {name} must be sealed first"),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentRange:
-    """A segment and the part of the key space, [low, high), that it serves."""
-
-    segment_id: int
-    low: float
-    high: float
-
-
-@dataclass(frozen=True, slots=True)
-class Successor:
-    """A segment that follows ``predecessors``, all of which must be read before it."""
-
-    range: SegmentRange
-    predecessors: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,12 +28,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from pravega_blocking.backoff import Patience
-from pravega_blocking.controller_client import (
-    RETRIED_ERRORS,
-    ControllerClient,
-    Purpose,
-    Successor,
-)
+from pravega_blocking.controller_client import RETRIED_ERRORS, ControllerClient, Purpose
 from pravega_blocking.errors import PravegaError, RefusedError, gave_up
 from pravega_blocking.positions import Start
 from pravega_blocking.segment_info import tail_offsets
@@ -42,6 +37,7 @@ from pravega_wire.blocking import ConnectionLostError, SegmentConnection
 from pravega_wire.errors import ProtocolError, RemoteProtocolError
 from pravega_wire.event_framing import iterate_event_spans
 from pravega_wire.names import scoped_name, segment_name
+from pravega_wire.sessions.routes import Successor
 
 READ_BYTES = 1024 * 1024
 REPLY_SECONDS = 30.0

@@ -1,6 +1,6 @@
 """Writes events to a stream, each exactly once, through restarts and scalings.
 
-Owns: one writer per segment and the map from routing keys to them.
+Owns: one writer per segment.
 
 Invariants:
 1. When a stream is scaled while events are under way, the unacknowledged events of a sealed segment
@@ -14,18 +14,13 @@ Invariants:
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from functools import partial
 from types import TracebackType
 from typing import Self
 
 from pravega_blocking.backoff import Patience
-from pravega_blocking.controller_client import (
-    RETRIED_ERRORS,
-    ControllerClient,
-    Purpose,
-    SegmentRange,
-    Successor,
-)
+from pravega_blocking.controller_client import RETRIED_ERRORS, ControllerClient, Purpose
 from pravega_blocking.delays import OnDelay
 from pravega_blocking.errors import StreamSealedError, gave_up
 from pravega_blocking.segment_writer import (
@@ -35,6 +30,7 @@ from pravega_blocking.segment_writer import (
 )
 from pravega_wire.hashing import routing_key_hash
 from pravega_wire.names import scoped_name, segment_name
+from pravega_wire.sessions.routes import Routes, Successor
 
 
 class EventWriter:
@@ -65,9 +61,10 @@ class EventWriter:
         self._access = controller.store_access(scope, stream, Purpose.WRITE)
         if not current.ranges:
             raise StreamSealedError(f"stream {scoped_name(scope, stream)} is sealed")
-        self._routes: list[tuple[SegmentRange, SegmentWriter]] = [
-            (item, self._new_writer(item.segment_id)) for item in current.ranges
-        ]
+        self._routes = Routes(current.ranges)
+        self._segment_writers = {
+            segment: self._new_writer(segment) for segment in self._routes.segments
+        }
 
     def __enter__(self) -> Self:
         return self
@@ -126,8 +123,7 @@ class EventWriter:
                 self._drive(writer, drain=True)
 
     def _writers(self) -> list[SegmentWriter]:
-        """Return each segment writer once, even if it serves several ranges after a merge."""
-        return list({writer.name: writer for _, writer in self._routes}.values())
+        return list(self._segment_writers.values())
 
     def _new_writer(self, segment: int) -> SegmentWriter:
         locate = partial(self._controller.segment_address, self._scope, self._stream, segment)
@@ -135,10 +131,7 @@ class EventWriter:
         return SegmentWriter(name, locate, access=self._access, on_delay=self._on_delay)
 
     def _route(self, position: float) -> SegmentWriter:
-        for item, writer in self._routes:
-            if position < item.high:
-                return writer
-        return self._routes[-1][1]
+        return self._segment_writers[self._routes.find(position)]
 
     def _drive(self, writer: SegmentWriter, *, drain: bool) -> None:
         """Send a writer's batch and receive replies as ``SegmentWriter.drive`` does.
@@ -152,7 +145,7 @@ class EventWriter:
 
     def _replace(self, ended: SegmentWriter) -> None:
         """Replace a segment that has ended by its successors, which get its unstored events."""
-        (segment,) = {item.segment_id for item, writer in self._routes if writer is ended}
+        (segment,) = (key for key, writer in self._segment_writers.items() if writer is ended)
         successors = self._ask_successors(segment)
         events = ended.release()
         if not successors:
@@ -161,22 +154,17 @@ class EventWriter:
                 f" {len(events)} events were not stored"
             )
         self._retired_events += ended.acknowledged_events
-        heirs = {item.segment_id: writer for item, writer in self._routes}
-        routes = []
-        for item, writer in self._routes:
-            if writer is not ended:
-                routes.append((item, writer))
-                continue
-            for successor in successors:
-                segment = successor.range.segment_id
-                low, high = max(item.low, successor.range.low), min(item.high, successor.range.high)
-                if low < high:
-                    if segment not in heirs:
-                        heirs[segment] = self._new_writer(segment)
-                    routes.append((SegmentRange(segment, low, high), heirs[segment]))
-        self._routes = sorted(routes, key=lambda route: route[0].low)
+        self._hand_over({segment}, successors)
         for event in events:
             self._route(event[0]).add(event)
+
+    def _hand_over(self, ended: Iterable[int], successors: Iterable[Successor]) -> None:
+        """Give the keys of segments that have ended to their successors."""
+        ranges = [each.range for each in successors]
+        for segment in ended:
+            del self._segment_writers[segment]
+            for new in self._routes.replace(segment, ranges):
+                self._segment_writers[new] = self._new_writer(new)
 
     def _ask_successors(self, segment: int) -> tuple[Successor, ...]:
         while True:

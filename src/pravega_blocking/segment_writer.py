@@ -1,10 +1,7 @@
 """Appends events to one segment, each once, through restarts of its segment store.
 
-Owns: a connection, the batch to fill, and the blocks that were sent and have no reply yet.
-
-A writer keeps its id and its event numbers when it connects again. The store answers with the
-number of the last event that it has of this writer. The writer sends the events after that number
-again.
+Owns: a connection, and the waiting for it and for replies. What is sent, and again after a break,
+is that of an ``AppendSession``.
 
 Invariants:
 1. When a connection breaks before or after the store has stored a block, each event is stored once,
@@ -18,10 +15,8 @@ Invariants:
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from pravega_blocking.access.tokens import PLAIN, StoreAccess
@@ -31,23 +26,13 @@ from pravega_blocking.delays import Delays, OnDelay
 from pravega_blocking.errors import RefusedError, UsageError, gave_up
 from pravega_wire import commands as wire
 from pravega_wire.blocking import SegmentConnection
-from pravega_wire.connection import append_block
-from pravega_wire.errors import ProtocolError
+from pravega_wire.errors import EventTooLongError, ProtocolError
+from pravega_wire.sessions.append_session import AppendSession, Block, Event
 
-EVENT_BYTES_MAX = 8 * 1024 * 1024
-BATCH_BYTES = 512 * 1024
-BATCH_EVENTS_MAX = 8192
-IN_FLIGHT_BYTES_MAX = 8 * 1024 * 1024
-BLOCKS_MAX = 256
 REPLY_SECONDS = 30.0
 PATIENCE_SECONDS = 60.0
 
-_HEADER_BYTES = 8
-
 Address: TypeAlias = tuple[str, int]
-Event: TypeAlias = tuple[float, bytes] | tuple[float, bytes, int]
-"""The position of an event's key in the key space, and the event's bytes; a ``NumberedWriter`` has
-the event's number, too."""
 
 
 class SegmentEndedError(Exception):
@@ -57,22 +42,13 @@ class SegmentEndedError(Exception):
     """
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Events that were sent together."""
-
-    events: tuple[Event, ...]
-    last_event_number: int
-    byte_count: int
-
-
 class SegmentWriter:
     """Sends events to the segment ``name``. Use it in one thread.
 
     ``locate`` returns the address of the segment's store; it is called before each connection.
     ``access`` is the way to it, with a token to write.
     ``on_delay`` is called once a second with the reason, if a store gives one for its silence.
-    ``writer_id`` is a random one by default.
+    ``session`` is one of a random writer id by default.
     """
 
     def __init__(
@@ -82,18 +58,12 @@ class SegmentWriter:
         *,
         access: StoreAccess = PLAIN,
         on_delay: OnDelay | None = None,
-        writer_id: bytes | None = None,
+        session: AppendSession[Event] | None = None,
     ) -> None:
         self.name = name
-        self.acknowledged_events = 0
         self._locate = locate
         self._access = access
-        self._writer_id = writer_id or os.urandom(16)
-        self._event_number = 0
-        self._batch: list[Event] = []
-        self._batch_bytes = 0
-        self._in_flight: deque[Block] = deque()
-        self._in_flight_bytes = 0
+        self._session = AppendSession[Event](os.urandom(16)) if session is None else session
         self._connection: SegmentConnection | None = None
         self._request_id = 0
         self._delays = Delays(on_delay, access)
@@ -104,22 +74,25 @@ class SegmentWriter:
 
         Raises ``UsageError`` for one over ``EVENT_BYTES_MAX``.
         """
-        length = len(event[1])
-        if length > EVENT_BYTES_MAX:
-            raise UsageError(f"an event of {length} bytes: at most {EVENT_BYTES_MAX} fit")
-        self._batch.append(event)
-        self._batch_bytes += length + _HEADER_BYTES
-        return self._batch_bytes >= BATCH_BYTES or len(self._batch) >= BATCH_EVENTS_MAX
+        try:
+            return self._session.add(event)
+        except EventTooLongError as error:
+            raise UsageError(str(error)) from None
 
     @property
     def is_idle(self) -> bool:
         """Return whether every event that was added has been acknowledged."""
-        return not self._batch and not self._in_flight
+        return self._session.is_idle
+
+    @property
+    def acknowledged_events(self) -> int:
+        """Return the number of events that were acknowledged."""
+        return self._session.acknowledged_events
 
     @property
     def sent_events(self) -> int:
         """Return the number of events that were acknowledged, or sent and not answered yet."""
-        return self.acknowledged_events + sum(len(block.events) for block in self._in_flight)
+        return self._session.sent_events
 
     def drive(self, patience: Patience, *, drain: bool) -> None:
         """Send the batch, and wait for replies until few enough blocks have none.
@@ -139,12 +112,7 @@ class SegmentWriter:
 
     def release(self) -> list[Event]:
         """Remove and return every event that was not acknowledged, in order."""
-        events = [event for block in self._in_flight for event in block.events] + self._batch
-        self._in_flight.clear()
-        self._in_flight_bytes = 0
-        self._batch = []
-        self._batch_bytes = 0
-        return events
+        return self._session.release()
 
     def disconnect(self) -> None:
         """Close the connection. The next one sends the unacknowledged events again. Idempotent."""
@@ -173,37 +141,13 @@ class SegmentWriter:
 
         Otherwise, wait while more blocks or bytes than the bounds have none.
         """
-        if drain:
-            return bool(self._in_flight)
-        return self._in_flight_bytes > IN_FLIGHT_BYTES_MAX or len(self._in_flight) > BLOCKS_MAX
+        return bool(self._session.in_flight) if drain else self._session.is_full
 
     def _send_batch(self) -> None:
         """Send the batch; connect first if there is no connection."""
         connection = self._connected()
-        while self._batch:
-            block = self._next_block()
-            # Count the block as sent before it is sent: if the call fails, the store may have it.
-            self._in_flight.append(block)
-            self._in_flight_bytes += block.byte_count
-            self._send(connection, block)
-
-    def _next_block(self) -> Block:
-        """Remove the next events from the batch: all of them, or as many as fit one command."""
-        count, byte_count = len(self._batch), self._batch_bytes
-        if byte_count > BATCH_BYTES + EVENT_BYTES_MAX:
-            count = byte_count = 0
-            while byte_count < BATCH_BYTES:
-                byte_count += len(self._batch[count][1]) + _HEADER_BYTES
-                count += 1
-        events = tuple(self._batch[:count])
-        del self._batch[:count]
-        self._batch_bytes -= byte_count
-        self._event_number = self._number_after(events)
-        return Block(events, self._event_number, byte_count)
-
-    def _number_after(self, events: tuple[Event, ...]) -> int:
-        """Return the number of the last of the next events."""
-        return self._event_number + len(events)
+        while self._session.has_batch:
+            self._send(connection, self._session.begin_block())
 
     def _receive_reply(self) -> None:
         """Wait for one reply and process it."""
@@ -211,7 +155,7 @@ class SegmentWriter:
         reply = self._connection.receive(timeout=REPLY_SECONDS)
         if not isinstance(reply, wire.DataAppended):
             raise self._refusal(reply)
-        self._acknowledge(reply.event_number)
+        self._session.acknowledge(reply.event_number)
 
     def _connected(self) -> SegmentConnection:
         """Return the connection; without one, connect, and send all unacknowledged blocks again."""
@@ -225,7 +169,8 @@ class SegmentWriter:
             on_wait=lambda: self._delays.look(host, port, self._patience),
         )
         try:
-            self._resume(connection, self._set_up(connection))
+            for block in self._session.resume(self._set_up(connection)):
+                self._send(connection, block)
         except BaseException:
             connection.close()
             raise
@@ -237,39 +182,14 @@ class SegmentWriter:
         token = self._access.token()
         self._request_id = connection.next_request_id()
         reply = connection.call(
-            wire.SetupAppend(self._request_id, self._writer_id, self.name, token)
+            wire.SetupAppend(self._request_id, self._session.writer_id, self.name, token)
         )
         if not isinstance(reply, wire.AppendSetup):
             raise self._refusal(reply)
         return reply.last_event_number
 
-    def _resume(self, connection: SegmentConnection, event_number: int) -> None:
-        """Send what the segment lacks again, on a new connection.
-
-        ``event_number`` is that of the last event that it has of this writer.
-        """
-        self._acknowledge(event_number)
-        for block in self._in_flight:
-            self._send(connection, block)
-
-    def _send(self, connection: SegmentConnection, block: Block) -> None:
-        connection.send_bytes(
-            append_block(
-                self._writer_id,
-                [event[1] for event in block.events],
-                last_event_number=block.last_event_number,
-                request_id=self._request_id,
-            )
-        )
-
-    def _acknowledge(self, event_number: int) -> None:
-        while self._in_flight and self._in_flight[0].last_event_number <= event_number:
-            # If an interrupt comes between these lines, a block counts as sent and as stored: it
-            # must not be missing from both counts.
-            block = self._in_flight[0]
-            self.acknowledged_events += len(block.events)
-            self._in_flight_bytes -= block.byte_count
-            self._in_flight.popleft()
+    def _send(self, connection: SegmentConnection, block: Block[Event]) -> None:
+        connection.send_bytes(self._session.encode(block, self._request_id))
 
     def _refusal(self, reply: wire.Reply) -> Exception:
         """Return the error for a reply that is not an acknowledgement."""

@@ -15,18 +15,14 @@ from dataclasses import dataclass
 
 from pravega_blocking.access.tokens import StoreAccess
 from pravega_blocking.backoff import Patience
-from pravega_blocking.controller_client import (
-    RETRIED_ERRORS,
-    ControllerClient,
-    Purpose,
-    SegmentRange,
-)
+from pravega_blocking.controller_client import RETRIED_ERRORS, ControllerClient, Purpose
 from pravega_blocking.errors import ConflictError, NotFoundError, RefusedError, gave_up
 from pravega_wire import commands as wire
 from pravega_wire.errors import ProtocolError
 from pravega_wire.hashing import table_key_hash
 from pravega_wire.key_text import key_after
 from pravega_wire.names import key_value_table_stream, scoped_name, segment_name
+from pravega_wire.sessions.routes import SegmentRange
 
 REPLY_SECONDS = 30.0
 PAGE_ENTRIES = 500

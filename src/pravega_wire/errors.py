@@ -20,5 +20,9 @@ class LocalProtocolError(ProtocolError):
     """The protocol cannot carry the command to send. Nothing was sent."""
 
 
+class EventTooLongError(LocalProtocolError):
+    """An event is longer than one append may be."""
+
+
 class RemoteProtocolError(ProtocolError):
     """The peer sent bytes that the protocol does not allow. The connection is unusable."""

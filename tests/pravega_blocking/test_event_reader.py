@@ -14,13 +14,14 @@ import pytest
 import trio
 
 from pravega_blocking import event_reader
-from pravega_blocking.controller_client import HeadSegments, SegmentRange, Successor
+from pravega_blocking.controller_client import HeadSegments
 from pravega_blocking.errors import EarlierStreamError
 from pravega_blocking.event_reader import EventReader
 from pravega_wire import commands as wire
 from pravega_wire.blocking import ConnectionLostError
 from pravega_wire.event_framing import frame_events
 from pravega_wire.names import segment_name
+from pravega_wire.sessions.routes import SegmentRange, Successor
 from support.served_stream import ServedStream, run, serve_stream
 
 EVENTS_PER_SEGMENT = 10

@@ -11,12 +11,9 @@ from random import Random
 import pytest
 
 from pravega_blocking.backoff import Patience
-from pravega_blocking.controller_client import BegunTransaction, SegmentRange
+from pravega_blocking.controller_client import BegunTransaction
 from pravega_blocking.errors import RefusedError, UnavailableError, UsageError
 from pravega_blocking.segment_writer import (
-    BATCH_EVENTS_MAX,
-    BLOCKS_MAX,
-    EVENT_BYTES_MAX,
     Address,
     SegmentEndedError,
     SegmentWriter,
@@ -35,6 +32,8 @@ from pravega_wire.commands import (
 )
 from pravega_wire.connection import Append, Connection, Role
 from pravega_wire.event_framing import iterate_event_spans
+from pravega_wire.sessions.append_session import BATCH_EVENTS_MAX, BLOCKS_MAX, EVENT_BYTES_MAX
+from pravega_wire.sessions.routes import SegmentRange
 
 NEVER = -(2**63)
 

@@ -9,12 +9,13 @@ from typing import Any, Self
 import pytest
 
 from pravega_blocking import table_client
-from pravega_blocking.controller_client import Purpose, SegmentRange, TableSettings
+from pravega_blocking.controller_client import Purpose, TableSettings
 from pravega_blocking.errors import ConflictError, NotFoundError
 from pravega_blocking.table_client import ABSENT, ANY_VERSION, TableClient
 from pravega_wire import commands as wire
 from pravega_wire.blocking import ConnectionLostError
 from pravega_wire.hashing import table_key_hash
+from pravega_wire.sessions.routes import SegmentRange
 
 HALF = 0.5
 

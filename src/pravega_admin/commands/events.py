@@ -200,7 +200,7 @@ def _write_lines(
     """Write every line of the source, or those before a Ctrl-C; return the numbers of events and
     bytes."""
     from pravega_admin.output.lines import LineTooLongError, iterate_lines
-    from pravega_blocking.segment_writer import EVENT_BYTES_MAX
+    from pravega_wire.sessions.append_session import EVENT_BYTES_MAX
 
     event_count = byte_count = shown_bytes = 0
     total = size_of(source)

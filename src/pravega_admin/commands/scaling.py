@@ -14,8 +14,8 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pravega_blocking.controller_client import SegmentRange
 from pravega_blocking.errors import ConflictError, NotFoundError, UsageError
+from pravega_wire.sessions.routes import SegmentRange
 
 
 @dataclass(frozen=True, slots=True)

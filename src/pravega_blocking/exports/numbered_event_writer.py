@@ -21,20 +21,17 @@ from contextlib import suppress
 from functools import partial
 
 from pravega_blocking.backoff import Patience
-from pravega_blocking.controller_client import (
-    ControllerClient,
-    Purpose,
-    SegmentRange,
-    Successor,
-)
+from pravega_blocking.controller_client import ControllerClient, Purpose
 from pravega_blocking.delays import OnDelay
 from pravega_blocking.errors import StreamSealedError
 from pravega_blocking.event_writer import EventWriter
 from pravega_blocking.exports.numbered_writer import NumberedWriter, number_of
 from pravega_blocking.exports.stream_plan import find_segments
-from pravega_blocking.segment_writer import Event, SegmentEndedError, SegmentWriter
+from pravega_blocking.segment_writer import SegmentEndedError, SegmentWriter
 from pravega_wire.commands import NULL_ATTRIBUTE_VALUE
 from pravega_wire.names import scoped_name, segment_name
+from pravega_wire.sessions.append_session import Event
+from pravega_wire.sessions.routes import SegmentRange, Successor
 
 
 class NumberedEventWriter(EventWriter):
@@ -81,8 +78,8 @@ class NumberedEventWriter(EventWriter):
 
         What is unstored of all of them goes to the successors in the order of its numbers.
         """
-        routes = {item.segment_id: writer for item, writer in self._routes}
-        (first,) = {segment for segment, writer in routes.items() if writer is ended}
+        writers = self._segment_writers
+        (first,) = (segment for segment, writer in writers.items() if writer is ended)
         successors: dict[int, Successor] = {}
         replaced, waiting = set[int](), {first}
         while waiting:
@@ -90,21 +87,16 @@ class NumberedEventWriter(EventWriter):
             replaced.add(segment)
             for each in self._ask_successors(segment):
                 successors[each.range.segment_id] = each
-                waiting |= (each.predecessors & routes.keys()) - replaced
+                waiting |= (each.predecessors & writers.keys()) - replaced
         events: list[Event] = []
         for segment in replaced:
-            events += self._end(routes[segment])
+            events += self._end(writers[segment])
         if not successors:
             raise StreamSealedError(
                 f"stream {scoped_name(self._scope, self._stream)} is sealed;"
                 f" {len(events)} events were not stored"
             )
-        left = [(item, writer) for item, writer in self._routes if item.segment_id not in replaced]
-        new = [
-            (each.range, routes.get(segment) or self._new_writer(segment))
-            for segment, each in successors.items()
-        ]
-        self._routes = sorted([*left, *new], key=lambda route: route[0].low)
+        self._hand_over(replaced, successors.values())
         for event in sorted(events, key=number_of):
             self._route(event[0]).add(event)
 

@@ -27,50 +27,27 @@ from collections.abc import Callable, Sequence
 from pravega_blocking.access.tokens import PLAIN, StoreAccess
 from pravega_blocking.backoff import Patience
 from pravega_blocking.delays import OnDelay
-from pravega_blocking.segment_writer import (
-    EVENT_BYTES_MAX,
-    Address,
-    Block,
-    Event,
-    SegmentWriter,
-)
+from pravega_blocking.segment_writer import Address, SegmentWriter
 from pravega_wire import commands as wire
 from pravega_wire.blocking import SegmentConnection
-from pravega_wire.codec import HEADER_BYTES
 from pravega_wire.errors import ProtocolError
 from pravega_wire.event_framing import frame_event
+from pravega_wire.sessions import append_session
+from pravega_wire.sessions.append_session import HEADER_BYTES, AppendSession, Block, Event
 
 PIECE_BYTES = 8 * 1024 * 1024
 """Length, in bytes, of the appends of a long event."""
 _REPLACE_IF_EQUALS = 4
 
 
-class NumberedWriter(SegmentWriter):
-    """Sends events, each ``(position, data, number)``, to a segment. Numbers grow."""
+class NumberedSession(AppendSession[Event]):
+    """Events, each ``(position, data, number)``, for one segment. Numbers grow."""
 
-    def __init__(
-        self,
-        name: str,
-        locate: Callable[[], Address],
-        *,
-        writer_id: bytes,
-        access: StoreAccess = PLAIN,
-        on_delay: OnDelay | None = None,
-    ) -> None:
-        super().__init__(name, locate, access=access, on_delay=on_delay, writer_id=writer_id)
+    def __init__(self, writer_id: bytes) -> None:
+        super().__init__(writer_id)
         self.stored_number = wire.NULL_ATTRIBUTE_VALUE
         """The number of the last event that the segment is known to have; it may have more."""
         self._has_long = False
-
-    def look(self, patience: Patience) -> None:
-        """Ask the store which events it has: ``stored_number`` is up to date after that.
-
-        Raises errors as ``drive`` does.
-        """
-        self._patience = patience
-        while self._connection is None:
-            with self._trying(patience):
-                self._connected()
 
     def add(self, event: Event) -> bool:
         """Add an event to the batch, unless it is stored; return whether to send the batch."""
@@ -88,9 +65,26 @@ class NumberedWriter(SegmentWriter):
         self._has_long = False
         return super().release()
 
-    # ---- What differs from a writer that counts its own events -----------------------------------
+    def acknowledge(self, event_number: int) -> list[Block[Event]]:
+        """Remove and return the blocks whose events are stored, by the number of the last one."""
+        self.stored_number = max(self.stored_number, event_number)
+        return super().acknowledge(event_number)
 
-    def _next_block(self) -> Block:
+    def resume(self, event_number: int) -> list[Block[Event]]:
+        """Forget the events that are stored, and put the others into the batch again.
+
+        Another process may have sent the same events in other blocks, so the last stored event may
+        be in the middle of one.
+        """
+        self.acknowledge(event_number)
+        waiting = self.release()
+        for event in waiting:
+            # What is stored is not added.
+            self.add(event)
+        self.acknowledged_events += len(waiting) - len(self._batch)
+        return []
+
+    def _next_block(self) -> Block[Event]:
         if not self._has_long:
             return super()._next_block()
         # A long event is a block of its own.
@@ -108,48 +102,65 @@ class NumberedWriter(SegmentWriter):
     def _number_after(self, events: tuple[Event, ...]) -> int:
         return number_of(events[-1])
 
-    def _resume(self, connection: SegmentConnection, event_number: int) -> None:
-        """Forget the events that are stored, and send the others again in new blocks.
 
-        Another process may have sent the same events in other blocks, so the last stored event may
-        be in the middle of one.
+class NumberedWriter(SegmentWriter):
+    """Sends events, each ``(position, data, number)``, to a segment. Numbers grow."""
+
+    def __init__(
+        self,
+        name: str,
+        locate: Callable[[], Address],
+        *,
+        writer_id: bytes,
+        access: StoreAccess = PLAIN,
+        on_delay: OnDelay | None = None,
+    ) -> None:
+        self._numbered = NumberedSession(writer_id)
+        super().__init__(name, locate, access=access, on_delay=on_delay, session=self._numbered)
+
+    @property
+    def stored_number(self) -> int:
+        """Return the number of the last event that the segment is known to have."""
+        return self._numbered.stored_number
+
+    def look(self, patience: Patience) -> None:
+        """Ask the store which events it has: ``stored_number`` is up to date after that.
+
+        Raises errors as ``drive`` does.
         """
-        self._acknowledge(event_number)
-        waiting = self.release()
-        for event in waiting:
-            # What is stored is not added.
-            self.add(event)
-        self.acknowledged_events += len(waiting) - len(self._batch)
+        self._patience = patience
+        while self._connection is None:
+            with self._trying(patience):
+                self._connected()
 
-    def _acknowledge(self, event_number: int) -> None:
-        super()._acknowledge(event_number)
-        self.stored_number = max(self.stored_number, event_number)
-
-    def _send(self, connection: SegmentConnection, block: Block) -> None:
+    def _send(self, connection: SegmentConnection, block: Block[Event]) -> None:
         if not is_long(block.events[0]):
             super()._send(connection, block)
             return
-        while len(self._in_flight) > 1:
+        while len(self._session.in_flight) > 1:
             self._receive_reply()
         self._append_long(connection, block)
         # The store has counted on with this writer, which it does not know of this connection.
-        self._acknowledge(self._set_up(connection))
+        self._session.acknowledge(self._set_up(connection))
 
     # ---- Long events -----------------------------------------------------------------------------
 
-    def _append_long(self, connection: SegmentConnection, block: Block) -> None:
+    def _append_long(self, connection: SegmentConnection, block: Block[Event]) -> None:
         """Write an event to a segment of its own, and merge that into the segment."""
         token = self._access.token()
         made = connection.call(
             wire.CreateTransientSegment(
-                connection.next_request_id(), self._writer_id, self.name, token
+                connection.next_request_id(), self._session.writer_id, self.name, token
             )
         )
         if not isinstance(made, wire.SegmentCreated):
             raise self._refusal(made)
         self._fill(connection, made.segment, frame_event(block.events[0][1]))
         update = wire.AttributeUpdate(
-            self._writer_id, _REPLACE_IF_EQUALS, block.last_event_number, self.stored_number
+            self._session.writer_id,
+            _REPLACE_IF_EQUALS,
+            block.last_event_number,
+            self.stored_number,
         )
         merged = connection.call(
             wire.MergeSegments(
@@ -187,4 +198,4 @@ def number_of(event: Event) -> int:
 
 def is_long(event: Event) -> bool:
     """Return whether an event is too long for one append."""
-    return len(event[1]) > EVENT_BYTES_MAX
+    return len(event[1]) > append_session.EVENT_BYTES_MAX

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from pravega_blocking.controller_client import ControllerClient, SegmentRange
+from pravega_blocking.controller_client import ControllerClient
 from pravega_blocking.errors import ConflictError, NotFoundError
 from pravega_blocking.exports.manifest import SegmentPart
 from pravega_blocking.segment_info import segment_infos
 from pravega_wire.names import scoped_name, segment_epoch
+from pravega_wire.sessions.routes import SegmentRange
 
 
 def plan_steps(

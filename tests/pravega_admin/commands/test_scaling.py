@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pravega_admin.commands.scaling import plan_merge, plan_replacement, plan_split
-from pravega_blocking.controller_client import SegmentRange
 from pravega_blocking.errors import ConflictError, NotFoundError, UsageError
+from pravega_wire.sessions.routes import SegmentRange
 
 THIRDS = [
     SegmentRange(0, 0.0, 1 / 3),

@@ -198,7 +198,7 @@ def test_a_refused_token_is_told_and_not_tried_again() -> None:
                 with pytest.raises(NoPermissionError, match=r"write to segment s/a/0.* the token"):
                     writer.flush()
                 writer.close()
-                writer._routes.clear()
+                writer._segment_writers.clear()
             with (
                 EventReader(client, "s", "a", patience=20) as reader,
                 pytest.raises(NoPermissionError, match="no permission to read s/a"),

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import trio
 
-from pravega_blocking import segment_writer
 from pravega_blocking.controller_client import ControllerClient
 from pravega_blocking.errors import DamagedExportError, UsageError
 from pravega_blocking.event_writer import EventWriter
@@ -20,6 +19,7 @@ from pravega_blocking.exports.export_file import ExportReader
 from pravega_blocking.exports.importer import KeyedTarget, check_file, writer_id_of
 from pravega_blocking.exports.keys import parse_key_source
 from pravega_blocking.stream_settings import Scaling, StreamSettings
+from pravega_wire.sessions import append_session
 from support.exported_streams import (
     events_by_key,
     events_by_range,
@@ -131,8 +131,7 @@ async def test_long_events_and_events_without_bytes_are_copied(
 
         await run(write_all)
         data = await run(lambda: export_bytes(client, manifest_of(client, "s", "t")))
-        for module in (segment_writer, numbered_writer):
-            monkeypatch.setattr(module, "EVENT_BYTES_MAX", 4096)
+        monkeypatch.setattr(append_session, "EVENT_BYTES_MAX", 4096)
         monkeypatch.setattr(numbered_writer, "PIECE_BYTES", 3000)
         for _ in range(2):
             copy = await run(open_copy, client, data, "s", "copy")

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import trio
 
-from pravega_blocking.controller_client import SegmentRange, Successor
 from pravega_blocking.errors import StreamSealedError
 from pravega_blocking.exports.numbered_event_writer import (
     NumberedEventWriter,
@@ -20,6 +19,7 @@ from pravega_blocking.exports.numbered_event_writer import (
 from pravega_blocking.segment_writer import SegmentEndedError
 from pravega_wire.commands import NULL_ATTRIBUTE_VALUE
 from pravega_wire.hashing import routing_key_hash
+from pravega_wire.sessions.routes import Routes, SegmentRange, Successor
 from support.exported_streams import events_by_key
 from support.served_stream import ServedStream, run, serve_stream
 
@@ -132,11 +132,10 @@ def test_merged_segments_give_their_events_in_order(is_sealed: bool) -> None:
     merged = FakeWriter("9", [], is_sealed=False)
     writer = object.__new__(NumberedEventWriter)
     fields: dict[str, Any] = {
-        "_routes": [
-            (SegmentRange(0, 0.0, 0.5), lower),
-            (SegmentRange(1, 0.5, 0.8), upper),
-            (SegmentRange(2, 0.8, 1.0), apart),
-        ],
+        "_routes": Routes(
+            [SegmentRange(0, 0.0, 0.5), SegmentRange(1, 0.5, 0.8), SegmentRange(2, 0.8, 1.0)]
+        ),
+        "_segment_writers": {0: lower, 1: upper, 2: apart},
         "_controller": SimpleNamespace(
             successors=lambda *_: (Successor(SegmentRange(9, 0.0, 0.8), frozenset({0, 1})),)
         ),
@@ -151,8 +150,8 @@ def test_merged_segments_give_their_events_in_order(is_sealed: bool) -> None:
     writer._replace(lower)  # type: ignore[arg-type]
     numbers = [event[2] for event in merged.added]
     assert numbers == ([4, 5, 6, 7] if is_sealed else [4, 7])
-    routes = [(item.segment_id, each) for item, each in writer._routes]
-    assert routes == [(9, merged), (2, apart)]
+    assert writer._segment_writers == {9: merged, 2: apart}
+    assert [writer._routes.find(position) for position in (0.0, 0.6, 0.9)] == [9, 9, 2]
     assert writer._retired_events == (0 if is_sealed else 2)
 
 

@@ -10,15 +10,16 @@ from random import Random
 
 import pytest
 
-from pravega_blocking import segment_writer
 from pravega_blocking.backoff import Patience
 from pravega_blocking.errors import UnavailableError
 from pravega_blocking.exports import numbered_writer
 from pravega_blocking.exports.numbered_writer import NumberedWriter
-from pravega_blocking.segment_writer import Address, Event, SegmentEndedError
+from pravega_blocking.segment_writer import Address, SegmentEndedError
 from pravega_wire import commands as wire
 from pravega_wire.connection import Append, Connection, Role
 from pravega_wire.event_framing import iterate_event_spans
+from pravega_wire.sessions import append_session
+from pravega_wire.sessions.append_session import Event
 
 NAME = "s/a/0.#epoch.0"
 WRITER_ID = bytes(range(16))
@@ -60,6 +61,11 @@ class CountingStore:
                 thread.join(60)
             self._listener.close()
         assert not any(thread.is_alive() for thread in self._threads)
+
+    def settle(self) -> None:
+        """Wait until what was sent on connections that are closed is stored."""
+        for thread in self._threads[1:]:
+            thread.join(60)
 
     def _accept(self) -> None:
         while True:
@@ -172,8 +178,7 @@ def write(writer: NumberedWriter, events: list[Event], seed: int, *, drain: bool
 @pytest.fixture
 def short_appends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Events of more than 100 bytes count as long."""
-    for module in (segment_writer, numbered_writer):
-        monkeypatch.setattr(module, "EVENT_BYTES_MAX", 100)
+    monkeypatch.setattr(append_session, "EVENT_BYTES_MAX", 100)
     monkeypatch.setattr(numbered_writer, "PIECE_BYTES", 64)
 
 
@@ -183,6 +188,7 @@ def test_another_process_goes_on_after_the_last_stored_event(seed: int) -> None:
     with CountingStore(seed, breaks=3).running() as store:
         for attempt in range(3):
             write(new_writer(store), events[: 60 * attempt + 40], seed + attempt, drain=False)
+        store.settle()
         last = new_writer(store)
         last.look(Patience(60.0))
         assert last.stored_number == store.last

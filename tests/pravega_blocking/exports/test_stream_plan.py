@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pravega_blocking.controller_client import SegmentRange
 from pravega_blocking.errors import ConflictError, NotFoundError
 from pravega_blocking.exports import stream_plan
 from pravega_blocking.exports.stream_plan import find_ranges, find_segments, plan_steps
+from pravega_wire.sessions.routes import SegmentRange
 
 EPOCHS = 40
 

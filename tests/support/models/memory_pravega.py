@@ -13,12 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from pravega_blocking.controller_client import (
-    BegunTransaction,
-    SegmentRange,
-    Successor,
-    TableSettings,
-)
+from pravega_blocking.controller_client import BegunTransaction, TableSettings
 from pravega_blocking.errors import (
     AlreadyExistsError,
     EarlierStreamError,
@@ -26,6 +21,7 @@ from pravega_blocking.errors import (
     PositionGoneError,
 )
 from pravega_wire import commands as wire
+from pravega_wire.sessions.routes import SegmentRange, Successor
 
 
 class Crash(BaseException):

@@ -1,0 +1,1 @@
+"""What clients do between commands, without I/O: what to send next, and what a reply means."""
