@@ -9,8 +9,9 @@ Invariants:
    ``test_nothing_overtakes_on_its_own_segments``.
 2. While writes are stopped, a truncation, seal or deletion overtakes earlier writes to its segment,
    because these may wait for the space that it frees (docs/adr/0371). Held by
-   ``test_what_frees_space_does_not_wait_behind_writes_that_wait_for_space``. ``_PASSED`` has the
-   kinds that each may overtake.
+   ``test_what_frees_space_does_not_wait_behind_writes_that_wait_for_space`` and
+   ``test_a_truncation_passes_what_waits_for_a_merge``. ``_PASSED`` has the kinds that each
+   may overtake.
 3. While writes are stopped, the creation of a segment that exists, which will be refused, does not
    hold back such operations. Held by
    ``test_a_creation_that_will_be_refused_holds_up_nothing_that_frees_space``.
@@ -42,14 +43,15 @@ from segstore.model.operations import (
 
 _WRITES: Final = frozenset({AppendOperation, BarrierOperation, UpdateAttributesOperation})
 _PASSED: Final[dict[type, frozenset[type]]] = {
-    TruncateOperation: _WRITES | {MergeOperation},
+    TruncateOperation: _WRITES | {MergeOperation, SealOperation, DeleteOperation},
     SealOperation: _WRITES,
     DeleteOperation: _WRITES,
     MapOperation: _WRITES,
 }
 """The kinds of operations on the same segment that each kind overtakes while writes are stopped. A
 seal or deletion does not overtake a merge: the merge would then be refused, and its caller would
-take that for a sign that it was done before. A creation overtakes only if its segment exists."""
+take that for a sign that it was done before. So both may wait, and a truncation overtakes them: the
+merge may wait for the space that it frees. A creation overtakes only if its segment exists."""
 
 
 def segment_names(operation: Operation) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -146,6 +147,15 @@ def test_a_merge_that_waits_is_passed_by_a_truncation_alone() -> None:
     assert passes(TruncateOperation("a", 1), merge, stopped=True)
     for operation in (SealOperation("a"), DeleteOperation("a"), DeleteOperation("b")):
         assert not passes(operation, merge, stopped=True)
+
+
+@pytest.mark.parametrize("behind", [SealOperation("a"), DeleteOperation("a")])
+def test_a_truncation_passes_what_waits_for_a_merge(behind: Operation) -> None:
+    """Seed 2815929: the merge waited for the space that the truncation was to free."""
+    waiting: list[Operation] = [AppendOperation("b", b"x"), MergeOperation("a", "b"), behind]
+    assert passes(TruncateOperation("a", 1), waiting, stopped=True)
+    assert not passes(TruncateOperation("a", 1), waiting, stopped=False)
+    assert not passes(AppendOperation("a", b"x"), waiting, stopped=True)
 
 
 def test_a_creation_that_will_be_refused_holds_up_nothing_that_frees_space() -> None:

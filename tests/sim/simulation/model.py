@@ -44,7 +44,7 @@ class Kind(Enum):
 
 
 _PASSED = {
-    Kind.TRUNCATE: {Kind.WRITE, Kind.MERGE},
+    Kind.TRUNCATE: {Kind.WRITE, Kind.MERGE, Kind.SEAL, Kind.DELETE},
     Kind.SEAL: {Kind.WRITE},
     Kind.DELETE: {Kind.WRITE},
     Kind.CREATE: {Kind.WRITE},
