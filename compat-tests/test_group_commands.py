@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import time
 import uuid
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from compat_harness.group_steps import ANSWER_SECONDS_MAX, GroupSteps, open_group
 from compat_harness.java import NEWEST, JavaClient, JavaError
 from compat_harness.server import TARGET_VARIABLE, Server
-from foreign_servers.deadlines import scale
-from foreign_servers.tied_processes import tied
 from typer.testing import CliRunner
 
 from pravega_admin.verbs import app
@@ -32,36 +30,16 @@ SETTINGS = """
 [controller]
 watermark_period_seconds = 0.5
 """
-ANSWER_SECONDS_MAX = scale(60.0)
 SEGMENTS = 3
 
 
 class Group:
     """A group of one reader of the Java client, see ``GroupSteps``, and the command line beside."""
 
-    def __init__(self, server: Server, process: subprocess.Popen[str], scope: str) -> None:
+    def __init__(self, server: Server, steps: GroupSteps, scope: str) -> None:
         self.stream, self.name = f"{scope}/stream", f"{scope}/group"
         self._controller = server.controller_uri
-        self._process = process
-        assert self.answer() == "online"
-
-    def answer(self) -> str:
-        assert self._process.stdout is not None
-        return self._process.stdout.readline().rstrip("\n")
-
-    def step(self, line: str) -> str:
-        """Let the official client take a step."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(line + "\n")
-        self._process.stdin.flush()
-        return self.answer()
-
-    def read(self, count: int) -> list[int]:
-        """Return the numbers of the next events, in order; the reader may have to be made again."""
-        text = self.step(f"read {count}")
-        if text == "again":
-            text = self.step(f"read {count}")
-        return sorted(int(each.removeprefix("event-")) for each in text.split(",") if each)
+        self.step, self.read = steps.step, steps.read
 
     def command(self, *arguments: str, code: int = 0) -> Any:
         """Return the JSON that a command prints, or its sentence if it shall fail.
@@ -105,17 +83,8 @@ def group(server: Server) -> Iterator[Group]:
     except JavaError as error:
         pytest.fail(str(error), pytrace=False)
     scope = f"groups-{uuid.uuid4().hex[:8]}"
-    arguments = (scope, "stream", "group", str(SEGMENTS))
-    command = client.command("compat.GroupSteps", *arguments, controller=server.controller_uri)
-    with subprocess.Popen(
-        tied(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            yield Group(server, process, scope)
-        finally:
-            assert process.stdin is not None
-            process.stdin.close()
-            process.wait(ANSWER_SECONDS_MAX)
+    with open_group(client, server.controller_uri, scope, segments=SEGMENTS) as steps:
+        yield Group(server, steps, scope)
 
 
 def test_a_group_is_shown_as_the_official_client_has_it_and_moved_as_it_would(

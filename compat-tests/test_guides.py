@@ -156,7 +156,7 @@ def test_every_page_with_commands_is_walked_and_every_exception_exists() -> None
     walked = {"README.md", "cluster.md", "command-line.md", "recovering.md", "retention.md"}
     walked |= {"running.md", "scaling.md", "secure.md", "users.md", "certificates.md", "rest.md"}
     walked |= {"metrics.md", "dashboards.md", "tutorial.md", "back-up.md", "full-disks.md"}
-    walked |= {"from-kafka.md"}
+    walked |= {"from-kafka.md", "python.md"}
     for name, path in pages.items():
         if name not in WALKED_ELSEWHERE:
             assert bool(steps_of(path)) == (name in walked), name
@@ -187,6 +187,15 @@ def test_the_commands_of_the_tutorial(shell: GuideShell) -> None:
                 assert shell.run_python(step.text).splitlines() == step.expected
             elif not is_elsewhere(TUTORIAL.name, step.text):
                 walk(shell, [step])
+
+
+def test_the_programs_of_the_guide_to_python(shell: GuideShell) -> None:
+    guide = GUIDES / "python.md"
+    with shell:
+        shell.start_server(shell.with_free_ports(steps_of(guide)[0].text))
+        for step in read_steps(guide):
+            if step.kind == "python":
+                assert shell.run_python(step.text).splitlines() == step.expected
 
 
 def test_the_commands_of_the_guide_for_users_of_kafka(shell: GuideShell) -> None:

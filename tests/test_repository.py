@@ -58,6 +58,8 @@ FOLDERS_WHOSE_INVARIANTS_NAME_TESTS: tuple[str, ...] = (
     "src/pravega_controller/transactions/",
     "src/pravega_controller/watermarks/",
     "src/pravega_security/",
+    "src/pravega_wire/sessions/",
+    "src/segstore_client/",
     "src/pravega_spark/",
     "src/pravega_wire/commands.py",
     "src/segstore/api.py",

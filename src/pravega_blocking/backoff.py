@@ -38,10 +38,15 @@ class Patience:
             self._delays = delays(0.02, maximum=1.0)
         return now - self._since
 
+    def next_delay(self) -> float | None:
+        """Return the seconds to sleep before the next attempt, or None when the time is over."""
+        passed, delay = self.begin(), next(self._delays)
+        return None if passed + delay > self.seconds else delay
+
     def wait(self) -> bool:
         """Sleep before the next attempt and return True, or return False when the time is over."""
-        passed, delay = self.begin(), next(self._delays)
-        if passed + delay > self.seconds:
+        delay = self.next_delay()
+        if delay is None:
             return False
         time.sleep(delay)
         return True

@@ -1,9 +1,7 @@
 """Reads the events of a stream, in the order of each routing key, through restarts and scalings.
 
-Owns: one cursor per segment, one connection per segment store, and the order of segments.
-
-A cursor has at most one read request under way. Its ``offset`` is the offset of the next byte to
-request; its ``pending`` are the last received bytes, which begin an incomplete event.
+Owns: one cursor per segment, and one connection per segment store. A cursor has at most one read
+request under way.
 
 Invariants:
 1. When segments are merged or split, a successor is read only after all of its predecessors were
@@ -35,8 +33,8 @@ from pravega_blocking.segment_info import tail_offsets
 from pravega_wire import commands as wire
 from pravega_wire.blocking import ConnectionLostError, SegmentConnection
 from pravega_wire.errors import ProtocolError, RemoteProtocolError
-from pravega_wire.event_framing import iterate_event_spans
 from pravega_wire.names import scoped_name, segment_name
+from pravega_wire.sessions.read_cursor import ReadEvent, SegmentCursor, SegmentOrder
 from pravega_wire.sessions.routes import Successor
 
 READ_BYTES = 1024 * 1024
@@ -48,51 +46,12 @@ PATIENCE_SECONDS = 60.0
 Address = tuple[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class ReadEvent:
-    """An event, and the offset of its header in its segment."""
-
-    data: bytes
-    segment_id: int
-    offset: int
-
-
 @dataclass(slots=True, eq=False)
-class _Cursor:
-    """The position of the reader in one segment."""
+class _Cursor(SegmentCursor):
+    """The position of the reader in one segment, and its request."""
 
-    segment_id: int
-    name: str
-    offset: int
-    end: int | None
-    pending: bytes = b""
     address: Address | None = None
     is_requested: bool = False
-    is_sealed: bool = False
-    is_gone: bool = False
-    """True when the segment stores do not have the segment any more."""
-
-    @property
-    def is_at_end(self) -> bool:
-        return self.is_sealed or (self.end is not None and self.offset >= self.end)
-
-    def feed(self, data: bytes) -> list[ReadEvent]:
-        """Add the next bytes of the segment, and return the events that they complete."""
-        first = self.offset - len(self.pending)
-        buffer = self.pending + data if self.pending else data
-        consumed = 0
-        events = []
-        for start, end in iterate_event_spans(buffer):
-            events.append(ReadEvent(buffer[start:end], self.segment_id, first + consumed))
-            consumed = end
-        self.pending = buffer[consumed:]
-        self.offset += len(data)
-        return events
-
-    def skip_to(self, offset: int) -> None:
-        """Continue at an offset after the bytes that a truncation deleted."""
-        self.offset = offset
-        self.pending = b""
 
 
 @dataclass(slots=True)
@@ -130,7 +89,7 @@ class EventReader:
         self._patience = Patience(patience)
         self._events: deque[ReadEvent] = deque()
         self._links: dict[Address, _Link] = {}
-        self._completed: set[int] = set()
+        self._order = SegmentOrder()
         self._cursors: dict[int, _Cursor] = {}
         self._access = controller.store_access(scope, stream, Purpose.READ)
         needs_tail = stop_at_tail or start is Start.TAIL
@@ -198,6 +157,7 @@ class EventReader:
 
     def _open_cursor(self, segment: int, offset: int) -> None:
         name = segment_name(self._scope, self._stream, segment)
+        self._order.begin(segment)
         self._cursors[segment] = _Cursor(segment, name, offset, self._ends.get(segment))
 
     def _complete(self, cursor: _Cursor) -> None:
@@ -213,12 +173,10 @@ class EventReader:
         elif cursor.end is None:
             successors = self._controller.successors(self._scope, self._stream, cursor.segment_id)
         del self._cursors[cursor.segment_id]
-        self._completed.add(cursor.segment_id)
-        for successor in successors if cursor.end is None else ():
-            segment = successor.range.segment_id
-            is_known = segment in self._cursors or segment in self._completed
-            if not is_known and successor.predecessors <= self._completed:
-                self._open_cursor(segment, 0)
+        if cursor.end is not None:
+            successors = ()
+        for segment in self._order.complete(cursor.segment_id, successors):
+            self._open_cursor(segment, 0)
 
     # ---- Requests and replies --------------------------------------------------------------------
 
@@ -228,10 +186,12 @@ class EventReader:
                 self._scope, self._stream, cursor.segment_id
             )
         connection = self._linked(cursor.address).connection
-        length = READ_BYTES if cursor.end is None else min(READ_BYTES, cursor.end - cursor.offset)
-        request_id = connection.next_request_id()
         request = wire.ReadSegment(
-            cursor.name, cursor.offset, length, self._access.token(), request_id
+            cursor.name,
+            cursor.offset,
+            cursor.bytes_wanted(READ_BYTES),
+            self._access.token(),
+            connection.next_request_id(),
         )
         with self._dropping(cursor.address):
             connection.send(request)
@@ -263,27 +223,17 @@ class EventReader:
         if cursor is None:
             return
         cursor.is_requested = False
-        if isinstance(reply, wire.SegmentRead):
-            try:
-                self._events.extend(cursor.feed(reply.data))
-            except RemoteProtocolError as error:
-                raise PravegaError(
-                    f"segment {cursor.name} does not hold events, perhaps a byte stream: {error}"
-                ) from error
-            cursor.is_sealed = reply.end_of_segment
-        elif isinstance(reply, wire.SegmentIsSealed):
-            cursor.is_sealed = True
-        elif isinstance(reply, wire.NoSuchSegment):
-            cursor.skip_to(cursor.offset)
-            cursor.is_sealed = cursor.is_gone = True
-        elif isinstance(reply, wire.SegmentIsTruncated):
-            cursor.skip_to(max(reply.start_offset, cursor.offset))
-        elif isinstance(reply, wire.ErrorMessage):
-            raise RefusedError(f"the segment store refused a read: {reply.message}")
-        else:
+        try:
+            events = cursor.take(reply)
+        except RemoteProtocolError as error:
+            raise PravegaError(str(error)) from error
+        if events is None:
+            if isinstance(reply, wire.ErrorMessage):
+                raise RefusedError(f"the segment store refused a read: {reply.message}")
             # The reply is WrongHost, or unknown: ask the controller again which store to use.
             self._drop(address)
             raise ProtocolError(f"unexpected {type(reply).__name__}")
+        self._events.extend(events)
 
     def _cursor_of(self, reply: wire.Reply) -> _Cursor | None:
         """Return the cursor that waits for this reply; None if its request was dropped."""

@@ -193,13 +193,20 @@ class SegmentWriter:
 
     def _refusal(self, reply: wire.Reply) -> Exception:
         """Return the error for a reply that is not an acknowledgement."""
-        if isinstance(reply, wire.SegmentIsSealed | wire.NoSuchSegment):
-            return SegmentEndedError()
-        if isinstance(reply, wire.AuthTokenCheckFailed):
-            return self._access.refusal(reply, f"no permission to write to segment {self.name}")
-        if isinstance(reply, wire.ErrorMessage):
-            return RefusedError(
-                f"the segment store refused an append to {self.name}: {reply.message}"
-            )
-        # After WrongHost, InvalidEventNumber and unknown replies, the writer connects again.
-        return ProtocolError(f"unexpected {type(reply).__name__}")
+        return append_refusal(reply, self.name, self._access)
+
+
+def append_refusal(reply: wire.Reply, segment: str, access: StoreAccess) -> Exception:
+    """Return the error of a writer that gets this reply instead of an acknowledgement.
+
+    It is ``SegmentEndedError``, one of ``RETRIED_ERRORS``, after which the writer connects again,
+    or one that stays.
+    """
+    if isinstance(reply, wire.SegmentIsSealed | wire.NoSuchSegment):
+        return SegmentEndedError()
+    if isinstance(reply, wire.AuthTokenCheckFailed):
+        return access.refusal(reply, f"no permission to write to segment {segment}")
+    if isinstance(reply, wire.ErrorMessage):
+        return RefusedError(f"the segment store refused an append to {segment}: {reply.message}")
+    # After WrongHost, InvalidEventNumber and unknown replies, the writer connects again.
+    return ProtocolError(f"unexpected {type(reply).__name__}")

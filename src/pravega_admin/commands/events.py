@@ -29,8 +29,9 @@ from pravega_blocking.positions import Start
 if TYPE_CHECKING:
     from pravega_blocking.controller_client import ControllerClient
     from pravega_blocking.cuts.places import Place
-    from pravega_blocking.event_reader import EventReader, ReadEvent
+    from pravega_blocking.event_reader import EventReader
     from pravega_blocking.event_writer import EventWriter
+    from pravega_wire.sessions.read_cursor import ReadEvent
 
 PATIENCE_SECONDS = 60.0
 PROGRESS_STEP_BYTES = 64 * 1024

@@ -121,13 +121,18 @@ class StoreAccess:
 
         Raises errors as ``SegmentConnection``, and ``UntrustedServerError`` when TLS forbids it.
         """
-        context = self._context()
+        context = self.make_context()
         try:
             return SegmentConnection(host, port, timeout=timeout, on_wait=on_wait, tls=context)
         except ConnectionLostError as error:
             if context is not None:
-                _raise_if_untrusted(error, host, port)
+                raise_if_untrusted(error, host, port)
             raise
+
+    @property
+    def has_tokens(self) -> bool:
+        """Return whether ``token`` may ask the controller, and wait for it."""
+        return self._tokens is not None
 
     def token(self) -> str:
         """Return the token for a request; "" without authorization."""
@@ -148,7 +153,8 @@ class StoreAccess:
             )
         return NoPermissionError(f"{sentence}: the segment store does not accept the token")
 
-    def _context(self) -> ssl.SSLContext | None:
+    def make_context(self) -> ssl.SSLContext | None:
+        """Return what a socket is secured with; None without TLS."""
         if self.tls is None:
             return None
         from pravega_blocking.access.tls import make_context
@@ -156,7 +162,8 @@ class StoreAccess:
         return make_context(self.tls)
 
 
-def _raise_if_untrusted(error: ConnectionLostError, host: str, port: int) -> None:
+def raise_if_untrusted(error: ConnectionLostError, host: str, port: int) -> None:
+    """Raise ``UntrustedServerError`` if the cause of a failed connection is the server's TLS."""
     import ssl
 
     from pravega_blocking.access.tls import describe_tls_error

@@ -31,12 +31,13 @@ from pravega_blocking.errors import (
     DamagedExportError,
     UsageError,
 )
-from pravega_blocking.event_reader import EventReader, ReadEvent
+from pravega_blocking.event_reader import EventReader
 from pravega_blocking.exports.export_file import BlockWriter, ExportReader, encode_header
 from pravega_blocking.exports.manifest import FORMAT, Manifest, Positions, encode_settings
 from pravega_blocking.exports.stream_plan import plan_steps
 from pravega_wire.codec import HEADER_BYTES
 from pravega_wire.names import scoped_name
+from pravega_wire.sessions.read_cursor import ReadEvent
 
 SEGMENTS_AT_ONCE = 16
 PART_SUFFIX = ".part"

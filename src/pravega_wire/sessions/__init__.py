@@ -1,1 +1,1 @@
-"""What clients do between commands, without I/O: what to send next, and what a reply means."""
+"""The work of clients between commands, without I/O: from a reply to the next request."""

@@ -1,4 +1,4 @@
-"""What one writer sends to one segment, without I/O: events in, append blocks out.
+"""The events of one writer for one segment, without I/O: events in, append blocks out.
 
 Owns: the batch to fill, the blocks that were sent and have no reply yet, and the events' numbers.
 
@@ -90,6 +90,13 @@ class AppendSession(Generic[E]):
         self._batch = []
         self._batch_bytes = 0
         return events
+
+    @property
+    def last_event(self) -> E | None:
+        """Return the last event that was added, unless it has been acknowledged."""
+        if self._batch:
+            return self._batch[-1]
+        return self.in_flight[-1].events[-1] if self.in_flight else None
 
     @property
     def has_batch(self) -> bool:

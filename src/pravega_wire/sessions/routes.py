@@ -1,4 +1,4 @@
-"""Which segment of a stream gets an event, by the position of its key, through scalings.
+"""Finds the segment of a stream that gets an event, by its key, through scalings.
 
 Owns: ``SegmentRange`` and ``Successor``, and ``Routes``, the map from positions to segments.
 

@@ -1,0 +1,90 @@
+"""``segstore_client`` beside the official Java client: each reads what the other has written."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections import defaultdict
+from functools import partial
+
+import anyio
+import pytest
+from compat_harness.group_steps import open_group
+from compat_harness.java import NEWEST, JavaClient, JavaError
+from compat_harness.server import TARGET_VARIABLE, Server
+from foreign_servers.deadlines import scale
+
+import segstore_client
+
+pytestmark = [
+    pytest.mark.compat,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(TARGET_VARIABLE in os.environ, reason="kills its own server"),
+]
+
+KEYS = 7
+EVENTS = 3_000
+SECONDS_MAX = scale(180.0)
+
+
+def key_of(number: int) -> str:
+    """Return the key that ``GroupSteps`` gives the event, too."""
+    return f"key-{number % KEYS}"
+
+
+async def write_among_kills(server: Server, stream: str) -> None:
+    """Write events; kill store and controller when the last kill's first event was stored."""
+    victims = {500: server.kill_segment_store, 1_500: server.kill_controller}
+    with anyio.fail_after(SECONDS_MAX):
+        async with (
+            segstore_client.connect(server.controller_uri) as store,
+            store.writer(stream) as writer,
+        ):
+            for number in range(EVENTS):
+                event = b"event-%d" % number
+                if (kill := victims.get(number)) is None:
+                    await writer.submit(event, key=key_of(number))
+                else:
+                    await writer.write(event, key=key_of(number))
+                    kill()
+
+
+async def read_all(server: Server, stream: str) -> list[int]:
+    """Return the numbers of the events up to the present end, in the order of reading."""
+    with anyio.fail_after(SECONDS_MAX):
+        async with (
+            segstore_client.connect(server.controller_uri) as store,
+            store.reader(stream, stop_at_tail=True) as reader,
+        ):
+            numbers = []
+            async for event in reader:
+                numbers.append(int(event.data.removeprefix(b"event-")))
+                if len(numbers) == 1_000:
+                    server.kill_segment_store()
+            return numbers
+
+
+@pytest.mark.parametrize("backend", ["trio", "asyncio"])
+def test_events_go_to_and_fro_between_it_and_the_java_client(
+    backend: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    try:
+        client = JavaClient.build(NEWEST)
+    except JavaError as error:
+        pytest.fail(str(error), pytrace=False)
+    scope = f"async-{uuid.uuid4().hex[:8]}"
+    stream = f"{scope}/stream"
+    with (
+        Server(tmp_path_factory.mktemp("async")) as server,
+        open_group(client, server.controller_uri, scope, segments=3) as group,
+    ):
+        anyio.run(partial(write_among_kills, server, stream), backend=backend)
+        assert group.step(f"write {EVENTS} 100 0") == "written"
+        total = EVENTS + 100
+        assert group.read(total) == list(range(total))
+        numbers = anyio.run(partial(read_all, server, stream), backend=backend)
+    by_key = defaultdict(list)
+    for number in numbers:
+        by_key[key_of(number)].append(number)
+    assert sorted(numbers) == list(range(total))
+    assert all(each == sorted(each) for each in by_key.values())

@@ -1,0 +1,55 @@
+"""A client for programs on trio or asyncio, by AnyIO.
+
+async with segstore_client.connect("tcp://localhost:9090") as store:
+    await store.create_scope("demo")
+    await store.create_stream("demo/orders", segments=3)
+    async with store.writer("demo/orders") as writer:
+        await writer.write(b"two apples", key="customer-7")
+    async with store.reader("demo/orders") as reader:
+        async for event in reader:
+            print(event.data)
+"""
+
+from __future__ import annotations
+
+from pravega_blocking.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    NoPermissionError,
+    NotFoundError,
+    PravegaError,
+    RefusedError,
+    StoreDelayedError,
+    StreamSealedError,
+    TimedOutError,
+    UnavailableError,
+    UntrustedServerError,
+    UsageError,
+)
+from pravega_blocking.positions import Start
+from segstore_client.acknowledgement import Acknowledgement
+from segstore_client.event_reader import EventReader
+from segstore_client.event_writer import EventWriter, WriterClosedError
+from segstore_client.store import Store, connect
+
+__all__ = [
+    "Acknowledgement",
+    "AlreadyExistsError",
+    "ConflictError",
+    "EventReader",
+    "EventWriter",
+    "NoPermissionError",
+    "NotFoundError",
+    "PravegaError",
+    "RefusedError",
+    "Start",
+    "Store",
+    "StoreDelayedError",
+    "StreamSealedError",
+    "TimedOutError",
+    "UnavailableError",
+    "UntrustedServerError",
+    "UsageError",
+    "WriterClosedError",
+    "connect",
+]

@@ -1,0 +1,218 @@
+"""Reads the events of a stream, in the order of each key, without blocking.
+
+Owns: one task for each segment that is read now, and the handing over to the program. A task has at
+most one piece of its segment in memory that the program has not taken, so memory is bounded.
+
+Invariants:
+1. When segments are merged or split, a successor is read after all of its predecessors. Held by
+   ``test_events_are_read_in_the_order_of_their_keys_through_scalings``.
+2. When connections break, no event is lost, and none is returned twice. Held by
+   ``test_events_go_to_and_fro_between_it_and_the_java_client``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import Self
+
+import anyio
+from anyio.abc import TaskGroup
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+
+from pravega_blocking.backoff import Patience
+from pravega_blocking.controller_client import RETRIED_ERRORS, ControllerClient, Purpose
+from pravega_blocking.errors import PravegaError, RefusedError
+from pravega_blocking.positions import Start
+from pravega_blocking.segment_info import tail_offsets
+from pravega_wire import commands as wire
+from pravega_wire.errors import ProtocolError, RemoteProtocolError
+from pravega_wire.names import scoped_name, segment_name
+from pravega_wire.sessions.read_cursor import ReadEvent, SegmentCursor, SegmentOrder
+from segstore_client.calls import call_blocking, repeat_calls, wait_to_repeat
+from segstore_client.connection import StoreConnection, open_connection
+
+PATIENCE_SECONDS = 60.0
+READ_BYTES = 1024 * 1024
+KEEP_ALIVE_SECONDS = 20.0
+SILENCE_SECONDS_MAX = 60.0
+
+
+class EventReader:
+    """Reads one stream: ``async for`` gives its events. Use it in an ``async with`` block.
+
+    ``Store.reader`` makes it. One task reads at a time.
+    """
+
+    def __init__(
+        self,
+        controller: ControllerClient,
+        scope: str,
+        stream: str,
+        *,
+        start: Start | Mapping[int, int] = Start.HEAD,
+        stop_at_tail: bool = False,
+        patience: float = PATIENCE_SECONDS,
+    ) -> None:
+        self._controller = controller
+        self._scope = scope
+        self._stream = stream
+        self._name = scoped_name(scope, stream)
+        self._start = start
+        self._stop_at_tail = stop_at_tail
+        self._patience = patience
+        self._access = controller.store_access(scope, stream, Purpose.READ)
+        self._ends: Mapping[int, int] = {}
+        self._order = SegmentOrder()
+        self._reading = 0
+        self._events: deque[ReadEvent] = deque()
+        self._error: Exception | None = None
+        self._group: TaskGroup | None = None
+        self._stack = AsyncExitStack()
+        self._send: MemoryObjectSendStream[list[ReadEvent]]
+        self._receive: MemoryObjectReceiveStream[list[ReadEvent]]
+
+    async def __aenter__(self) -> Self:
+        offsets = await call_blocking(self._find_start)
+        self._send, self._receive = anyio.create_memory_object_stream[list[ReadEvent]](0)
+        self._group = await self._stack.enter_async_context(anyio.create_task_group())
+        for segment, offset in offsets.items():
+            self._open(segment, offset)
+        if not self._reading:
+            self._send.close()
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        assert self._group is not None
+        self._group.cancel_scope.cancel()
+        await self._stack.aclose()
+        self._send.close()
+        self._receive.close()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ReadEvent:
+        """Return the next event; it ends where reading was to stop, or at the end of a sealed
+        stream.
+
+        Raises ``PravegaError`` if the stream's bytes are no events, and ``UnavailableError`` when
+        servers are unreachable for too long.
+        """
+        while not self._events:
+            try:
+                self._events.extend(await self._receive.receive())
+            except anyio.EndOfStream:
+                if self._error is not None:
+                    raise type(self._error)(*self._error.args) from self._error
+                raise StopAsyncIteration from None
+        return self._events.popleft()
+
+    # ---- Segments --------------------------------------------------------------------------------
+
+    def _find_start(self) -> Mapping[int, int]:
+        controller, scope, stream = self._controller, self._scope, self._stream
+        needs_tail = self._stop_at_tail or self._start is Start.TAIL
+        tail = tail_offsets(controller, scope, stream) if needs_tail else {}
+        if self._stop_at_tail:
+            self._ends = tail
+        if self._start is Start.HEAD:
+            return controller.head_segments(scope, stream).offsets
+        return tail if isinstance(self._start, Start) else self._start
+
+    def _open(self, segment: int, offset: int) -> None:
+        assert self._group is not None
+        name = segment_name(self._scope, self._stream, segment)
+        self._order.begin(segment)
+        self._reading += 1
+        self._group.start_soon(
+            self._read, SegmentCursor(segment, name, offset, self._ends.get(segment))
+        )
+
+    async def _read(self, cursor: SegmentCursor) -> None:
+        """Read one segment to its end, and open those that follow it."""
+        patience = Patience(self._patience)
+        try:
+            while not cursor.is_at_end:
+                try:
+                    await self._read_over_one_connection(cursor, patience)
+                except RETRIED_ERRORS as error:
+                    await wait_to_repeat(patience, error, f"{self._name} could not be read")
+            await self._complete(cursor)
+        except PravegaError as error:
+            self._error = self._error or error
+            self._send.close()
+            return
+        self._reading -= 1
+        if not self._reading:
+            self._send.close()
+
+    async def _complete(self, cursor: SegmentCursor) -> None:
+        if cursor.pending:
+            raise PravegaError(f"segment {cursor.name} ends within an event")
+        if cursor.end is not None:
+            return
+        ask = self._controller.successors
+        if cursor.is_gone:
+            ask = self._controller.successors_of_gone
+        successors = await repeat_calls(
+            partial(ask, self._scope, self._stream, cursor.segment_id),
+            Patience(self._patience),
+            f"{self._name} could not be read",
+        )
+        for segment in self._order.complete(cursor.segment_id, successors):
+            self._open(segment, 0)
+
+    # ---- Requests --------------------------------------------------------------------------------
+
+    async def _read_over_one_connection(self, cursor: SegmentCursor, patience: Patience) -> None:
+        locate = partial(
+            self._controller.segment_address, self._scope, self._stream, cursor.segment_id
+        )
+        host, port = await call_blocking(locate)
+        async with open_connection(host, port, self._access) as connection:
+            while not cursor.is_at_end:
+                reply = await self._ask(connection, cursor)
+                patience.renew()
+                try:
+                    events = cursor.take(reply)
+                except RemoteProtocolError as error:
+                    raise PravegaError(str(error)) from error
+                if events is None:
+                    raise self._refusal(reply)
+                if events:
+                    await self._send.send(events)
+
+    async def _ask(self, connection: StoreConnection, cursor: SegmentCursor) -> wire.Reply:
+        """Request the next bytes, and return the reply; at the tail it comes with the next event.
+
+        Raises ``ProtocolError`` when the store does not even answer that it lives.
+        """
+        token = await call_blocking(self._access.token) if self._access.has_tokens else ""
+        request_id = connection.next_request_id()
+        length = cursor.bytes_wanted(READ_BYTES)
+        await connection.send(
+            wire.ReadSegment(cursor.name, cursor.offset, length, token, request_id)
+        )
+        quiet_seconds = 0.0
+        while quiet_seconds < SILENCE_SECONDS_MAX:
+            replies: list[wire.Reply] = []
+            with anyio.move_on_after(KEEP_ALIVE_SECONDS):
+                replies = await connection.receive()
+            for reply in replies:
+                if not isinstance(reply, wire.KeepAlive):
+                    return reply
+            quiet_seconds = 0.0 if replies else quiet_seconds + KEEP_ALIVE_SECONDS
+            if not replies:
+                await connection.send(wire.KeepAlive())
+        raise ProtocolError(f"{connection.peer} has fallen silent")
+
+    def _refusal(self, reply: wire.Reply) -> Exception:
+        if isinstance(reply, wire.AuthTokenCheckFailed):
+            return self._access.refusal(reply, f"no permission to read {self._name}")
+        if isinstance(reply, wire.ErrorMessage):
+            return RefusedError(f"the segment store refused a read: {reply.message}")
+        # The reply is WrongHost, or unknown: ask the controller again which store to use.
+        return ProtocolError(f"unexpected {type(reply).__name__}")

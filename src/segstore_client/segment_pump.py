@@ -1,0 +1,198 @@
+"""Writes the events of one segment: connects, sends, and takes the acknowledgements.
+
+Owns: one connection at a time, the waiting for it, and one ``AppendSession``. ``EventWriter`` owns
+the pumps of a stream.
+
+A pump connects when its first event comes. One task sends what is in the batch, so all events that
+came while it was sending are the next block; another one takes the replies. An idle pump keeps its
+connection, asks every ``KEEP_ALIVE_SECONDS`` whether it lives, and lets it go when it is broken.
+
+Invariants:
+1. When connections break at any moment, each event is stored once, in the order of ``add``. Held by
+   ``test_each_event_is_stored_once_in_order_however_connections_break``.
+2. When the store says why it does not answer, the writer is told, and the pump waits for as long
+   as its patience lasts. Held by ``test_a_store_that_waits_says_why``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Protocol
+
+import anyio
+
+from pravega_blocking.access.tokens import StoreAccess
+from pravega_blocking.backoff import Patience
+from pravega_blocking.controller_client import RETRIED_ERRORS
+from pravega_blocking.delays import Delays, OnDelay
+from pravega_blocking.errors import PravegaError
+from pravega_blocking.segment_writer import Address, SegmentEndedError, append_refusal
+from pravega_wire import commands as wire
+from pravega_wire.errors import ProtocolError
+from pravega_wire.sessions.append_session import AppendSession, Block
+from segstore_client.acknowledgement import Acknowledgement
+from segstore_client.calls import call_blocking, wait_to_repeat
+from segstore_client.connection import REPLY_SECONDS, StoreConnection, open_connection
+
+Event = tuple[float, bytes, Acknowledgement]
+"""The position of an event's key in the key space, its bytes, and who waits for it."""
+KEEP_ALIVE_SECONDS = 20.0
+LOOK_SECONDS = 1.0
+"""Time, in seconds, without a reply after which the store is asked for the reason, each time."""
+
+
+class PumpOwner(Protocol):
+    """The writer, as a pump sees it: told that events are stored, or that the segment has ended."""
+
+    def take_acknowledged(self, byte_count: int) -> None:
+        """Take note that events, of so many bytes with their headers, are stored."""
+
+    async def replace(self, pump: SegmentPump) -> None:
+        """Give the unstored events of a segment that has ended to its successors."""
+
+    def fail(self, error: Exception) -> None:
+        """End the writer: an event cannot be stored."""
+
+
+class SegmentPump:
+    """The way of events to the segment ``name``. ``run`` is one task of the writer."""
+
+    def __init__(
+        self,
+        segment: int,
+        name: str,
+        locate: Callable[[], Address],
+        owner: PumpOwner,
+        *,
+        access: StoreAccess,
+        patience: float,
+        on_delay: OnDelay | None,
+    ) -> None:
+        self.segment = segment
+        self.name = name
+        self.session = AppendSession[Event](os.urandom(16))
+        self._locate = locate
+        self._owner = owner
+        self._access = access
+        self._patience = Patience(patience)
+        self._delays = Delays(on_delay, access)
+        self._news = anyio.Event()
+        self._address: Address = ("", 0)
+        self._request_id = 0
+
+    def add(self, event: Event) -> None:
+        """Add an event. Raises ``EventTooLongError``."""
+        self.session.add(event)
+        self._news.set()
+
+    async def run(self) -> None:
+        """Write events until the segment or the writer has ended."""
+        try:
+            while True:
+                await self._wait_for_news()
+                try:
+                    await self._write_over_one_connection()
+                except SegmentEndedError:
+                    await self._owner.replace(self)
+                    return
+                except RETRIED_ERRORS as error:
+                    if not self.session.is_idle:
+                        what = f"{self.name} could not be written to"
+                        await wait_to_repeat(self._patience, error, what)
+        except PravegaError as error:
+            self._owner.fail(error)
+
+    async def _wait_for_news(self) -> None:
+        while self.session.is_idle:
+            self._news = anyio.Event()
+            await self._news.wait()
+
+    async def _write_over_one_connection(self) -> None:
+        """Connect and write; returns never, and raises what ended it."""
+        self._address = await call_blocking(self._locate)
+        async with open_connection(*self._address, self._access) as connection:
+            last = await self._set_up(connection)
+            self._take(self.session.acknowledge(last))
+            for block in self.session.resume(last):
+                await connection.send_bytes(self.session.encode(block, self._request_id))
+            await run_until_one_fails(
+                partial(self._send, connection), partial(self._receive, connection)
+            )
+
+    async def _set_up(self, connection: StoreConnection) -> int:
+        """Tell the store of the writer; return the number of its last event in the segment."""
+        token = self._access.token() if not self._access.has_tokens else ""
+        if self._access.has_tokens:
+            token = await call_blocking(self._access.token)
+        self._request_id = connection.next_request_id()
+        reply = await connection.call(
+            wire.SetupAppend(self._request_id, self.session.writer_id, self.name, token)
+        )
+        if not isinstance(reply, wire.AppendSetup):
+            raise append_refusal(reply, self.name, self._access)
+        return reply.last_event_number
+
+    async def _send(self, connection: StoreConnection) -> None:
+        session = self.session
+        while True:
+            while session.has_batch and not session.is_full:
+                block = session.begin_block()
+                await connection.send_bytes(session.encode(block, self._request_id))
+            self._news = anyio.Event()
+            await self._news.wait()
+
+    async def _receive(self, connection: StoreConnection) -> None:
+        quiet_seconds = 0.0
+        while True:
+            is_waiting = bool(self.session.in_flight)
+            replies: list[wire.Reply] = []
+            with anyio.move_on_after(LOOK_SECONDS if is_waiting else KEEP_ALIVE_SECONDS):
+                replies = await connection.receive()
+            if replies:
+                quiet_seconds = 0.0
+                self._patience.renew()
+                for reply in replies:
+                    self._take_reply(reply)
+            elif is_waiting:
+                quiet_seconds += LOOK_SECONDS
+                await call_blocking(partial(self._delays.look, *self._address, self._patience))
+                if quiet_seconds >= REPLY_SECONDS:
+                    raise ProtocolError(f"no reply of {connection.peer} in {REPLY_SECONDS:g} s")
+            else:
+                await connection.send(wire.KeepAlive())
+
+    def _take_reply(self, reply: wire.Reply) -> None:
+        if isinstance(reply, wire.DataAppended):
+            self._take(self.session.acknowledge(reply.event_number))
+            if self.session.has_batch:
+                self._news.set()
+        elif not isinstance(reply, wire.KeepAlive):
+            raise append_refusal(reply, self.name, self._access)
+
+    def _take(self, blocks: list[Block[Event]]) -> None:
+        for block in blocks:
+            for event in block.events:
+                event[2].complete()
+            self._owner.take_acknowledged(block.byte_count)
+
+
+async def run_until_one_fails(*steps: Callable[[], Awaitable[None]]) -> None:
+    """Run endless steps at the same time; cancel the others when one raises, and raise its error.
+
+    A task group would raise a group of errors.
+    """
+    failures: list[Exception] = []
+
+    async def guard(step: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await step()
+        except (SegmentEndedError, PravegaError, *RETRIED_ERRORS) as error:
+            failures.append(error)
+            group.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as group:
+        for step in steps:
+            group.start_soon(guard, step)
+    raise failures[0]

@@ -1,0 +1,177 @@
+"""The first thing that a program gets: a store, with its scopes and streams.
+
+Owns: one controller client, and who calls.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+
+import anyio
+
+from pravega_blocking.access.settings import AccessSettings, build_access, read_environment
+from pravega_blocking.addresses import DEFAULT_CONTROLLER
+from pravega_blocking.controller_client import ControllerClient
+from pravega_blocking.delays import OnDelay
+from pravega_blocking.errors import UsageError
+from pravega_blocking.positions import Start
+from pravega_blocking.stream_settings import Retention, Scaling, StreamSettings
+from segstore_client.calls import call_blocking
+from segstore_client.event_reader import EventReader
+from segstore_client.event_writer import BUFFER_BYTES, PATIENCE_SECONDS, EventWriter
+
+FIRST_SECONDS = 5.0
+"""Time, in seconds, for which the first call is repeated: the store may be starting."""
+
+
+class Store:
+    """A store that was connected to. Names of streams are ``SCOPE/STREAM``."""
+
+    def __init__(self, controller: ControllerClient, *, patience: float) -> None:
+        self._controller = controller
+        self._patience = patience
+
+    # ---- Scopes ----------------------------------------------------------------------------------
+
+    async def create_scope(self, scope: str, *, exist_ok: bool = False) -> None:
+        """Create a scope. Raises ``AlreadyExistsError`` unless ``exist_ok``."""
+        calls = self._controller
+        await call_blocking(partial(calls.ensure_scope if exist_ok else calls.create_scope, scope))
+
+    async def delete_scope(self, scope: str, *, recursive: bool = False) -> None:
+        """Delete an empty scope; with ``recursive`` also one with contents."""
+        await call_blocking(partial(self._controller.delete_scope, scope, recursive=recursive))
+
+    async def list_scopes(self) -> list[str]:
+        """Return the names of all scopes that the caller may see."""
+        return await call_blocking(lambda: list(self._controller.list_scopes()))
+
+    # ---- Streams ---------------------------------------------------------------------------------
+
+    async def create_stream(
+        self,
+        stream: str,
+        *,
+        segments: int = 1,
+        scaling: Scaling | None = None,
+        retention: Retention | None = None,
+        tags: Sequence[str] = (),
+        exist_ok: bool = False,
+    ) -> None:
+        """Create a stream of so many segments, or one that scales.
+
+        Raises ``AlreadyExistsError`` unless ``exist_ok``; the existing one keeps its settings.
+        """
+        settings = StreamSettings(
+            scaling=scaling or Scaling(segment_count_min=segments),
+            retention=retention or Retention(),
+            tags=tuple(tags),
+        )
+        calls = self._controller
+        create = calls.ensure_stream if exist_ok else calls.create_stream
+        await call_blocking(partial(create, *split_name(stream), settings))
+
+    async def stream_settings(self, stream: str) -> StreamSettings:
+        """Return a stream's settings."""
+        return await call_blocking(partial(self._controller.stream_settings, *split_name(stream)))
+
+    async def update_stream(self, stream: str, settings: StreamSettings) -> None:
+        """Replace a stream's settings."""
+        await call_blocking(partial(self._controller.update_stream, *split_name(stream), settings))
+
+    async def seal_stream(self, stream: str) -> None:
+        """Seal a stream, which then accepts no more events; sealing it twice is no error."""
+        await call_blocking(partial(self._controller.seal_stream, *split_name(stream)))
+
+    async def delete_stream(self, stream: str) -> None:
+        """Delete a sealed stream."""
+        await call_blocking(partial(self._controller.delete_stream, *split_name(stream)))
+
+    async def truncate_stream(self, stream: str, cut: Mapping[int, int]) -> None:
+        """Delete a stream's events before a stream cut: offsets by segment id."""
+        await call_blocking(partial(self._controller.truncate_stream, *split_name(stream), cut))
+
+    async def list_streams(self, scope: str, *, tag: str | None = None) -> list[str]:
+        """Return the names of a scope's streams, ``SCOPE/STREAM``, those of the system left out."""
+        found = await call_blocking(lambda: list(self._controller.list_streams(scope, tag=tag)))
+        return [f"{scope}/{each}" for each in found if not each.startswith("_")]
+
+    # ---- Events ----------------------------------------------------------------------------------
+
+    def writer(
+        self,
+        stream: str,
+        *,
+        buffer_bytes: int = BUFFER_BYTES,
+        on_delay: OnDelay | None = None,
+    ) -> EventWriter:
+        """Return a writer of events, to be used in an ``async with`` block.
+
+        ``buffer_bytes`` bounds what is handed over and not stored yet. ``on_delay`` is called, in
+        another thread, with the reason why a store does not answer now.
+        """
+        return EventWriter(
+            self._controller,
+            *split_name(stream),
+            patience=self._patience,
+            buffer_bytes=buffer_bytes,
+            on_delay=on_delay,
+        )
+
+    def reader(
+        self,
+        stream: str,
+        *,
+        start: Start | Mapping[int, int] = Start.HEAD,
+        stop_at_tail: bool = False,
+    ) -> EventReader:
+        """Return a reader of all events, to be used in an ``async with`` block.
+
+        It begins at an end of the stream, or at a stream cut. It goes on until the stream is
+        sealed, or with ``stop_at_tail`` at the end that the stream has now.
+        """
+        return EventReader(
+            self._controller,
+            *split_name(stream),
+            start=start,
+            stop_at_tail=stop_at_tail,
+            patience=self._patience,
+        )
+
+
+@asynccontextmanager
+async def connect(
+    controller: str = DEFAULT_CONTROLLER,
+    *,
+    user: str = "",
+    password: str = "",
+    token: str = "",
+    ca: str = "",
+    patience: float = PATIENCE_SECONDS,
+) -> AsyncIterator[Store]:
+    """Connect to a store by the address of its controller, such as ``tcp://localhost:9090``, or
+    ``tls://HOST:PORT,HOST:PORT``.
+
+    What is not named here, such as the user, is taken from the environment, as the command line
+    does. ``ca`` is a file of certificates to trust. ``patience`` is the number of seconds for which
+    servers may be unreachable, or delay requests, before a writer or reader gives up.
+    """
+    named = AccessSettings(user=user, password=password, token=token, ca=ca)
+    access = await call_blocking(lambda: build_access([named, read_environment(os.environ)]))
+    client = ControllerClient(controller, first_patience=FIRST_SECONDS, access=access)
+    try:
+        yield Store(client, patience=patience)
+    finally:
+        with anyio.CancelScope(shield=True):
+            await call_blocking(client.close)
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """Return scope and stream of ``SCOPE/STREAM``; ``UsageError`` for anything else."""
+    scope, delimiter, stream = name.partition("/")
+    if not delimiter or not scope or not stream:
+        raise UsageError(f"{name!r} is not the name of a stream: write SCOPE/STREAM")
+    return scope, stream

@@ -1,0 +1,122 @@
+"""A reader of a real stream that scales, is truncated, sealed, and holds no events."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+
+import anyio
+import pytest
+import trio
+
+import segstore_client
+from pravega_blocking.event_writer import EventWriter
+from pravega_blocking.positions import Start
+from segstore_client import NotFoundError, PravegaError
+from support.event_loops import RunClient
+from support.served_stream import ServedStream, run, serve_stream
+
+KEYS = 5
+
+
+async def write_scaling(stream: ServedStream) -> int:
+    """Write numbered events before and after each of three scalings; return their number."""
+
+    def write(first: int) -> None:
+        with EventWriter(stream.client, "s", "t") as writer:
+            for number in range(first, first + 50):
+                writer.write(b"%d" % number, routing_key=str(number % KEYS))
+
+    count = 0
+    for ranges in ([(0.0, 0.4), (0.4, 1.0)], [(0.0, 0.5), (0.5, 1.0)], [(0.0, 1.0)], []):
+        await run(write, count)
+        count += 50
+        if ranges:
+            await stream.scale(*ranges)
+    return count
+
+
+async def test_events_are_read_in_the_order_of_their_keys_through_scalings(
+    tmp_path: Path, run_client: RunClient
+) -> None:
+    async def read(address: str) -> list[int]:
+        async with (
+            segstore_client.connect(address) as store,
+            store.reader("s/t", stop_at_tail=True) as reader,
+        ):
+            return [int(event.data) async for event in reader]
+
+    async with trio.open_nursery() as nursery:
+        stream = await serve_stream(nursery, tmp_path)
+        await stream.make(0)
+        count = await write_scaling(stream)
+        numbers = await run_client(read, stream.address)
+        await run(stream.client.seal_stream, "s", "t")
+        again = await run_client(read, stream.address)
+        nursery.cancel_scope.cancel()
+    for found in (numbers, again):
+        by_key = defaultdict(list)
+        for number in found:
+            by_key[number % KEYS].append(number)
+        assert sorted(found) == list(range(count))
+        assert all(each == sorted(each) for each in by_key.values())
+
+
+async def test_a_reader_at_the_tail_gets_what_comes_until_the_stream_is_sealed(
+    tmp_path: Path, run_client: RunClient
+) -> None:
+    async def read(address: str) -> list[bytes]:
+        async with segstore_client.connect(address) as store:
+            found = []
+            async with store.reader("s/t", start=Start.TAIL) as reader:
+                async with store.writer("s/t") as writer:
+                    await writer.write(b"new")
+                with anyio.fail_after(60):
+                    found.append((await anext(reader)).data)
+                    await store.seal_stream("s/t")
+                    found += [event.data async for event in reader]
+            return found
+
+    async with trio.open_nursery() as nursery:
+        stream = await serve_stream(nursery, tmp_path)
+        await stream.make(3)
+        assert await run_client(read, stream.address) == [b"new"]
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_truncated_stream_is_read_from_its_head_or_a_cut(
+    tmp_path: Path, run_client: RunClient
+) -> None:
+    async def read(address: str, start: Start | dict[int, int]) -> list[bytes]:
+        async with (
+            segstore_client.connect(address) as store,
+            store.reader("s/t", start=start, stop_at_tail=True) as reader,
+        ):
+            return [event.data async for event in reader]
+
+    async with trio.open_nursery() as nursery:
+        stream = await serve_stream(nursery, tmp_path)
+        await stream.make(3)
+        await run(stream.client.truncate_stream, "s", "t", {0: 15})
+        # A cut before the head was one once: the reader goes on at the head.
+        for start in (Start.HEAD, {0: 0}):
+            assert await run_client(read, stream.address, start) == [b"event 1", b"event 2"]
+        assert await run_client(read, stream.address, {0: 30}) == [b"event 2"]
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_cannot_be_read_is_told(tmp_path: Path, run_client: RunClient) -> None:
+    async def read(address: str) -> None:
+        async with segstore_client.connect(address) as store:
+            with pytest.raises(NotFoundError, match="stream s/none does not exist"):
+                async with store.reader("s/none"):
+                    pass
+            async with store.reader("s/t", start={0: 9}) as reader:
+                with pytest.raises(PravegaError, match="does not hold events, perhaps a byte"):
+                    await anext(reader)
+
+    async with trio.open_nursery() as nursery:
+        stream = await serve_stream(nursery, tmp_path)
+        await stream.make(3)
+        await run_client(read, stream.address)
+        nursery.cancel_scope.cancel()

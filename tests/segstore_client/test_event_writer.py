@@ -1,0 +1,163 @@
+"""A writer of a real stream that scales, is sealed, and takes no more than it may."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import SimpleNamespace
+
+import anyio
+import pytest
+import trio
+
+import segstore_client
+from pravega_blocking.access.tokens import PLAIN
+from pravega_blocking.event_reader import EventReader
+from pravega_wire.sessions.routes import SegmentRange
+from segstore_client import StreamSealedError, UsageError, WriterClosedError
+from segstore_client.event_writer import EventWriter
+from support.event_loops import RunClient
+from support.full_store import FullStore
+from support.served_stream import ServedStream, run, serve_stream
+
+KEYS = 5
+
+
+def read_numbers(stream: ServedStream) -> list[int]:
+    numbers = []
+    with EventReader(stream.client, "s", "t", stop_at_tail=True) as reader:
+        while (event := reader.next_event()) is not None:
+            numbers.append(int(event.data))
+    return numbers
+
+
+async def test_events_follow_their_keys_through_scalings(
+    tmp_path: Path, run_client: RunClient
+) -> None:
+    scalings = ([(0.0, 0.4), (0.4, 1.0)], [(0.0, 0.5), (0.5, 1.0)], [(0.0, 1.0)])
+    each_count = 400
+    progress = trio.Event()
+
+    async def write(address: str) -> None:
+        number = 0
+        async with (
+            segstore_client.connect(address) as store,
+            store.writer("s/t") as writer,
+        ):
+            while not progress.is_set() or number % each_count:
+                await writer.submit(b"%d" % number, key=str(number % KEYS))
+                number += 1
+                if number % 50 == 0:
+                    await anyio.sleep(0.001)
+            await writer.flush()
+            written.append(number)
+
+    written: list[int] = []
+    async with trio.open_nursery() as nursery:
+        stream = await serve_stream(nursery, tmp_path)
+        await stream.make(0)
+
+        async def scale() -> None:
+            for ranges in scalings:
+                await stream.scale(*ranges)
+            progress.set()
+
+        async with trio.open_nursery() as both:
+            both.start_soon(run_client, write, stream.address)
+            both.start_soon(scale)
+        numbers = await run(read_numbers, stream)
+        nursery.cancel_scope.cancel()
+    by_key = defaultdict(list)
+    for number in numbers:
+        by_key[number % KEYS].append(number)
+    assert sorted(numbers) == list(range(written[0]))
+    assert all(each == sorted(each) for each in by_key.values())
+
+
+async def test_an_error_reaches_all_who_wait(tmp_path: Path, run_client: RunClient) -> None:
+    async def write(address: str) -> None:
+        async with segstore_client.connect(address) as store:
+            left = AsyncExitStack()
+            writer = await left.enter_async_context(store.writer("s/t"))
+            await writer.write(b"1", key="k")
+            await store.seal_stream("s/t")
+            waiting = [await writer.submit(b"%d" % each) for each in range(5)]
+            for each in waiting:
+                with pytest.raises(StreamSealedError, match="stream s/t is sealed"):
+                    await each
+            with pytest.raises(StreamSealedError):
+                await writer.submit(b"more")
+            with pytest.raises(StreamSealedError):
+                writer.write_nowait(b"more")
+            with pytest.raises(StreamSealedError):
+                await left.aclose()
+            with pytest.raises(StreamSealedError):
+                await store.writer("s/t").__aenter__()
+
+    async with trio.open_nursery() as nursery:
+        stream = await serve_stream(nursery, tmp_path)
+        await stream.make(0)
+        await run_client(write, stream.address)
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_a_writer_cannot_take_is_told(tmp_path: Path, run_client: RunClient) -> None:
+    async def write(address: str) -> None:
+        async with segstore_client.connect(address) as store:
+            writer = store.writer("s/t")
+            with pytest.raises(WriterClosedError, match="the writer of s/t is not entered"):
+                writer.write_nowait(b"1")
+            async with writer:
+                with pytest.raises(UsageError, match="at most 8388608 fit"):
+                    await writer.write(bytes(8 * 1024 * 1024 + 1))
+                await writer.write(b"1")
+            with pytest.raises(WriterClosedError, match="the writer of s/t is closed"):
+                await writer.write(b"2")
+            with pytest.raises(UsageError, match="'t' is not the name of a stream"):
+                store.writer("t")
+
+    async with trio.open_nursery() as nursery:
+        stream = await serve_stream(nursery, tmp_path)
+        await stream.make(0)
+        await run_client(write, stream.address)
+        assert await run(read_numbers, stream) == [1]
+        nursery.cancel_scope.cancel()
+
+
+class OneSegment:
+    """A controller of a stream whose only segment is at a store."""
+
+    def __init__(self, store: FullStore) -> None:
+        self._store = store
+
+    def current_segments(self, scope: str, stream: str) -> object:
+        return SimpleNamespace(ranges=(SegmentRange(0, 0.0, 1.0),))
+
+    def segment_address(self, scope: str, stream: str, segment: int) -> tuple[str, int]:
+        return self._store.address
+
+    def store_access(self, *_: object) -> object:
+        return PLAIN
+
+
+async def test_a_writer_takes_no_more_than_its_buffer(run_client: RunClient) -> None:
+    async def write(store: FullStore) -> None:
+        controller: object = OneSegment(store)
+        writer = EventWriter(controller, "s", "t", buffer_bytes=108 * 3)  # type: ignore[arg-type]
+        async with writer:
+            for _ in range(3):
+                writer.write_nowait(bytes(100))
+            with pytest.raises(anyio.WouldBlock):
+                writer.write_nowait(b"")
+            with anyio.move_on_after(0.05) as scope:
+                await writer.submit(b"")
+            assert scope.cancelled_caught
+            store.has_room.set()
+            with anyio.fail_after(30):
+                await (await writer.submit(b"", key="k"))
+                await writer.flush()
+            writer.write_nowait(bytes(100))
+
+    with FullStore().running() as store:
+        await run_client(write, store)

@@ -1,0 +1,150 @@
+"""One segment's events, to stores that break connections, and that wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import anyio
+import pytest
+
+from pravega_blocking.access.tokens import PLAIN
+from pravega_blocking.errors import RefusedError, StoreDelayedError, UnavailableError
+from pravega_blocking.segment_writer import Address
+from pravega_wire.commands import ErrorMessage, NoSuchSegment
+from segstore_client import segment_pump
+from segstore_client.acknowledgement import Acknowledgement
+from segstore_client.segment_pump import SegmentPump
+from support.breaking_store import BreakingStore
+from support.event_loops import RunClient
+from support.full_store import FULL, FullStore
+
+
+class Owner:
+    """Notes what the pump tells."""
+
+    def __init__(self) -> None:
+        self.stored_bytes = 0
+        self.replaced = False
+        self.error: Exception | None = None
+
+    def take_acknowledged(self, byte_count: int) -> None:
+        self.stored_bytes += byte_count
+
+    async def replace(self, pump: SegmentPump) -> None:
+        self.replaced = True
+
+    def fail(self, error: Exception) -> None:
+        self.error = error
+
+
+def new_pump(
+    owner: Owner,
+    address: Address,
+    *,
+    patience: float = 60.0,
+    on_delay: Callable[[str], None] | None = None,
+) -> SegmentPump:
+    return SegmentPump(
+        0, "s/a/0", lambda: address, owner, access=PLAIN, patience=patience, on_delay=on_delay
+    )
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_each_event_is_stored_once_in_order_however_connections_break(
+    seed: int, run_client: RunClient
+) -> None:
+    events = [b"event %d" % number for number in range(400)]
+    owner = Owner()
+
+    async def write(address: Address) -> None:
+        pump = new_pump(owner, address)
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as group:
+                group.start_soon(pump.run)
+                for number, event in enumerate(events):
+                    last = Acknowledgement()
+                    pump.add((0.0, event, last))
+                    if number % 40 == seed:
+                        await last
+                await last
+                assert pump.session.is_idle
+                group.cancel_scope.cancel()
+
+    with BreakingStore(seed, breaks=6).running() as store:
+        await run_client(write, store.address)
+    assert store.stored == events
+    assert store.connections > 1
+    assert owner.stored_bytes == sum(len(event) + 8 for event in events)
+    assert owner.error is None
+
+
+async def test_a_store_that_waits_says_why(
+    run_client: RunClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segment_pump, "LOOK_SECONDS", 0.02)
+    told: list[str] = []
+    owner = Owner()
+
+    async def write(store: FullStore, patience: float) -> None:
+        def note(sentence: str) -> None:
+            told.append(sentence)
+            if patience > 1 and len(told) == 3:
+                store.has_room.set()
+
+        pump = new_pump(owner, store.address, patience=patience, on_delay=note)
+        acknowledgement = Acknowledgement()
+        pump.add((0.0, b"event", acknowledgement))
+        with anyio.fail_after(60):
+            if patience < 1:
+                await pump.run()
+                return
+            async with anyio.create_task_group() as group:
+                group.start_soon(pump.run)
+                await acknowledgement
+                group.cancel_scope.cancel()
+
+    with FullStore().running() as store:
+        await run_client(write, store, 60.0)
+    assert set(told) == {FULL}
+    assert len(told) >= 3
+    assert owner.error is None
+    with FullStore().running() as store:
+        await run_client(write, store, 0.2)
+    assert isinstance(owner.error, StoreDelayedError)
+    assert str(owner.error).endswith(f"written to for 0.2 s: {FULL}")
+
+
+async def test_a_store_that_is_away_for_too_long_is_told(run_client: RunClient) -> None:
+    owner = Owner()
+
+    async def write() -> None:
+        async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener:
+            port = listener.extra(anyio.abc.SocketAttribute.local_port)
+        pump = new_pump(owner, ("127.0.0.1", port), patience=0.2)
+        pump.add((0.0, b"event", Acknowledgement()))
+        await pump.run()
+
+    await run_client(write)
+    assert isinstance(owner.error, UnavailableError)
+    assert "s/a/0 could not be written to for 0.2 s: cannot connect to" in str(owner.error)
+
+
+async def test_a_segment_that_has_ended_is_replaced_and_a_refusal_stays(
+    run_client: RunClient,
+) -> None:
+    async def write(owner: Owner, address: Address) -> None:
+        pump = new_pump(owner, address)
+        pump.add((0.0, b"event", Acknowledgement()))
+        with anyio.fail_after(60):
+            await pump.run()
+        assert len(pump.session.release()) == 1
+
+    ended, refused = Owner(), Owner()
+    with BreakingStore(0, 0, NoSuchSegment(2, "s/a/0", "", -1)).running() as store:
+        await run_client(write, ended, store.address)
+    assert ended.replaced
+    assert ended.error is None
+    with BreakingStore(0, 0, ErrorMessage(2, "s/a/0", "no", 0)).running() as store:
+        await run_client(write, refused, store.address)
+    assert isinstance(refused.error, RefusedError)
+    assert not refused.replaced

@@ -1,0 +1,85 @@
+"""Scopes and streams of a real store, by the client."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+
+import segstore_client
+from pravega_blocking.stream_settings import Retention, RetentionKind, Scaling, ScalingKind
+from segstore_client import (
+    AlreadyExistsError,
+    ConflictError,
+    NotFoundError,
+    UnavailableError,
+    UsageError,
+)
+from segstore_client.store import split_name
+from support.event_loops import RunClient
+from support.served_stream import serve_stream
+
+
+async def use(address: str) -> None:
+    async with segstore_client.connect(address) as store:
+        await store.create_scope("demo")
+        await store.create_scope("demo", exist_ok=True)
+        with pytest.raises(AlreadyExistsError):
+            await store.create_scope("demo")
+        assert "demo" in await store.list_scopes()
+        retention = Retention(RetentionKind.SIZE, 1_000_000)
+        await store.create_stream("demo/orders", segments=3, retention=retention, tags=["fruit"])
+        await store.create_stream("demo/orders", exist_ok=True)
+        with pytest.raises(AlreadyExistsError, match="stream demo/orders exists already"):
+            await store.create_stream("demo/orders")
+        scaling = Scaling(ScalingKind.EVENT_RATE, 2, target_rate=100, scale_factor=2)
+        await store.create_stream("demo/clicks", scaling=scaling)
+        settings = await store.stream_settings("demo/orders")
+        assert settings.scaling.segment_count_min == 3
+        assert (settings.retention, settings.tags) == (retention, ("fruit",))
+        assert (await store.stream_settings("demo/clicks")).scaling == scaling
+        assert sorted(await store.list_streams("demo")) == ["demo/clicks", "demo/orders"]
+        assert await store.list_streams("demo", tag="fruit") == ["demo/orders"]
+        await store.update_stream("demo/clicks", settings)
+        assert (await store.stream_settings("demo/clicks")).tags == ("fruit",)
+        with pytest.raises(ConflictError, match="must be sealed first"):
+            await store.delete_stream("demo/orders")
+        async with store.writer("demo/orders") as writer:
+            await writer.write(b"12345", key="k")
+        await store.truncate_stream("demo/orders", {0: 0, 1: 0, 2: 0})
+        for stream in ("demo/orders", "demo/clicks"):
+            await store.seal_stream(stream)
+            await store.delete_stream(stream)
+        with pytest.raises(NotFoundError):
+            await store.stream_settings("demo/orders")
+        await store.delete_scope("demo")
+        assert "demo" not in await store.list_scopes()
+
+
+async def test_scopes_and_streams_are_made_changed_and_deleted(
+    tmp_path: Path, run_client: RunClient
+) -> None:
+    async with trio.open_nursery() as nursery:
+        stream = await serve_stream(nursery, tmp_path)
+        await run_client(use, stream.address)
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("name", ["", "orders", "/orders", "demo/"])
+def test_a_name_without_scope_or_stream_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match="write SCOPE/STREAM"):
+        split_name(name)
+
+
+async def test_a_controller_that_is_not_there_is_told(
+    run_client: RunClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segstore_client.store, "FIRST_SECONDS", 0.2)
+
+    async def ask() -> None:
+        async with segstore_client.connect("tcp://127.0.0.1:1") as store:
+            with pytest.raises(UnavailableError, match=r"no controller answers at 127\.0\.0\.1:1"):
+                await store.list_scopes()
+
+    await run_client(ask)

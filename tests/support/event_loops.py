@@ -1,0 +1,14 @@
+"""The event loops on which the client has to run.
+
+Owns: their names, and the type of the fixture ``run_client``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+BACKENDS = ("trio", "asyncio")
+
+RunClient = Callable[..., Awaitable[Any]]
+"""Runs an async function, with its arguments, on an event loop of its own; returns the result."""
