@@ -8,7 +8,7 @@ Invariants:
    segment overtakes none; the exceptions follow. Held by
    ``test_nothing_overtakes_on_its_own_segments``.
 2. While writes are stopped, a truncation, seal or deletion overtakes earlier writes to its segment,
-   because these may wait for the space that it frees (docs/adr/0371). Held by
+   because these may wait for the space that it frees (docs/adr/0190). Held by
    ``test_what_frees_space_does_not_wait_behind_writes_that_wait_for_space`` and
    ``test_a_truncation_passes_what_waits_for_a_merge``. ``_PASSED`` has the kinds that each
    may overtake.

@@ -6,7 +6,7 @@ makes them, out of freed files or new ones). A file that is being made is called
 that generation and a new salt, are durable.
 
 Files are made, and freed files are kept, only while the disk keeps ``free_bytes_min`` free
-(docs/adr/0371). If no ordinary file can be made any more and the last one is nearly full, short
+(docs/adr/0190). If no ordinary file can be made any more and the last one is nearly full, short
 files are made from half of that reserve, for the truncations that free space; writers stay stopped.
 
 Invariants:
