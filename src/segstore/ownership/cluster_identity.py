@@ -1,7 +1,7 @@
 """The identity of a cluster, by which its stores recognize their tier 2.
 
 Owns: the identity's node in ZooKeeper, its bytes, and the checks of a store that joins;
-docs/formats/identities.md describes them, docs/adr/0332 explains why. Refusals follow the rules in
+docs/formats/identities.md describes them, docs/adr/0201 explains why. Refusals follow the rules in
 the package's docstring. The epoch of a container's log, and not this module, decides which store
 may write for the container.
 

@@ -1,7 +1,7 @@
 """The token of a container's owner. The owner's code asks it before it answers, writes or deletes.
 
 Owns: ``OwnerToken``, which takes the steps of ``states.NEXT_STATES``, and the time for which a
-proof of ownership is valid; docs/internals/ownership.md follows one hand-over, docs/adr/0382
+proof of ownership is valid; docs/internals/ownership.md follows one hand-over, docs/adr/0364
 explains why. A *proof* shows that no other owner had opened the log at the time when the proof
 began.
 
