@@ -1,7 +1,7 @@
 """Looks for damage in chunks, even in those that no client reads.
 
 Owns: the comparison of chunks' lengths with the metadata, the check of a chunk's bytes, and
-``BackgroundScrub``, which does both in a container that serves; docs/adr/0211 explains why. It
+``BackgroundScrub``, which does both in a container that serves; docs/adr/0210 explains why. It
 scans the metadata a few segments at a time, so that it does not hold up the event loop.
 
 Invariants:
