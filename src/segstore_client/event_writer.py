@@ -119,7 +119,7 @@ class EventWriter:
         await (await self.submit(data, key=key))
 
     async def submit(self, data: bytes, *, key: str | None = None) -> Acknowledgement:
-        """Hand over an event as soon as there is room for it; return what to await for its
+        """Queue an event as soon as there is room for it; return what to await for its
         storage. Raises errors as ``write``."""
         while not self._has_room() and self._error is None:
             await self._room.wait()
@@ -127,7 +127,7 @@ class EventWriter:
         return self._add(data, key)
 
     def write_nowait(self, data: bytes, *, key: str | None = None) -> Acknowledgement:
-        """Hand over an event; return what to await for its storage.
+        """Queue an event; return what to await for its storage.
 
         Raises ``anyio.WouldBlock`` when there is no room, and errors as ``write``.
         """

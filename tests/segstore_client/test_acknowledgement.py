@@ -1,4 +1,4 @@
-"""What somebody gets who waits for an event, before and after it is stored."""
+"""Wakes and errors of those who wait for an event."""
 
 from __future__ import annotations
 
