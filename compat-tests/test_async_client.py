@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections import defaultdict
+from contextlib import suppress
 from functools import partial
 
 import anyio
@@ -49,6 +50,20 @@ async def write_among_kills(server: Server, stream: str) -> None:
                     kill()
 
 
+async def write_transactions(server: Server, stream: str, first: int) -> None:
+    """Commit a transaction of ten events, and abort another one of ten."""
+    with anyio.fail_after(SECONDS_MAX):
+        async with segstore_client.connect(server.controller_uri) as store:
+            async with store.transaction(stream) as transaction:
+                for number in range(first, first + 10):
+                    await transaction.submit(b"event-%d" % number, key=key_of(number))
+            with suppress(ZeroDivisionError):
+                async with store.transaction(stream) as transaction:
+                    for number in range(10):
+                        await transaction.write(b"event-%d" % number, key=key_of(number))
+                    _ = 1 / 0
+
+
 async def read_all(server: Server, stream: str) -> list[int]:
     """Return the numbers of the events up to the present end, in the order of reading."""
     with anyio.fail_after(SECONDS_MAX):
@@ -80,7 +95,8 @@ def test_events_go_to_and_fro_between_it_and_the_java_client(
     ):
         anyio.run(partial(write_among_kills, server, stream), backend=backend)
         assert group.step(f"write {EVENTS} 100 0") == "written"
-        total = EVENTS + 100
+        anyio.run(partial(write_transactions, server, stream, EVENTS + 100), backend=backend)
+        total = EVENTS + 110
         assert group.read(total) == list(range(total))
         numbers = anyio.run(partial(read_all, server, stream), backend=backend)
     by_key = defaultdict(list)

@@ -28,9 +28,11 @@ from pravega_blocking.errors import (
 )
 from pravega_blocking.positions import Start
 from segstore_client.acknowledgement import Acknowledgement
+from segstore_client.buffered_writer import WriterClosedError
 from segstore_client.event_reader import EventReader
-from segstore_client.event_writer import EventWriter, WriterClosedError
+from segstore_client.event_writer import EventWriter
 from segstore_client.store import Store, connect
+from segstore_client.transaction import Transaction, TransactionEndedError
 
 __all__ = [
     "Acknowledgement",
@@ -47,6 +49,8 @@ __all__ = [
     "StoreDelayedError",
     "StreamSealedError",
     "TimedOutError",
+    "Transaction",
+    "TransactionEndedError",
     "UnavailableError",
     "UntrustedServerError",
     "UsageError",

@@ -19,9 +19,11 @@ from pravega_blocking.delays import OnDelay
 from pravega_blocking.errors import UsageError
 from pravega_blocking.positions import Start
 from pravega_blocking.stream_settings import Retention, Scaling, StreamSettings
+from segstore_client.buffered_writer import BUFFER_BYTES, PATIENCE_SECONDS
 from segstore_client.calls import call_blocking
 from segstore_client.event_reader import EventReader
-from segstore_client.event_writer import BUFFER_BYTES, PATIENCE_SECONDS, EventWriter
+from segstore_client.event_writer import EventWriter
+from segstore_client.transaction import LEASE_SECONDS, Transaction
 
 FIRST_SECONDS = 5.0
 """Time, in seconds, for which the first call is repeated: the store may be starting."""
@@ -116,6 +118,27 @@ class Store:
         return EventWriter(
             self._controller,
             *split_name(stream),
+            patience=self._patience,
+            buffer_bytes=buffer_bytes,
+            on_delay=on_delay,
+        )
+
+    def transaction(
+        self,
+        stream: str,
+        *,
+        lease: float = LEASE_SECONDS,
+        buffer_bytes: int = BUFFER_BYTES,
+        on_delay: OnDelay | None = None,
+    ) -> Transaction:
+        """Return a transaction, to be used in an ``async with`` block, which commits it.
+
+        If the program dies, the controller aborts it after ``lease`` seconds.
+        """
+        return Transaction(
+            self._controller,
+            *split_name(stream),
+            lease=lease,
             patience=self._patience,
             buffer_bytes=buffer_bytes,
             on_delay=on_delay,

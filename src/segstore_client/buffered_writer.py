@@ -1,0 +1,189 @@
+"""A buffer of events in front of the segments that store them.
+
+Owns: one pump for each segment, the map from keys to segments, and the bound of what waits.
+
+Invariants:
+1. When ``BUFFER_BYTES`` wait to be stored, ``submit`` waits and ``write_nowait`` raises, so that
+   memory is bounded. Held by ``test_a_writer_takes_no_more_than_its_buffer``.
+2. When the writer has failed, each event that is not stored gets the error, and so does each later
+   call. Held by ``test_an_error_reaches_all_who_wait``.
+"""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from contextlib import AsyncExitStack
+from functools import partial
+
+import anyio
+import anyio.lowlevel
+from anyio.abc import TaskGroup
+
+from pravega_blocking.access.tokens import StoreAccess
+from pravega_blocking.controller_client import ControllerClient
+from pravega_blocking.delays import OnDelay
+from pravega_blocking.errors import PravegaError, UsageError
+from pravega_wire.errors import EventTooLongError
+from pravega_wire.hashing import routing_key_hash
+from pravega_wire.names import scoped_name, segment_name
+from pravega_wire.sessions.append_session import HEADER_BYTES
+from pravega_wire.sessions.routes import Routes, SegmentRange
+from segstore_client.acknowledgement import Acknowledgement
+from segstore_client.segment_pump import SegmentPump
+
+PATIENCE_SECONDS = 60.0
+BUFFER_BYTES = 16 * 1024 * 1024
+
+
+class WriterClosedError(PravegaError):
+    """The writer was left, or never entered."""
+
+
+class BufferedWriter(ABC):
+    """Writes events to segments of one stream; ``access`` is the way to these."""
+
+    def __init__(
+        self,
+        controller: ControllerClient,
+        scope: str,
+        stream: str,
+        *,
+        access: StoreAccess,
+        patience: float,
+        buffer_bytes: int,
+        on_delay: OnDelay | None,
+    ) -> None:
+        self._controller = controller
+        self._scope = scope
+        self._stream = stream
+        self._name = scoped_name(scope, stream)
+        self._patience = patience
+        self._buffer_bytes = buffer_bytes
+        self._on_delay = on_delay
+        self._access = access
+        self._pumps: dict[int, SegmentPump] = {}
+        self._routes: Routes | None = None
+        self._replacements = 0
+        """Number of segments that have ended."""
+        self._waiting_bytes = 0
+        self._room = anyio.Event()
+        self._error: Exception | None = None
+        self._random = random.Random()
+        self._group: TaskGroup | None = None
+        self._stack = AsyncExitStack()
+
+    # ---- Events ----------------------------------------------------------------------------------
+
+    async def write(self, data: bytes, *, key: str | None = None) -> None:
+        """Write an event; return when it is stored. Events of one key are stored in order.
+
+        Raises ``UsageError`` for an event over 8 MiB, ``StreamSealedError`` when the stream has
+        been sealed, ``UnavailableError`` when servers are unreachable for too long. When it is
+        cancelled, the event may be stored or not.
+        """
+        await (await self.submit(data, key=key))
+
+    async def submit(self, data: bytes, *, key: str | None = None) -> Acknowledgement:
+        """Queue an event as soon as there is room for it; return what to await for its
+        storage. Raises errors as ``write``."""
+        while not self._has_room() and self._error is None:
+            await self._room.wait()
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        return self._add(data, key)
+
+    def write_nowait(self, data: bytes, *, key: str | None = None) -> Acknowledgement:
+        """Queue an event; return what to await for its storage.
+
+        Raises ``anyio.WouldBlock`` when there is no room, and errors as ``write``.
+        """
+        if not self._has_room() and self._error is None:
+            raise anyio.WouldBlock
+        return self._add(data, key)
+
+    async def flush(self) -> None:
+        """Wait until every event that was handed over so far is stored. Raises errors as
+        ``write``."""
+        await anyio.lowlevel.checkpoint()
+        replacements = -1
+        # When a segment ends meanwhile, its last event may be stored before the others are.
+        while replacements != self._replacements:
+            replacements = self._replacements
+            last = [pump.session.last_event for pump in self._pumps.values()]
+            for event in last:
+                if event is not None:
+                    await event[2]
+        if self._error is not None:
+            raise type(self._error)(*self._error.args) from self._error
+
+    def _add(self, data: bytes, key: str | None) -> Acknowledgement:
+        if self._error is not None:
+            raise type(self._error)(*self._error.args) from self._error
+        if self._routes is None:
+            raise WriterClosedError(f"the writer of {self._name} is not entered")
+        position = self._random.random() if key is None else routing_key_hash(key)
+        acknowledgement = Acknowledgement()
+        try:
+            self._pumps[self._routes.find(position)].add((position, data, acknowledgement))
+        except EventTooLongError as error:
+            raise UsageError(str(error)) from None
+        self._waiting_bytes += len(data) + HEADER_BYTES
+        return acknowledgement
+
+    def _has_room(self) -> bool:
+        return self._waiting_bytes < self._buffer_bytes
+
+    # ---- Pumps -----------------------------------------------------------------------------------
+
+    def take_acknowledged(self, byte_count: int) -> None:
+        """Take note that events, of so many bytes with their headers, are stored."""
+        self._waiting_bytes -= byte_count
+        if self._has_room():
+            self._room.set()
+            self._room = anyio.Event()
+
+    @abstractmethod
+    async def replace(self, pump: SegmentPump) -> None:
+        """Do what is to be done with the unstored events of a segment that has ended."""
+
+    def fail(self, error: Exception) -> None:
+        """End the writer: each event that is not stored gets the error."""
+        if self._error is None:
+            self._error = error
+        for pump in self._pumps.values():
+            for event in pump.session.release():
+                event[2].complete(self._error)
+        self._room.set()
+
+    async def _start(self, ranges: Iterable[SegmentRange]) -> None:
+        """Start a pump for each segment, in a task group of its own."""
+        self._group = await self._stack.enter_async_context(anyio.create_task_group())
+        self._routes = Routes(ranges)
+        for segment in self._routes.segments:
+            self._start_pump(segment)
+
+    async def _stop(self) -> None:
+        """End the pumps; what is not stored gets ``WriterClosedError``."""
+        assert self._group is not None
+        self._group.cancel_scope.cancel()
+        await self._stack.aclose()
+        self.fail(WriterClosedError(f"the writer of {self._name} is closed"))
+
+    def _segment_name(self, segment: int) -> str:
+        return segment_name(self._scope, self._stream, segment)
+
+    def _start_pump(self, segment: int) -> None:
+        assert self._group is not None
+        locate = partial(self._controller.segment_address, self._scope, self._stream, segment)
+        pump = SegmentPump(
+            segment,
+            self._segment_name(segment),
+            locate,
+            self,
+            access=self._access,
+            patience=self._patience,
+            on_delay=self._on_delay,
+        )
+        self._pumps[segment] = pump
+        self._group.start_soon(pump.run)

@@ -1,0 +1,166 @@
+"""Writes events to a stream that readers see together, or never.
+
+Owns: one transaction of the controller, its lease, and its end.
+
+A transaction has a segment beside each of the stream's. Its events are stored there at once, and
+are merged into the stream when it commits.
+
+Invariants:
+1. When the block is left without an error, all events are in the stream, each once; when the
+   program's own error leaves it, none ever is. Held by
+   ``test_events_of_a_transaction_come_together_or_never``. When the controller is away for too long
+   while it commits, the block is left by ``UnavailableError``, and either may be.
+2. When a program works for longer than the lease, the lease is renewed meanwhile. Held by
+   ``test_a_lease_is_renewed_while_the_program_works``.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from types import TracebackType
+from typing import Self, TypeVar
+
+import anyio
+
+from pravega_blocking.backoff import Patience
+from pravega_blocking.controller_client import BegunTransaction, ControllerClient, Purpose
+from pravega_blocking.delays import OnDelay
+from pravega_blocking.errors import ConflictError, PravegaError
+from pravega_wire.names import transaction_segment_name
+from segstore_client.buffered_writer import BufferedWriter
+from segstore_client.calls import call_blocking, repeat_calls
+from segstore_client.segment_pump import SegmentPump
+
+T = TypeVar("T")
+LEASE_SECONDS = 30.0
+"""Time, in seconds, after which the controller aborts a transaction whose program has died."""
+RENEWALS = 3
+"""A lease is renewed so many times while it lasts."""
+ABORT_SECONDS_MAX = 5.0
+"""Maximum time, in seconds, to tell the controller of an abort; otherwise the lease ends it."""
+LOOK_SECONDS = 0.01
+LOOK_SECONDS_MAX = 0.5
+
+
+class TransactionEndedError(ConflictError):
+    """The transaction was aborted by its lease, by somebody else, or with its stream."""
+
+
+class Transaction(BufferedWriter):
+    """Events of one transaction. Use it in an ``async with`` block: leaving it without an error
+    commits, and returns when readers see the events; leaving it by an error aborts.
+
+    ``Store.transaction`` makes it.
+    """
+
+    def __init__(
+        self,
+        controller: ControllerClient,
+        scope: str,
+        stream: str,
+        *,
+        lease: float,
+        patience: float,
+        buffer_bytes: int,
+        on_delay: OnDelay | None,
+    ) -> None:
+        super().__init__(
+            controller,
+            scope,
+            stream,
+            access=controller.store_access(scope, stream, Purpose.WRITE),
+            patience=patience,
+            buffer_bytes=buffer_bytes,
+            on_delay=on_delay,
+        )
+        self._lease_ms = int(lease * 1000)
+        self._begun: BegunTransaction | None = None
+
+    @property
+    def id(self) -> uuid.UUID:
+        """Return the transaction's id, as official clients and the command line show it."""
+        return uuid.UUID(bytes=self._identifier)
+
+    async def __aenter__(self) -> Self:
+        self._begun = await call_blocking(
+            partial(self._controller.begin_transaction, self._scope, self._stream, self._lease_ms)
+        )
+        await self._start(self._begun.ranges)
+        assert self._group is not None
+        self._group.start_soon(self._renew_lease)
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        is_committed = False
+        try:
+            if exc_type is None:
+                await self.flush()
+                await self._commit()
+                is_committed = True
+        finally:
+            if not is_committed:
+                await self._abort()
+            await self._stop()
+
+    async def replace(self, pump: SegmentPump) -> None:
+        """End the transaction: its segment takes no more events."""
+        raise self._ended()
+
+    @property
+    def _identifier(self) -> bytes:
+        assert self._begun is not None, "the transaction is not entered"
+        return self._begun.identifier
+
+    def _segment_name(self, segment: int) -> str:
+        return transaction_segment_name(super()._segment_name(segment), self._identifier)
+
+    def _ended(self) -> TransactionEndedError:
+        return TransactionEndedError(
+            f"transaction {self.id} of {self._name} has ended: by its lease, by somebody who"
+            " aborted it, or with its stream"
+        )
+
+    async def _renew_lease(self) -> None:
+        arguments = (self._scope, self._stream, self._identifier, self._lease_ms)
+        renew = partial(self._controller.ping_transaction, *arguments)
+        while True:
+            await anyio.sleep(self._lease_ms / 1000 / RENEWALS)
+            try:
+                status = await self._repeat(renew)
+            except PravegaError as error:
+                self.fail(error)
+                return
+            if status != "ok":
+                # Its own commit has begun, or it has ended: then its segments tell so, too.
+                return
+
+    async def _commit(self) -> None:
+        arguments = (self._scope, self._stream, self._identifier)
+        if not await self._repeat(partial(self._controller.commit_transaction, *arguments)):
+            raise self._ended()
+        seconds = LOOK_SECONDS
+        look = partial(self._controller.transaction_state, *arguments)
+        while (state := await self._repeat(look)) in ("open", "committing"):
+            await anyio.sleep(seconds)
+            seconds = min(2 * seconds, LOOK_SECONDS_MAX)
+        if state != "committed":
+            raise self._ended()
+
+    async def _abort(self) -> None:
+        abort = partial(
+            self._controller.abort_transaction, self._scope, self._stream, self._identifier
+        )
+        with anyio.move_on_after(ABORT_SECONDS_MAX, shield=True), suppress(PravegaError):
+            await call_blocking(abort)
+
+    async def _repeat(self, call: Callable[[], T]) -> T:
+        what = f"the controller could not be asked of transaction {self.id}"
+        return await repeat_calls(call, Patience(self._patience), what)

@@ -1,0 +1,107 @@
+"""Transactions of a real stream: committed, left by an error, renewed, and ended by others."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+
+import anyio
+import pytest
+import trio
+
+import segstore_client
+from pravega_blocking.event_reader import EventReader
+from pravega_controller.rules import transactions as rules
+from segstore_client import TransactionEndedError, transaction
+from support.event_loops import RunClient
+from support.served_stream import ServedStream, run, serve_stream
+
+LEASE_SECONDS = 0.6
+
+
+@asynccontextmanager
+async def served(directory: Path) -> AsyncIterator[ServedStream]:
+    async with trio.open_nursery() as nursery:
+        stream = await serve_stream(nursery, directory)
+        await stream.make(0)
+        yield stream
+        nursery.cancel_scope.cancel()
+
+
+def read_events(stream: ServedStream) -> list[bytes]:
+    found = []
+    with EventReader(stream.client, "s", "t", stop_at_tail=True) as reader:
+        while (event := reader.next_event()) is not None:
+            found.append(event.data)
+    return found
+
+
+async def write_for_ever(mine: segstore_client.Transaction) -> None:
+    while True:
+        await mine.write(b"event", key="k")
+
+
+async def test_events_of_a_transaction_come_together_or_never(
+    tmp_path: Path, run_client: RunClient
+) -> None:
+    async def write(address: str) -> None:
+        async with segstore_client.connect(address) as store:
+            async with store.writer("s/t") as writer:
+                async with store.transaction("s/t") as first:
+                    for number in range(100):
+                        await first.submit(b"t%d" % number, key="k")
+                    # It is in the stream before the transaction's events are.
+                    await writer.write(b"between", key="k")
+                await writer.write(b"after", key="k")
+            with suppress(ZeroDivisionError):
+                async with store.transaction("s/t") as second:
+                    await second.write(b"lost", key="k")
+                    _ = 1 / 0
+            async with store.transaction("s/t") as third:
+                assert third.id.int > 0
+
+    async with served(tmp_path) as stream:
+        await run_client(write, stream.address)
+        events = await run(read_events, stream)
+    assert events == [b"between", *(b"t%d" % number for number in range(100)), b"after"]
+
+
+async def test_a_lease_is_renewed_while_the_program_works(
+    tmp_path: Path, run_client: RunClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rules, "LEASE_MS_MIN", 1)
+
+    async def write(address: str) -> None:
+        async with (
+            segstore_client.connect(address) as store,
+            store.transaction("s/t", lease=LEASE_SECONDS) as mine,
+        ):
+            await mine.write(b"early")
+            await anyio.sleep(4 * LEASE_SECONDS)
+            await mine.write(b"late")
+
+    async with served(tmp_path) as stream:
+        await run_client(write, stream.address)
+        assert sorted(await run(read_events, stream)) == [b"early", b"late"]
+
+
+async def test_a_transaction_that_others_have_ended_is_told(
+    tmp_path: Path, run_client: RunClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rules, "LEASE_MS_MIN", 1)
+    # The lease is not renewed in time.
+    monkeypatch.setattr(transaction, "RENEWALS", 0.01)
+
+    async def write(address: str) -> None:
+        async with segstore_client.connect(address) as store:
+            left = AsyncExitStack()
+            mine = await left.enter_async_context(store.transaction("s/t", lease=LEASE_SECONDS))
+            with pytest.raises(TransactionEndedError, match=f"transaction {mine.id} of s/t has"):
+                await write_for_ever(mine)
+            with pytest.raises(TransactionEndedError):
+                await left.aclose()
+
+    async with served(tmp_path) as stream:
+        await run_client(write, stream.address)
+        assert await run(read_events, stream) == []
