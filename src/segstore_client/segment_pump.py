@@ -79,6 +79,8 @@ class SegmentPump:
         self._patience = Patience(patience)
         self._delays = Delays(on_delay, access)
         self._news = anyio.Event()
+        self._receiving = anyio.CancelScope()
+        """Ends the wait for a reply at its deadline."""
         self._address: Address = ("", 0)
         self._request_id = 0
 
@@ -140,22 +142,25 @@ class SegmentPump:
             while session.has_batch and not session.is_full:
                 block = session.begin_block()
                 await connection.send_bytes(session.encode(block, self._request_id))
+                # An idle connection waits longer for a reply.
+                late = anyio.current_time() + LOOK_SECONDS
+                self._receiving.deadline = min(self._receiving.deadline, late)
             self._news = anyio.Event()
             await self._news.wait()
 
     async def _receive(self, connection: StoreConnection) -> None:
         quiet_seconds = 0.0
         while True:
-            is_waiting = bool(self.session.in_flight)
+            seconds = LOOK_SECONDS if self.session.in_flight else KEEP_ALIVE_SECONDS
             replies: list[wire.Reply] = []
-            with anyio.move_on_after(LOOK_SECONDS if is_waiting else KEEP_ALIVE_SECONDS):
+            with anyio.move_on_after(seconds) as self._receiving:
                 replies = await connection.receive()
             if replies:
                 quiet_seconds = 0.0
                 self._patience.renew()
                 for reply in replies:
                     self._take_reply(reply)
-            elif is_waiting:
+            elif self.session.in_flight:
                 quiet_seconds += LOOK_SECONDS
                 await call_blocking(partial(self._delays.look, *self._address, self._patience))
                 if quiet_seconds >= REPLY_SECONDS:

@@ -114,6 +114,36 @@ async def test_a_store_that_waits_says_why(
     assert str(owner.error).endswith(f"written to for 0.2 s: {FULL}")
 
 
+async def test_an_idle_connection_says_soon_why_it_waits(
+    run_client: RunClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segment_pump, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(segment_pump, "KEEP_ALIVE_SECONDS", 3600.0)
+    told: list[str] = []
+
+    async def write(store: FullStore) -> None:
+        def note(sentence: str) -> None:
+            told.append(sentence)
+            store.has_room.set()
+
+        pump = new_pump(Owner(), store.address, on_delay=note)
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as group:
+                group.start_soon(pump.run)
+                for number in range(2):
+                    acknowledgement = Acknowledgement()
+                    pump.add((0.0, b"event %d" % number, acknowledgement))
+                    await acknowledgement
+                    store.has_room.clear()
+                    await anyio.wait_all_tasks_blocked()
+                group.cancel_scope.cancel()
+
+    with FullStore().running() as store:
+        store.has_room.set()
+        await run_client(write, store)
+    assert set(told) == {FULL}
+
+
 async def test_a_store_that_is_away_for_too_long_is_told(run_client: RunClient) -> None:
     owner = Owner()
 
