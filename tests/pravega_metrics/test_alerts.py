@@ -108,6 +108,7 @@ async def test_every_reason_has_its_section(tmp_path: Path) -> None:
         f"segment stores do not answer within {ANSWER_SECONDS_MAX:g} s",
         "gave up after 30 s: the connection to segment store store-1:12345 broke",
         describe_full(OSError(errno.ENOSPC, ""), tmp_path),
+        "the disk of D does not answer",
         "the disk of D is full: it has no inode left for another file",
         describe_full(OSError(errno.EDQUOT, ""), tmp_path),
         "container is offline (1): the journal is damaged",

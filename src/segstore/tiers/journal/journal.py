@@ -73,6 +73,8 @@ from segstore.tiers.journal.writer import BatchWriter, RecordQueue, WrittenBatch
 
 T = TypeVar("T")
 
+UNANSWERED_SECONDS_MAX = 5.0
+"""Time, in seconds, after which a disk that has not answered a write is said not to answer."""
 SCAN_THREADS = 2
 """Number of threads that scan files at a start. With two, the disk reads one file while the other
 is checked."""
@@ -161,10 +163,14 @@ class Journal:
 
     @property
     def delay_reason(self) -> str | None:
-        """Return a sentence that says why the journal has no space now, or None. Blocks for a
-        moment: it asks the file system."""
+        """Return a sentence that says why nothing becomes durable now, or None. Blocks for a
+        moment if the journal has no space: it asks the file system."""
         error = self._writer.no_space or self._preparer.no_space
-        return None if error is None else describe_full(error, self._directory)
+        if error is not None:
+            return describe_full(error, self._directory)
+        if self._runner.unanswered_seconds() > UNANSWERED_SECONDS_MAX:
+            return f"the disk of {self._directory} does not answer"
+        return None
 
     def _adopt(self, recovered: Recovered) -> None:
         for container_id, container in recovered.state.containers.items():

@@ -14,6 +14,8 @@ Invariants:
    ``test_a_batch_behind_one_that_failed_fails_too_and_is_not_written``.
 4. When the disk is full, batches wait and are written whole and in order as soon as there is space.
    Held by ``test_what_meets_a_full_disk_waits_and_is_durable_in_order``.
+5. While the disk does not answer a write, ``unanswered_seconds`` grows. Held by
+   ``test_a_disk_that_does_not_answer_is_told_until_it_does``.
 """
 
 from __future__ import annotations
@@ -66,6 +68,11 @@ class WriterRunner(Protocol):
 
     def stop(self) -> None:
         """Make ``run`` return."""
+        ...
+
+    def unanswered_seconds(self) -> float:
+        """Return for how long the disk has not answered the oldest write that it was given; 0 if it
+        was given none."""
         ...
 
 
@@ -124,6 +131,10 @@ class ThreadRunner:
         """Make ``run`` return."""
         self._stopping = True
         self._work.wake()
+
+    def unanswered_seconds(self) -> float:
+        """See ``WriterRunner``."""
+        return (now_ns() - self._submitted[0].submitted_ns) / 1e9 if self._submitted else 0.0
 
     async def run(
         self,
@@ -308,6 +319,11 @@ class InlineRunner:
         self._latency_seconds = latency_seconds
         self._woken = trio.Event()
         self._stopping = False
+        self._began: float | None = None
+
+    def unanswered_seconds(self) -> float:
+        """See ``WriterRunner``."""
+        return 0.0 if self._began is None else trio.current_time() - self._began
 
     def wake(self) -> None:
         """Wake the task."""
@@ -352,6 +368,8 @@ class InlineRunner:
         batch = writer.prepare()
         if batch is None:
             return writer.failed_batch() if writer.failure is not None else None
+        self._began = trio.current_time()
         error = writer.write(batch)
         await trio.sleep(self._latency_seconds(batch.length))
+        self._began = None
         return writer.written(batch) if error is None else writer.not_written(batch, error)

@@ -267,6 +267,24 @@ async def test_appends_wait_while_the_disk_is_full(
         assert log.delay_reason is None
 
 
+async def test_a_disk_that_does_not_answer_is_told_until_it_does(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    opening = open_simulated_journal(SimulatedDisk(), SETTINGS, latency_seconds=lambda _: 60.0)
+    async with opening as journal:
+        log = await journal.open_log(0)
+        appends = Appends()
+        assert log.delay_reason is None
+        appends.add(log, b"entry")
+        await trio.sleep(4)
+        assert log.delay_reason is None
+        await trio.sleep(2)
+        assert log.delay_reason == "the disk of . does not answer"
+        await appends.wait()
+        assert appends.answers == [None]
+        assert log.delay_reason is None
+
+
 async def test_a_batch_that_met_a_full_disk_is_written_again_in_full(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
