@@ -480,7 +480,8 @@ def the_store_fills_its_disk(scene: Scene) -> Steps:
     done = store.run("write", "demo/log", "--key", "k", "--patience", "3", lines=LINE * 120_000)
     assert done.returncode == NO_ROOM, done.stderr
     yield
-    assert "100%" in scene.run("the disk of D is full", "df")
+    # What is free is kept for tier 2, which is on the same disk.
+    assert re.search(r"\b[789]\d%", scene.run("the disk of D is full", "df"))
     beginning = "segstore stream truncate"
     command = store.command_of("SegstoreRequestsWait", beginning)
     assert command == store.command_of("SegstoreDisk95Percent", beginning)
