@@ -75,13 +75,13 @@ class Scene:
         self.server: PrometheusServer
 
     def mount_disk(self, **options: int) -> Path:
-        """Mount a small disk, which is the page's ``/srv/tier2``; return its directory."""
+        """Attach a small disk, which is the page's ``/srv/tier2``; return its directory."""
         if not self._stack.enter_context(mounted_disk(self.disk, **options)):
             pytest.skip("mounting needs root")
         return self.disk
 
     def mount_freezable_disk(self) -> Freezer:
-        """Mount a disk whose writes can be made to wait."""
+        """Attach a disk whose writes can be made to wait."""
         freezer = self._stack.enter_context(freezable_disk(self.disk, size_bytes=600 * MIB))
         if freezer is None:
             pytest.skip("mounting needs root and loop devices")
