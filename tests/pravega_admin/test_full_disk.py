@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from segstore.testing.faults.small_disk import fill_disk, mounted_disk
+from segstore.testing.faults.small_disk import fill_disk
+from support.small_disks import small_disk
 
 pytestmark = pytest.mark.proof
 
@@ -28,9 +29,7 @@ MORE_THAN_HALF = 50_000
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     path = tmp_path / "disk"
-    with mounted_disk(path, size_bytes=DISK_BYTES) as is_mounted:
-        if not is_mounted:
-            pytest.skip("mounting needs root")
+    with small_disk(path, size_bytes=DISK_BYTES):
         yield path
 
 
@@ -209,9 +208,7 @@ def test_a_disk_without_inodes_is_told_and_freed_by_deleting(
     tmp_path: Path, new_store: Callable[[], Standalone]
 ) -> None:
     disk = tmp_path / "disk"
-    with mounted_disk(disk, size_bytes=DISK_BYTES, inodes_max=120) as is_mounted:
-        if not is_mounted:
-            pytest.skip("mounting needs root")
+    with small_disk(disk, size_bytes=DISK_BYTES, inodes_max=120):
         store = new_store()
         store.settings = tmp_path / "settings.toml"
         store.settings.write_text(f'[segment_store]\nstorage_dir = "{disk}"\n')

@@ -29,7 +29,8 @@ from pravega_wire import commands as wire
 from pravega_wire.blocking import SegmentConnection
 from pravega_wire.names import container_of
 from segstore.testing.faults.frozen_disk import Freezer, freezable_disk
-from segstore.testing.faults.small_disk import fill_disk, mounted_disk
+from segstore.testing.faults.small_disk import fill_disk
+from support.small_disks import small_disk
 
 from .watched_stores import (
     SECONDS_MAX,
@@ -76,9 +77,7 @@ class Scene:
 
     def mount_disk(self, **options: int) -> Path:
         """Attach a small disk, which is the page's ``/srv/tier2``; return its directory."""
-        if not self._stack.enter_context(mounted_disk(self.disk, **options)):
-            pytest.skip("mounting needs root")
-        return self.disk
+        return self._stack.enter_context(small_disk(self.disk, **options))
 
     def mount_freezable_disk(self) -> Freezer:
         """Attach a disk whose writes can be made to wait."""

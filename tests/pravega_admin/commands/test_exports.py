@@ -20,8 +20,8 @@ from typer.testing import CliRunner
 from pravega_admin.verbs import app
 from pravega_blocking.controller_client import ControllerClient
 from pravega_blocking.segment_info import segment_sizes
-from segstore.testing.faults.small_disk import mounted_disk
 from support.exported_streams import events_by_range
+from support.small_disks import small_disk
 
 if TYPE_CHECKING:
     from ..conftest import Standalone
@@ -266,9 +266,7 @@ def test_an_export_whose_reader_has_gone_is_a_failure(
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     path = tmp_path / "disk"
-    with mounted_disk(path, size_bytes=DISK_BYTES) as is_mounted:
-        if not is_mounted:
-            pytest.skip("mounting needs root")
+    with small_disk(path, size_bytes=DISK_BYTES):
         yield path
 
 

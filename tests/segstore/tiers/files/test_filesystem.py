@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from segstore.errors import ChunkNotFoundError, StorageError, StorageFullError
-from segstore.testing.faults.small_disk import mounted_disk
 from segstore.tiers.chunk_paths import name_of, path_of
 from segstore.tiers.files.doubtful_files import DoubtNotes
 from segstore.tiers.files.filesystem import FilesystemChunkStorage
 from segstore.tiers.files.open_files import OpenFiles
+from support.small_disks import small_disk
 
 COMPONENTS = st.one_of(
     st.sampled_from(
@@ -404,30 +404,30 @@ async def test_a_lack_of_memory_is_an_error_of_the_call_and_leaves_nothing(
 @pytest.mark.processes
 async def test_a_full_disk_is_told_by_its_directory(tmp_path: Path) -> None:
     path = tmp_path / "disk"
-    with mounted_disk(path, size_bytes=256 * 1024) as is_mounted:
-        if not is_mounted:
-            pytest.skip("mounting needs root")
-        with closing(FilesystemChunkStorage(path)) as storage:
-            await storage.write("a", offset=0, data=[b"x" * 100_000])
-            with pytest.raises(StorageFullError, match="cannot write b") as caught:
-                await storage.write("b", offset=0, data=[b"x" * 400_000])
-            assert caught.value.reason == f"the disk of {path} is full"
-            await storage.delete("a")
-            await storage.write("b", offset=0, data=[b"x" * 100_000])
+    with (
+        small_disk(path, size_bytes=256 * 1024),
+        closing(FilesystemChunkStorage(path)) as storage,
+    ):
+        await storage.write("a", offset=0, data=[b"x" * 100_000])
+        with pytest.raises(StorageFullError, match="cannot write b") as caught:
+            await storage.write("b", offset=0, data=[b"x" * 400_000])
+        assert caught.value.reason == f"the disk of {path} is full"
+        await storage.delete("a")
+        await storage.write("b", offset=0, data=[b"x" * 100_000])
 
 
 @pytest.mark.processes
 async def test_a_disk_without_inodes_is_told_so(tmp_path: Path) -> None:
     path = tmp_path / "disk"
-    with mounted_disk(path, size_bytes=1024 * 1024, inodes_max=8) as is_mounted:
-        if not is_mounted:
-            pytest.skip("mounting needs root")
-        with closing(FilesystemChunkStorage(path)) as storage:
+    with (
+        small_disk(path, size_bytes=1024 * 1024, inodes_max=8),
+        closing(FilesystemChunkStorage(path)) as storage,
+    ):
 
-            async def write_files() -> None:
-                for number in range(8):
-                    await storage.write(f"c{number}", offset=0, data=[b"x"])
+        async def write_files() -> None:
+            for number in range(8):
+                await storage.write(f"c{number}", offset=0, data=[b"x"])
 
-            with pytest.raises(StorageFullError) as caught:
-                await write_files()
-            assert caught.value.reason.startswith(f"the disk of {path} is full: it has no inode")
+        with pytest.raises(StorageFullError) as caught:
+            await write_files()
+        assert caught.value.reason.startswith(f"the disk of {path} is full: it has no inode")
