@@ -219,7 +219,8 @@ def a_controller_is_gone(scene: Scene) -> Steps:
     firing = yield
     section = "SegstoreControllerUnreachable"
     assert f"127.0.0.1:{store.http_port}" in firing[section]
-    assert "Connection refused" in scene.run(section, "segstore check")
+    assert scene.run(section, "segstore check segment-store").endswith(" serves\n")
+    assert "Connection refused" in scene.run(section, "segstore check controller")
     store.run_beside(store.command_of(section, "segstore controller"))
     wait_until(
         lambda: scene.run(section, "curl") == "200\n", SECONDS_MAX, lambda: "it is not alive"
