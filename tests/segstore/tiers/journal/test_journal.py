@@ -364,7 +364,10 @@ async def test_the_journal_fails_for_ever_after_an_error(where: str) -> None:
         assert (await read_all(await journal.open_log(0)))[:1] == [b"before"]
 
 
-async def test_a_mark_that_cannot_be_written_fails_an_idle_journal() -> None:
+async def test_a_mark_that_cannot_be_written_fails_an_idle_journal(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """The clock stands still until the error is there: the mark is written when time passes."""
     disk = SimulatedDisk()
     async with open_simulated_journal(disk, SETTINGS) as journal:
         appends = Appends()
