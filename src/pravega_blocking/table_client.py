@@ -73,7 +73,7 @@ class TableClient:
             self._read_access, key, lambda i, name, token: wire.ReadTable(i, name, token, wanted)
         )
         if not isinstance(reply, wire.TableRead):
-            raise self._refusal(reply)
+            raise table_refusal(reply, self._name)
         (entry,) = reply.entries
         if entry.key.version == ABSENT:
             raise NotFoundError(f"key-value table {self._name} has no entry of this key")
@@ -91,7 +91,7 @@ class TableClient:
             lambda i, name, token: wire.UpdateTableEntries(i, name, token, entries),
         )
         if not isinstance(reply, wire.TableEntriesUpdated):
-            raise self._refusal(reply, attempts)
+            raise table_refusal(reply, self._name, attempts)
         return reply.updated_versions[0]
 
     def remove(self, key: bytes, *, version: int = ANY_VERSION) -> None:
@@ -106,7 +106,7 @@ class TableClient:
             lambda i, name, token: wire.RemoveTableKeys(i, name, token, keys),
         )
         if not isinstance(reply, wire.TableKeysRemoved):
-            raise self._refusal(reply, attempts)
+            raise table_refusal(reply, self._name, attempts)
 
     def entries(self) -> Iterator[Entry]:
         """Yield all entries, those of each segment in the order of their keys."""
@@ -125,7 +125,7 @@ class TableClient:
             lambda i, name, token: wire.ReadTableEntries(i, name, token, PAGE_ENTRIES, args),
         )
         if not isinstance(reply, wire.TableEntriesRead):
-            raise self._refusal(reply)
+            raise table_refusal(reply, self._name)
         return [
             Entry(bytes(each.key.key), bytes(each.value), each.key.version)
             for each in reply.entries
@@ -162,15 +162,20 @@ class TableClient:
                     what = f"{self._name} could not be reached for {self._patience.seconds:g} s"
                     raise gave_up(what, error) from error
 
-    def _refusal(self, reply: wire.Reply, attempts: int = 1) -> Exception:
-        if isinstance(reply, wire.TableKeyBadVersion | wire.TableKeyDoesNotExist):
-            what = "has another version"
-            if isinstance(reply, wire.TableKeyDoesNotExist):
-                what = "does not exist"
-            known = "" if attempts == 1 else "; an answer was lost, so this may be our own update"
-            return ConflictError(f"the key in {self._name} {what}{known}")
-        if isinstance(reply, wire.NoSuchSegment):
-            return NotFoundError(f"key-value table {self._name} does not exist")
-        if isinstance(reply, wire.ErrorMessage):
-            return RefusedError(f"the segment store refused it: {reply.message}")
-        return RefusedError(f"the segment store answers with {type(reply).__name__}")
+
+def table_refusal(reply: wire.Reply, table: str, attempts: int = 1) -> Exception:
+    """Return the error for a reply that is not the result of a request to a table.
+
+    ``attempts`` is the number of times that the request was sent.
+    """
+    if isinstance(reply, wire.TableKeyBadVersion | wire.TableKeyDoesNotExist):
+        what = "has another version"
+        if isinstance(reply, wire.TableKeyDoesNotExist):
+            what = "does not exist"
+        known = "" if attempts == 1 else "; an answer was lost, so this may be our own update"
+        return ConflictError(f"the key in {table} {what}{known}")
+    if isinstance(reply, wire.NoSuchSegment):
+        return NotFoundError(f"key-value table {table} does not exist")
+    if isinstance(reply, wire.ErrorMessage):
+        return RefusedError(f"the segment store refused it: {reply.message}")
+    return RefusedError(f"the segment store answers with {type(reply).__name__}")

@@ -27,17 +27,21 @@ from pravega_blocking.errors import (
     UsageError,
 )
 from pravega_blocking.positions import Start
+from pravega_blocking.table_client import ABSENT, Entry
 from segstore_client.acknowledgement import Acknowledgement
 from segstore_client.buffered_writer import WriterClosedError
 from segstore_client.event_reader import EventReader
 from segstore_client.event_writer import EventWriter
 from segstore_client.store import Store, connect
+from segstore_client.table import Table
 from segstore_client.transaction import Transaction, TransactionEndedError
 
 __all__ = [
+    "ABSENT",
     "Acknowledgement",
     "AlreadyExistsError",
     "ConflictError",
+    "Entry",
     "EventReader",
     "EventWriter",
     "NoPermissionError",
@@ -48,6 +52,7 @@ __all__ = [
     "Store",
     "StoreDelayedError",
     "StreamSealedError",
+    "Table",
     "TimedOutError",
     "Transaction",
     "TransactionEndedError",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
 import anyio
@@ -23,6 +23,8 @@ from segstore_client.buffered_writer import BUFFER_BYTES, PATIENCE_SECONDS
 from segstore_client.calls import call_blocking
 from segstore_client.event_reader import EventReader
 from segstore_client.event_writer import EventWriter
+from segstore_client.request_pool import RequestPool
+from segstore_client.table import Table, open_table
 from segstore_client.transaction import LEASE_SECONDS, Transaction
 
 FIRST_SECONDS = 5.0
@@ -32,8 +34,9 @@ FIRST_SECONDS = 5.0
 class Store:
     """A store that was connected to. Names of streams are ``SCOPE/STREAM``."""
 
-    def __init__(self, controller: ControllerClient, *, patience: float) -> None:
+    def __init__(self, controller: ControllerClient, pool: RequestPool, *, patience: float) -> None:
         self._controller = controller
+        self._pool = pool
         self._patience = patience
 
     # ---- Scopes ----------------------------------------------------------------------------------
@@ -100,6 +103,44 @@ class Store:
         """Return the names of a scope's streams, ``SCOPE/STREAM``, those of the system left out."""
         found = await call_blocking(lambda: list(self._controller.list_streams(scope, tag=tag)))
         return [f"{scope}/{each}" for each in found if not each.startswith("_")]
+
+    # ---- Key-value tables ------------------------------------------------------------------------
+
+    async def create_table(
+        self,
+        table: str,
+        *,
+        primary_key_bytes: int,
+        secondary_key_bytes: int = 0,
+        partitions: int = 1,
+    ) -> None:
+        """Create a key-value table; all of its keys have the given lengths, in bytes.
+
+        Raises ``AlreadyExistsError``.
+        """
+        create = partial(
+            self._controller.create_table,
+            *split_name(table),
+            partitions=partitions,
+            primary_key=primary_key_bytes,
+            secondary_key=secondary_key_bytes,
+        )
+        await call_blocking(create)
+
+    async def delete_table(self, table: str) -> None:
+        """Delete a key-value table with everything in it."""
+        await call_blocking(partial(self._controller.delete_table, *split_name(table)))
+
+    async def list_tables(self, scope: str) -> list[str]:
+        """Return the names of a scope's key-value tables, ``SCOPE/TABLE``."""
+        found = await call_blocking(lambda: list(self._controller.list_tables(scope)))
+        return [f"{scope}/{each}" for each in found]
+
+    async def table(self, table: str) -> Table:
+        """Return the entries of a key-value table. Raises ``NotFoundError``."""
+        return await open_table(
+            self._controller, self._pool, *split_name(table), patience=self._patience
+        )
 
     # ---- Events ----------------------------------------------------------------------------------
 
@@ -185,9 +226,14 @@ async def connect(
     named = AccessSettings(user=user, password=password, token=token, ca=ca)
     access = await call_blocking(lambda: build_access([named, read_environment(os.environ)]))
     client = ControllerClient(controller, first_patience=FIRST_SECONDS, access=access)
+    # Closed by hand: as a context manager, the group would wrap the program's errors in its own.
+    stack = AsyncExitStack()
+    group = await stack.enter_async_context(anyio.create_task_group())
     try:
-        yield Store(client, patience=patience)
+        yield Store(client, RequestPool(group), patience=patience)
     finally:
+        group.cancel_scope.cancel()
+        await stack.aclose()
         with anyio.CancelScope(shield=True):
             await call_blocking(client.close)
 

@@ -72,6 +72,15 @@ def test_a_name_without_scope_or_stream_is_refused(name: str) -> None:
         split_name(name)
 
 
+async def test_an_error_of_the_program_leaves_the_block_as_it_is(run_client: RunClient) -> None:
+    async def fail() -> None:
+        async with segstore_client.connect("tcp://127.0.0.1:1"):
+            raise ZeroDivisionError("mine")
+
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        await run_client(fail)
+
+
 async def test_a_controller_that_is_not_there_is_told(
     run_client: RunClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,139 @@
+"""Requests of many tasks to segment stores, over one connection to each store.
+
+Owns: the connections, a task for each that takes the replies, and who waits for which reply.
+
+A connection is opened for the first request to a store, and closed with the pool, or when it breaks
+or a request on it gets no reply in time; then all requests on it raise, and the next request opens
+another one.
+
+Invariants:
+1. When replies come in another order than the requests were sent, each task gets its own. Held by
+   ``test_each_task_gets_the_reply_to_its_own_request``.
+2. When a connection breaks, every task that waits on it gets an error at once. Held by
+   ``test_a_broken_connection_is_told_to_all_who_wait_and_opened_again``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import anyio
+from anyio.abc import TaskGroup
+
+from pravega_blocking.access.tokens import StoreAccess
+from pravega_blocking.errors import UntrustedServerError
+from pravega_blocking.segment_writer import Address
+from pravega_wire import commands as wire
+from pravega_wire.blocking import ConnectionLostError
+from pravega_wire.errors import ProtocolError
+from segstore_client.connection import REPLY_SECONDS, StoreConnection, open_connection
+
+KEEP_ALIVE_SECONDS = 20.0
+
+
+class _Waiter:
+    """A task that waits for one reply."""
+
+    __slots__ = ("error", "event", "reply")
+
+    def __init__(self) -> None:
+        self.event = anyio.Event()
+        self.reply: wire.Reply | None = None
+        self.error: Exception | None = None
+
+
+class _Link:
+    """One connection, from before it is open until it has ended."""
+
+    def __init__(self) -> None:
+        self.opened = anyio.Event()
+        self.connection: StoreConnection | None = None
+        self.error: Exception | None = None
+        self.waiters: dict[int, _Waiter] = {}
+        self.scope = anyio.CancelScope()
+        self.sending = anyio.Lock()
+
+    def end(self, error: Exception) -> None:
+        """Tell all who wait."""
+        self.error = error
+        self.opened.set()
+        for waiter in self.waiters.values():
+            waiter.error = error
+            waiter.event.set()
+        self.waiters.clear()
+
+
+class RequestPool:
+    """Asks segment stores. ``group`` runs its tasks, and has to be cancelled to end them."""
+
+    def __init__(self, group: TaskGroup) -> None:
+        self._group = group
+        self._links: dict[Address, _Link] = {}
+
+    async def ask(
+        self, address: Address, access: StoreAccess, make: Callable[[int], wire.Request]
+    ) -> wire.Reply:
+        """Return the reply to the request that ``make`` makes of its id.
+
+        Raises ``ProtocolError`` when the store cannot be reached or does not answer within
+        ``REPLY_SECONDS``: the request may have been done. Raises ``UntrustedServerError`` when TLS
+        forbids to reach it.
+        """
+        link = self._links.get(address)
+        if link is None:
+            link = self._links[address] = _Link()
+            self._group.start_soon(self._run, address, access, link)
+        with anyio.move_on_after(REPLY_SECONDS):
+            await link.opened.wait()
+            if link.connection is None or link.error is not None:
+                raise _copied(link.error)
+            request_id = link.connection.next_request_id()
+            waiter = link.waiters[request_id] = _Waiter()
+            try:
+                async with link.sending:
+                    await link.connection.send(make(request_id))
+                await waiter.event.wait()
+            finally:
+                link.waiters.pop(request_id, None)
+            if waiter.reply is None:
+                raise _copied(waiter.error)
+            return waiter.reply
+        link.scope.cancel()
+        raise ProtocolError(f"no reply of {address[0]}:{address[1]} within {REPLY_SECONDS:g} s")
+
+    async def _run(self, address: Address, access: StoreAccess, link: _Link) -> None:
+        error: Exception = ConnectionLostError(f"{address[0]}:{address[1]} does not answer")
+        try:
+            with link.scope:
+                async with open_connection(*address, access) as connection:
+                    link.connection = connection
+                    link.opened.set()
+                    await self._take_replies(connection, link)
+        except (ProtocolError, OSError, UntrustedServerError) as caught:
+            error = caught
+        finally:
+            if self._links.get(address) is link:
+                del self._links[address]
+            link.end(error)
+
+    async def _take_replies(self, connection: StoreConnection, link: _Link) -> None:
+        while True:
+            replies: list[wire.Reply] = []
+            with anyio.move_on_after(KEEP_ALIVE_SECONDS):
+                replies = await connection.receive()
+            for reply in replies:
+                waiter = link.waiters.get(getattr(reply, "request_id", -1))
+                if waiter is not None:
+                    waiter.reply = reply
+                    waiter.event.set()
+            if not replies:
+                async with link.sending:
+                    await connection.send(wire.KeepAlive())
+
+
+def _copied(error: Exception | None) -> Exception:
+    """Return the error of a connection for one more who waits on it."""
+    assert error is not None
+    copy = type(error)(*error.args)
+    copy.__cause__ = error
+    return copy

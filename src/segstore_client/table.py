@@ -1,0 +1,235 @@
+"""Reads and changes the entries of a key-value table, without blocking.
+
+Owns: which segment has a key, the retries of requests, and pages of entries.
+
+Invariants:
+1. When the answer to an update is lost, the update is tried again; a conditional one that had been
+   done already then fails with ``ConflictError``, whose text says so. Held by
+   ``test_an_update_whose_answer_is_lost_is_not_called_refused``.
+2. When several keys with one primary key are put together, all of them change or none. Held by
+   ``test_entries_of_one_primary_key_change_together``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from functools import partial
+
+from pravega_blocking.access.tokens import StoreAccess
+from pravega_blocking.backoff import Patience
+from pravega_blocking.controller_client import (
+    RETRIED_ERRORS,
+    ControllerClient,
+    Purpose,
+    TableSettings,
+)
+from pravega_blocking.errors import UsageError
+from pravega_blocking.segment_writer import Address
+from pravega_blocking.table_client import (
+    ABSENT,
+    ANY_VERSION,
+    PAGE_ENTRIES,
+    Entry,
+    Make,
+    table_refusal,
+)
+from pravega_wire import commands as wire
+from pravega_wire.errors import ProtocolError
+from pravega_wire.hashing import table_key_hash
+from pravega_wire.key_text import key_after
+from pravega_wire.names import key_value_table_stream, scoped_name, segment_name
+from pravega_wire.sessions.routes import Routes, SegmentRange
+from segstore_client.calls import call_blocking, wait_to_repeat
+from segstore_client.request_pool import RequestPool
+
+KEYS_MAX = 15
+"""Maximum number of keys that one request reads: so many of the longest values fit a reply."""
+
+
+class Table:
+    """The entries of one key-value table. ``Store.table`` makes it; all tasks may use it.
+
+    A key is its primary part and its secondary part together: ``key_bytes`` bytes.
+    """
+
+    def __init__(
+        self,
+        controller: ControllerClient,
+        pool: RequestPool,
+        scope: str,
+        table: str,
+        settings: TableSettings,
+        ranges: Sequence[SegmentRange],
+        *,
+        patience: float,
+    ) -> None:
+        self.settings = settings
+        self._controller = controller
+        self._pool = pool
+        self._scope = scope
+        self._stream = key_value_table_stream(table)
+        self._name = scoped_name(scope, table)
+        self._patience = patience
+        # The tokens are for the name in the segments' names.
+        self._read_access = controller.store_access(scope, self._stream, Purpose.READ)
+        self._write_access = controller.store_access(scope, self._stream, Purpose.READ_WRITE)
+        self._routes = Routes(ranges)
+        self._addresses: dict[int, Address] = {}
+
+    @property
+    def key_bytes(self) -> int:
+        """Return the length of keys, in bytes."""
+        return self.settings.primary_key_bytes + self.settings.secondary_key_bytes
+
+    async def get(self, key: bytes) -> Entry | None:
+        """Return the entry of a key; None if there is none."""
+        return (await self.get_all([key]))[0]
+
+    async def get_all(self, keys: Sequence[bytes]) -> list[Entry | None]:
+        """Return the entry of each key, in their order; None for a key that has none.
+
+        They are read by several requests if there are many, so not all at one moment.
+        """
+        found: dict[bytes, Entry | None] = {}
+        by_segment: dict[int, list[bytes]] = {}
+        for key in keys:
+            by_segment.setdefault(self._segment_of(key), []).append(key)
+        for segment, each in by_segment.items():
+            for start in range(0, len(each), KEYS_MAX):
+                found |= await self._read(segment, each[start : start + KEYS_MAX])
+        return [found[key] for key in keys]
+
+    async def put(self, key: bytes, value: bytes, *, version: int = ANY_VERSION) -> int:
+        """Set the value of a key; return the new version.
+
+        With a ``version``, only if the key has it; with ``ABSENT``, only if there is no such key.
+        Raises ``ConflictError`` otherwise.
+        """
+        entry = wire.TableEntry(wire.TableKey(key, version), value)
+        return (await self._update(self._segment_of(key), [entry]))[0]
+
+    async def put_all(self, entries: Mapping[bytes, bytes]) -> list[int]:
+        """Set the values of keys with one primary key, all or none; return the new versions."""
+        primary = {key[: self.settings.primary_key_bytes] for key in entries}
+        if len(primary) != 1:
+            raise UsageError("keys that change together have one primary key")
+        segments = [self._segment_of(key) for key in entries]
+        changes = [wire.TableEntry(wire.TableKey(key), value) for key, value in entries.items()]
+        return await self._update(segments[0], changes)
+
+    async def remove(self, key: bytes, *, version: int = ANY_VERSION) -> None:
+        """Remove a key; with a ``version`` only if it has it.
+
+        Raises ``ConflictError`` otherwise; without a version the key need not exist.
+        """
+        keys = (wire.TableKey(key, version),)
+        attempts, reply = await self._ask(
+            self._write_access,
+            self._segment_of(key),
+            lambda i, name, token: wire.RemoveTableKeys(i, name, token, keys),
+        )
+        if not isinstance(reply, wire.TableKeysRemoved):
+            raise table_refusal(reply, self._name, attempts)
+
+    async def entries(self, *, first: bytes = b"", last: bytes = b"") -> AsyncIterator[Entry]:
+        """Yield the entries from the key ``first`` to ``last``, both included; all by default.
+
+        Those of one segment come in the order of their keys, so those of one primary key do.
+        """
+        begin, end = first or bytes(self.key_bytes), last or b"\xff" * self.key_bytes
+        self._check_key(begin)
+        self._check_key(end)
+        for segment in self._routes.segments:
+            position = begin
+            while position and position <= end:
+                page = await self._read_page(segment, position, end)
+                for entry in page:
+                    yield entry
+                position = key_after(page[-1].key) if page else b""
+
+    # ---- Requests --------------------------------------------------------------------------------
+
+    async def _read(self, segment: int, keys: Sequence[bytes]) -> dict[bytes, Entry | None]:
+        wanted = tuple(map(wire.TableKey, keys))
+        _, reply = await self._ask(
+            self._read_access,
+            segment,
+            lambda i, name, token: wire.ReadTable(i, name, token, wanted),
+        )
+        if not isinstance(reply, wire.TableRead) or len(reply.entries) != len(keys):
+            raise table_refusal(reply, self._name)
+        return {
+            key: None
+            if each.key.version == ABSENT
+            else Entry(key, bytes(each.value), each.key.version)
+            for key, each in zip(keys, reply.entries, strict=True)
+        }
+
+    async def _read_page(self, segment: int, begin: bytes, end: bytes) -> list[Entry]:
+        args = wire.TableIteratorArgs(from_key=begin, to_key=end)
+        _, reply = await self._ask(
+            self._read_access,
+            segment,
+            lambda i, name, token: wire.ReadTableEntries(i, name, token, PAGE_ENTRIES, args),
+        )
+        if not isinstance(reply, wire.TableEntriesRead):
+            raise table_refusal(reply, self._name)
+        return [
+            Entry(bytes(each.key.key), bytes(each.value), each.key.version)
+            for each in reply.entries
+        ]
+
+    async def _update(self, segment: int, entries: Sequence[wire.TableEntry]) -> list[int]:
+        changes = tuple(entries)
+        attempts, reply = await self._ask(
+            self._write_access,
+            segment,
+            lambda i, name, token: wire.UpdateTableEntries(i, name, token, changes),
+        )
+        if not isinstance(reply, wire.TableEntriesUpdated):
+            raise table_refusal(reply, self._name, attempts)
+        return list(reply.updated_versions)
+
+    async def _ask(self, access: StoreAccess, segment: int, make: Make) -> tuple[int, wire.Reply]:
+        """Ask a segment; return the number of attempts, and the reply."""
+        name = segment_name(self._scope, self._stream, segment)
+        patience, attempts = Patience(self._patience), 0
+        locate = partial(self._controller.segment_address, self._scope, self._stream, segment)
+        while True:
+            attempts += 1
+            try:
+                token = await call_blocking(access.token) if access.has_tokens else ""
+                if segment not in self._addresses:
+                    self._addresses[segment] = await call_blocking(locate)
+                reply = await self._pool.ask(
+                    self._addresses[segment], access, _bind(make, name, token)
+                )
+                if isinstance(reply, wire.AuthTokenCheckFailed):
+                    raise access.refusal(reply, f"no permission for {self._name}")
+                if isinstance(reply, wire.WrongHost):
+                    raise ProtocolError("the segment is at another store")
+                return attempts, reply
+            except RETRIED_ERRORS as error:
+                self._addresses.pop(segment, None)
+                await wait_to_repeat(patience, error, f"{self._name} could not be reached")
+
+    def _segment_of(self, key: bytes) -> int:
+        self._check_key(key)
+        return self._routes.find(table_key_hash(key[: self.settings.primary_key_bytes]))
+
+    def _check_key(self, key: bytes) -> None:
+        if len(key) != self.key_bytes:
+            raise UsageError(f"a key of {self._name} has {self.key_bytes} bytes, not {len(key)}")
+
+
+def _bind(make: Make, name: str, token: str) -> Callable[[int], wire.Request]:
+    return lambda request_id: make(request_id, name, token)
+
+
+async def open_table(
+    controller: ControllerClient, pool: RequestPool, scope: str, table: str, *, patience: float
+) -> Table:
+    """Return a table, after the controller was asked for its settings and segments."""
+    settings = await call_blocking(partial(controller.table_settings, scope, table))
+    ranges = await call_blocking(partial(controller.table_ranges, scope, table))
+    return Table(controller, pool, scope, table, settings, ranges, patience=patience)
