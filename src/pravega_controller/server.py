@@ -2,9 +2,9 @@
 
 Owns: starting and stopping.
 
-Calls are accepted only when the metadata can be read and every unfinished workflow is known. A stop
-first drains the calls, then ends the workflows, which continue after the next start, and then
-closes connections.
+Calls are accepted only when the metadata can be read and every unfinished workflow is known. The
+HTTP port answers from the start on, as ``http/starting.py`` says. A stop first drains the calls,
+then ends the workflows, which continue after the next start, and then closes connections.
 
 Invariants:
 1. A call that is being executed when the controller stops is still answered. Held by
@@ -15,8 +15,8 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -28,6 +28,7 @@ from pravega_controller.clocks import wall_clock_ms
 from pravega_controller.config import ConfigurationError, ControllerConfig
 from pravega_controller.controller import Controller, Environment, StartupError, open_controller
 from pravega_controller.http.port import HttpPort
+from pravega_controller.http.starting import SwitchedApplication
 from pravega_controller.rpc.audit_log import AuditLog
 from pravega_controller.rpc.service import ControllerServer, ListenError
 from pravega_metrics.process_metrics import measure_loop_lag
@@ -204,19 +205,62 @@ async def _run(
 ) -> None:
     """Run the controller. Once it serves, only ``stop`` ends it, so that calls can drain."""
     with trio.CancelScope() as scope:
-        async with open_controller(config, environment) as controller:
+        async with (
+            _serving_http(config, http, authorization) as shown,
+            open_controller(config, environment) as controller,
+        ):
             # Otherwise a task that waits for the start could not be cancelled any more.
             await trio.lowlevel.checkpoint_if_cancelled()
             async with trio.open_nursery() as calls:
                 server.start(controller, calls)
                 calls.start_soon(measure_loop_lag)
-                if http is not None:
+                if shown is not None:
                     make = partial(_make_application, config, controller, authorization)
-                    calls.start_soon(http.serve, make)
+                    shown.application.switch(make)
                 scope.shield = True
                 task_status.started()
                 await stop.wait()
                 await server.stop(calls, drain_seconds=config.drain_seconds)
+                if shown is not None:
+                    await shown.end()
+
+
+class _ShownHttp:
+    """The HTTP port while it is served, from the start of the process on."""
+
+    def __init__(self, application: SwitchedApplication) -> None:
+        self.application = application
+        self._scope = trio.CancelScope()
+        self._ended = trio.Event()
+
+    async def serve(self, port: HttpPort) -> None:
+        """Serve until ``end`` is called."""
+        try:
+            with self._scope:
+                await port.serve(lambda: self.application)
+        finally:
+            self._ended.set()
+
+    async def end(self) -> None:
+        """End all requests: afterwards, none of them uses the controller."""
+        self._scope.cancel()
+        await self._ended.wait()
+
+
+@asynccontextmanager
+async def _serving_http(
+    config: ControllerConfig, port: HttpPort | None, authorization: Authorization | None
+) -> AsyncIterator[_ShownHttp | None]:
+    """Serve the HTTP port within the block; None if there is none."""
+    if port is None:
+        yield None
+        return
+    name = f"{config.published_address or config.host}:{config.port}"
+    shown = _ShownHttp(SwitchedApplication(name, has_users=authorization is not None))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(shown.serve, port)
+        yield shown
+        nursery.cancel_scope.cancel()
 
 
 def _first(group: BaseExceptionGroup[BaseException], kind: type[E]) -> E | None:

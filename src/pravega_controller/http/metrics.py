@@ -36,11 +36,7 @@ log = structlog.get_logger(__name__)
 async def gather_metrics(controller: Controller, *, is_ready: bool, name: str) -> list[Source]:
     """Return the readings of the controller, whose name is ``name``, and of the segment stores if
     this controller has to report them."""
-    own = [
-        *(each.read() for each in metrics.RECORDED),
-        *read_process(),
-        metrics.IS_READY.family({(): int(is_ready)}),
-    ]
+    own = read_own_metrics(is_ready=is_ready)
     if not controller.members.owns(STORES_KEY):
         return [Source("controller", name, own)]
     containers = controller.placement.containers_by_store()
@@ -58,6 +54,15 @@ async def gather_metrics(controller: Controller, *, is_ready: bool, name: str) -
         if each.families is not None
     ]
     return [Source("controller", name, own), *told]
+
+
+def read_own_metrics(*, is_ready: bool) -> list[Family]:
+    """Return the readings of this process."""
+    return [
+        *(each.read() for each in metrics.RECORDED),
+        *read_process(),
+        metrics.IS_READY.family({(): int(is_ready)}),
+    ]
 
 
 @dataclass(frozen=True, slots=True)
