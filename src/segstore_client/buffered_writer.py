@@ -91,7 +91,11 @@ class BufferedWriter(ABC):
         while not self._has_room() and self._error is None:
             await self._room.wait()
         await anyio.lowlevel.checkpoint_if_cancelled()
-        return self._add(data, key)
+        acknowledgement, is_ready = self._add(data, key)
+        if is_ready:
+            # A program that waits for nothing else would fill the buffer before anything is sent.
+            await anyio.lowlevel.cancel_shielded_checkpoint()
+        return acknowledgement
 
     def write_nowait(self, data: bytes, *, key: str | None = None) -> Acknowledgement:
         """Queue an event; return what to await for its storage.
@@ -100,7 +104,7 @@ class BufferedWriter(ABC):
         """
         if not self._has_room() and self._error is None:
             raise anyio.WouldBlock
-        return self._add(data, key)
+        return self._add(data, key)[0]
 
     async def flush(self) -> None:
         """Wait until every event that was handed over so far is stored. Raises errors as
@@ -117,7 +121,8 @@ class BufferedWriter(ABC):
         if self._error is not None:
             raise type(self._error)(*self._error.args) from self._error
 
-    def _add(self, data: bytes, key: str | None) -> Acknowledgement:
+    def _add(self, data: bytes, key: str | None) -> tuple[Acknowledgement, bool]:
+        """Queue an event; return what to await, and whether there is enough to be sent."""
         if self._error is not None:
             raise type(self._error)(*self._error.args) from self._error
         if self._routes is None:
@@ -125,11 +130,12 @@ class BufferedWriter(ABC):
         position = self._random.random() if key is None else routing_key_hash(key)
         acknowledgement = Acknowledgement()
         try:
-            self._pumps[self._routes.find(position)].add((position, data, acknowledgement))
+            pump = self._pumps[self._routes.find(position)]
+            is_ready = pump.add((position, data, acknowledgement))
         except EventTooLongError as error:
             raise UsageError(str(error)) from None
         self._waiting_bytes += len(data) + HEADER_BYTES
-        return acknowledgement
+        return acknowledgement, is_ready
 
     def _has_room(self) -> bool:
         return self._waiting_bytes < self._buffer_bytes

@@ -71,12 +71,13 @@ class EventReader:
         self._error: Exception | None = None
         self._group: TaskGroup | None = None
         self._stack = AsyncExitStack()
-        self._send: MemoryObjectSendStream[list[ReadEvent]]
-        self._receive: MemoryObjectReceiveStream[list[ReadEvent]]
+        self._send: MemoryObjectSendStream[list[ReadEvent] | Exception]
+        self._receive: MemoryObjectReceiveStream[list[ReadEvent] | Exception]
 
     async def __aenter__(self) -> Self:
         offsets = await call_blocking(self._find_start)
-        self._send, self._receive = anyio.create_memory_object_stream[list[ReadEvent]](0)
+        stream = anyio.create_memory_object_stream[list[ReadEvent] | Exception](0)
+        self._send, self._receive = stream
         self._group = await self._stack.enter_async_context(anyio.create_task_group())
         for segment, offset in offsets.items():
             self._open(segment, offset)
@@ -102,12 +103,16 @@ class EventReader:
         servers are unreachable for too long.
         """
         while not self._events:
+            if self._error is not None:
+                raise type(self._error)(*self._error.args) from self._error
             try:
-                self._events.extend(await self._receive.receive())
+                received = await self._receive.receive()
             except anyio.EndOfStream:
-                if self._error is not None:
-                    raise type(self._error)(*self._error.args) from self._error
                 raise StopAsyncIteration from None
+            if isinstance(received, Exception):
+                self._error = received
+            else:
+                self._events.extend(received)
         return self._events.popleft()
 
     # ---- Segments --------------------------------------------------------------------------------
@@ -142,8 +147,8 @@ class EventReader:
                     await wait_to_repeat(patience, error, f"{self._name} could not be read")
             await self._complete(cursor)
         except PravegaError as error:
-            self._error = self._error or error
-            self._send.close()
+            # The other segments wait until the reader is left.
+            await self._send.send(error)
             return
         self._reading -= 1
         if not self._reading:

@@ -84,10 +84,12 @@ class SegmentPump:
         self._address: Address = ("", 0)
         self._request_id = 0
 
-    def add(self, event: Event) -> None:
-        """Add an event. Raises ``EventTooLongError``."""
-        self.session.add(event)
+    def add(self, event: Event) -> bool:
+        """Add an event, and return whether there is enough to be sent. Raises
+        ``EventTooLongError``."""
+        is_ready = self.session.add(event)
         self._news.set()
+        return is_ready
 
     async def run(self) -> None:
         """Write events until the segment or the writer has ended."""
@@ -125,9 +127,7 @@ class SegmentPump:
 
     async def _set_up(self, connection: StoreConnection) -> int:
         """Tell the store of the writer; return the number of its last event in the segment."""
-        token = self._access.token() if not self._access.has_tokens else ""
-        if self._access.has_tokens:
-            token = await call_blocking(self._access.token)
+        token = await call_blocking(self._access.token) if self._access.has_tokens else ""
         self._request_id = connection.next_request_id()
         reply = await connection.call(
             wire.SetupAppend(self._request_id, self.session.writer_id, self.name, token)

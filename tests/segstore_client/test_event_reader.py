@@ -105,6 +105,34 @@ async def test_a_truncated_stream_is_read_from_its_head_or_a_cut(
         nursery.cancel_scope.cancel()
 
 
+async def read_into(found: list[bytes], reader: segstore_client.EventReader) -> None:
+    async for event in reader:
+        found.append(event.data)
+
+
+async def test_an_error_in_one_segment_ends_the_reading_of_all(
+    tmp_path: Path, run_client: RunClient
+) -> None:
+    async def read(address: str) -> None:
+        async with segstore_client.connect(address) as store:
+            await store.create_stream("s/two", segments=2)
+            async with store.writer("s/two") as writer:
+                for number in range(100):
+                    await writer.submit(b"event", key=str(number))
+            async with store.reader("s/two", start={0: 0, 1: 9}) as reader:
+                found: list[bytes] = []
+                with pytest.raises(PravegaError, match="does not hold events"):
+                    await read_into(found, reader)
+                assert set(found) <= {b"event"}
+                assert len(found) < 100
+
+    async with trio.open_nursery() as nursery:
+        stream = await serve_stream(nursery, tmp_path)
+        await stream.make(0)
+        await run_client(read, stream.address)
+        nursery.cancel_scope.cancel()
+
+
 async def test_what_cannot_be_read_is_told(tmp_path: Path, run_client: RunClient) -> None:
     async def read(address: str) -> None:
         async with segstore_client.connect(address) as store:
@@ -112,8 +140,9 @@ async def test_what_cannot_be_read_is_told(tmp_path: Path, run_client: RunClient
                 async with store.reader("s/none"):
                     pass
             async with store.reader("s/t", start={0: 9}) as reader:
-                with pytest.raises(PravegaError, match="does not hold events, perhaps a byte"):
-                    await anext(reader)
+                for _ in range(2):
+                    with pytest.raises(PravegaError, match="does not hold events, perhaps a byte"):
+                        await anext(reader)
 
     async with trio.open_nursery() as nursery:
         stream = await serve_stream(nursery, tmp_path)
