@@ -7,10 +7,12 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import anyio
+import anyio.from_thread
 import pytest
 import trio
 
 import segstore_client
+from pravega_blocking.controller_client import ControllerClient
 from pravega_blocking.event_reader import EventReader
 from pravega_controller.rules import transactions as rules
 from segstore_client import TransactionEndedError, transaction
@@ -70,15 +72,30 @@ async def test_events_of_a_transaction_come_together_or_never(
 async def test_a_lease_is_renewed_while_the_program_works(
     tmp_path: Path, run_client: RunClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rules, "LEASE_MS_MIN", 1)
+    # A lease of 30 s is renewed each 10 ms, so a busy machine renews it in time, too.
+    monkeypatch.setattr(transaction, "RENEWALS", 3000)
+    renewed: list[tuple[bytes, int, str]] = []
+    enough: list[anyio.Event] = []
+    ping = ControllerClient.ping_transaction
+
+    def note(self: ControllerClient, scope: str, stream: str, identifier: bytes, ms: int) -> str:
+        renewed.append((identifier, ms, ping(self, scope, stream, identifier, ms)))
+        if len(renewed) == 3:
+            anyio.from_thread.run_sync(enough[0].set)
+        return renewed[-1][2]
+
+    monkeypatch.setattr(ControllerClient, "ping_transaction", note)
 
     async def write(address: str) -> None:
+        enough.append(anyio.Event())
         async with (
             segstore_client.connect(address) as store,
-            store.transaction("s/t", lease=LEASE_SECONDS) as mine,
+            store.transaction("s/t") as mine,
         ):
             await mine.write(b"early")
-            await anyio.sleep(4 * LEASE_SECONDS)
+            with anyio.fail_after(60):
+                await enough[0].wait()
+            assert set(renewed) == {(mine.id.bytes, 30_000, "ok")}
             await mine.write(b"late")
 
     async with served(tmp_path) as stream:
