@@ -43,6 +43,7 @@ from support.faults.fake_hdfs import (
     dead_address,
     fake_hdfs,
 )
+from support.log_lines import find_warnings
 
 SETTINGS = HdfsSettings(user="somebody")
 
@@ -235,7 +236,7 @@ async def test_a_datanode_that_does_not_tell_whether_it_syncs_is_a_warning(
     hdfs.sync_on_close = None
     with capture_logs() as logs:
         await serve(tmp_path, location_of(hdfs))
-    [warning] = [each["event"] for each in logs if each["log_level"] == "warning"]
+    [warning] = find_warnings(logs)
     assert "does not tell whether it syncs what it closes" in warning
 
 
@@ -277,7 +278,7 @@ async def test_a_look_at_the_sync_setting_that_fails_is_a_warning_where_syncs_ar
     risky = HdfsSettings(user="somebody", requires_sync=False)
     with capture_logs() as logs:
         await serve(tmp_path, location_of(hdfs), risky)
-    [warning] = [each["event"] for each in logs if each["log_level"] == "warning"]
+    [warning] = find_warnings(logs)
     assert "cannot find out whether DataNodes sync" in warning
 
 
