@@ -6,6 +6,7 @@ import base64
 import http.client
 import json
 import ssl
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -52,7 +53,9 @@ class HttpClient:
             )
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         try:
-            connection.request(method, path, data, {**self.headers, **(headers or {})})
+            # One that is refused before all of it was sent has its answer, too.
+            with suppress(BrokenPipeError, ConnectionResetError):
+                connection.request(method, path, data, {**self.headers, **(headers or {})})
             reply = connection.getresponse()
             content = reply.read()
         finally:
