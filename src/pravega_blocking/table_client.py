@@ -56,7 +56,8 @@ class TableClient:
         self._stream = key_value_table_stream(table)
         self._name = scoped_name(scope, table)
         self._patience = Patience(patience)
-        # The tokens are for the name in the segments' names. Who may only read gets none to write.
+        # The tokens are for the name in the segments' names. A user who may only read gets no token
+        # to write.
         self._read_access = controller.store_access(scope, self._stream, Purpose.READ)
         self._write_access = controller.store_access(scope, self._stream, Purpose.READ_WRITE)
         self._ranges = controller.table_ranges(scope, table)

@@ -21,14 +21,13 @@ import anyio
 import anyio.lowlevel
 from anyio.abc import TaskGroup
 
-from pravega_blocking.access.tokens import StoreAccess
-from pravega_blocking.controller_client import ControllerClient
+from pravega_blocking.controller_client import ControllerClient, Purpose
 from pravega_blocking.delays import OnDelay
 from pravega_blocking.errors import PravegaError, UsageError
+from pravega_wire.codec import HEADER_BYTES
 from pravega_wire.errors import EventTooLongError
 from pravega_wire.hashing import routing_key_hash
 from pravega_wire.names import scoped_name, segment_name
-from pravega_wire.sessions.append_session import HEADER_BYTES
 from pravega_wire.sessions.routes import Routes, SegmentRange
 from segstore_client.acknowledgement import Acknowledgement
 from segstore_client.segment_pump import SegmentPump
@@ -42,7 +41,7 @@ class WriterClosedError(PravegaError):
 
 
 class BufferedWriter(ABC):
-    """Writes events to segments of one stream; ``access`` is the way to these."""
+    """Writes events to segments of one stream."""
 
     def __init__(
         self,
@@ -50,10 +49,9 @@ class BufferedWriter(ABC):
         scope: str,
         stream: str,
         *,
-        access: StoreAccess,
-        patience: float,
-        buffer_bytes: int,
-        on_delay: OnDelay | None,
+        patience: float = PATIENCE_SECONDS,
+        buffer_bytes: int = BUFFER_BYTES,
+        on_delay: OnDelay | None = None,
     ) -> None:
         self._controller = controller
         self._scope = scope
@@ -62,7 +60,7 @@ class BufferedWriter(ABC):
         self._patience = patience
         self._buffer_bytes = buffer_bytes
         self._on_delay = on_delay
-        self._access = access
+        self._access = controller.store_access(scope, stream, Purpose.WRITE)
         self._pumps: dict[int, SegmentPump] = {}
         self._routes: Routes | None = None
         self._replacements = 0

@@ -14,10 +14,8 @@ from types import TracebackType
 from typing import Self
 
 from pravega_blocking.backoff import Patience
-from pravega_blocking.controller_client import ControllerClient, Purpose
-from pravega_blocking.delays import OnDelay
 from pravega_blocking.errors import StreamSealedError
-from segstore_client.buffered_writer import BUFFER_BYTES, PATIENCE_SECONDS, BufferedWriter
+from segstore_client.buffered_writer import BufferedWriter
 from segstore_client.calls import call_blocking, repeat_calls
 from segstore_client.segment_pump import SegmentPump
 
@@ -28,26 +26,6 @@ class EventWriter(BufferedWriter):
 
     ``Store.writer`` makes it. All tasks of a program may use one writer.
     """
-
-    def __init__(
-        self,
-        controller: ControllerClient,
-        scope: str,
-        stream: str,
-        *,
-        patience: float = PATIENCE_SECONDS,
-        buffer_bytes: int = BUFFER_BYTES,
-        on_delay: OnDelay | None = None,
-    ) -> None:
-        super().__init__(
-            controller,
-            scope,
-            stream,
-            access=controller.store_access(scope, stream, Purpose.WRITE),
-            patience=patience,
-            buffer_bytes=buffer_bytes,
-            on_delay=on_delay,
-        )
 
     async def __aenter__(self) -> Self:
         current = await call_blocking(

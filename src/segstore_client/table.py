@@ -43,7 +43,7 @@ from segstore_client.calls import call_blocking, wait_to_repeat
 from segstore_client.request_pool import RequestPool
 
 KEYS_MAX = 15
-"""Maximum number of keys that one request reads: so many of the longest values fit a reply."""
+"""Maximum number of keys in one request: the reply has room for this many of the longest values."""
 
 
 class Table:

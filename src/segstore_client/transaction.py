@@ -26,7 +26,7 @@ from typing import Self, TypeVar
 import anyio
 
 from pravega_blocking.backoff import Patience
-from pravega_blocking.controller_client import BegunTransaction, ControllerClient, Purpose
+from pravega_blocking.controller_client import BegunTransaction, ControllerClient
 from pravega_blocking.delays import OnDelay
 from pravega_blocking.errors import ConflictError, PravegaError
 from pravega_wire.names import transaction_segment_name
@@ -71,7 +71,6 @@ class Transaction(BufferedWriter):
             controller,
             scope,
             stream,
-            access=controller.store_access(scope, stream, Purpose.WRITE),
             patience=patience,
             buffer_bytes=buffer_bytes,
             on_delay=on_delay,

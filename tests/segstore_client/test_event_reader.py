@@ -7,14 +7,13 @@ from pathlib import Path
 
 import anyio
 import pytest
-import trio
 
 import segstore_client
 from pravega_blocking.event_writer import EventWriter
 from pravega_blocking.positions import Start
 from segstore_client import NotFoundError, PravegaError
 from support.event_loops import RunClient
-from support.served_stream import ServedStream, run, serve_stream
+from support.served_stream import ServedStream, run, served_stream
 
 KEYS = 5
 
@@ -46,14 +45,11 @@ async def test_events_are_read_in_the_order_of_their_keys_through_scalings(
         ):
             return [int(event.data) async for event in reader]
 
-    async with trio.open_nursery() as nursery:
-        stream = await serve_stream(nursery, tmp_path)
-        await stream.make(0)
+    async with served_stream(tmp_path, 0) as stream:
         count = await write_scaling(stream)
         numbers = await run_client(read, stream.address)
         await run(stream.client.seal_stream, "s", "t")
         again = await run_client(read, stream.address)
-        nursery.cancel_scope.cancel()
     for found in (numbers, again):
         by_key = defaultdict(list)
         for number in found:
@@ -77,11 +73,8 @@ async def test_a_reader_at_the_tail_gets_what_comes_until_the_stream_is_sealed(
                     found += [event.data async for event in reader]
             return found
 
-    async with trio.open_nursery() as nursery:
-        stream = await serve_stream(nursery, tmp_path)
-        await stream.make(3)
+    async with served_stream(tmp_path, 3) as stream:
         assert await run_client(read, stream.address) == [b"new"]
-        nursery.cancel_scope.cancel()
 
 
 async def test_a_truncated_stream_is_read_from_its_head_or_a_cut(
@@ -94,15 +87,12 @@ async def test_a_truncated_stream_is_read_from_its_head_or_a_cut(
         ):
             return [event.data async for event in reader]
 
-    async with trio.open_nursery() as nursery:
-        stream = await serve_stream(nursery, tmp_path)
-        await stream.make(3)
+    async with served_stream(tmp_path, 3) as stream:
         await run(stream.client.truncate_stream, "s", "t", {0: 15})
         # A cut before the head was one once: the reader goes on at the head.
         for start in (Start.HEAD, {0: 0}):
             assert await run_client(read, stream.address, start) == [b"event 1", b"event 2"]
         assert await run_client(read, stream.address, {0: 30}) == [b"event 2"]
-        nursery.cancel_scope.cancel()
 
 
 async def read_into(found: list[bytes], reader: segstore_client.EventReader) -> None:
@@ -126,11 +116,8 @@ async def test_an_error_in_one_segment_ends_the_reading_of_all(
                 assert set(found) <= {b"event"}
                 assert len(found) < 100
 
-    async with trio.open_nursery() as nursery:
-        stream = await serve_stream(nursery, tmp_path)
-        await stream.make(0)
+    async with served_stream(tmp_path, 0) as stream:
         await run_client(read, stream.address)
-        nursery.cancel_scope.cancel()
 
 
 async def test_what_cannot_be_read_is_told(tmp_path: Path, run_client: RunClient) -> None:
@@ -144,8 +131,5 @@ async def test_what_cannot_be_read_is_told(tmp_path: Path, run_client: RunClient
                     with pytest.raises(PravegaError, match="does not hold events, perhaps a byte"):
                         await anext(reader)
 
-    async with trio.open_nursery() as nursery:
-        stream = await serve_stream(nursery, tmp_path)
-        await stream.make(3)
+    async with served_stream(tmp_path, 3) as stream:
         await run_client(read, stream.address)
-        nursery.cancel_scope.cancel()

@@ -19,7 +19,7 @@ from segstore_client import StreamSealedError, UsageError, WriterClosedError
 from segstore_client.event_writer import EventWriter
 from support.event_loops import RunClient
 from support.full_store import FullStore
-from support.served_stream import ServedStream, run, serve_stream
+from support.served_stream import ServedStream, run, served_stream
 
 KEYS = 5
 
@@ -54,9 +54,7 @@ async def test_events_follow_their_keys_through_scalings(
             written.append(number)
 
     written: list[int] = []
-    async with trio.open_nursery() as nursery:
-        stream = await serve_stream(nursery, tmp_path)
-        await stream.make(0)
+    async with served_stream(tmp_path, 0) as stream:
 
         async def scale() -> None:
             for ranges in scalings:
@@ -67,7 +65,6 @@ async def test_events_follow_their_keys_through_scalings(
             both.start_soon(run_client, write, stream.address)
             both.start_soon(scale)
         numbers = await run(read_numbers, stream)
-        nursery.cancel_scope.cancel()
     by_key = defaultdict(list)
     for number in numbers:
         by_key[number % KEYS].append(number)
@@ -95,11 +92,8 @@ async def test_an_error_reaches_all_who_wait(tmp_path: Path, run_client: RunClie
             with pytest.raises(StreamSealedError):
                 await store.writer("s/t").__aenter__()
 
-    async with trio.open_nursery() as nursery:
-        stream = await serve_stream(nursery, tmp_path)
-        await stream.make(0)
+    async with served_stream(tmp_path, 0) as stream:
         await run_client(write, stream.address)
-        nursery.cancel_scope.cancel()
 
 
 async def test_what_a_writer_cannot_take_is_told(tmp_path: Path, run_client: RunClient) -> None:
@@ -117,12 +111,9 @@ async def test_what_a_writer_cannot_take_is_told(tmp_path: Path, run_client: Run
             with pytest.raises(UsageError, match="'t' is not the name of a stream"):
                 store.writer("t")
 
-    async with trio.open_nursery() as nursery:
-        stream = await serve_stream(nursery, tmp_path)
-        await stream.make(0)
+    async with served_stream(tmp_path, 0) as stream:
         await run_client(write, stream.address)
         assert await run(read_numbers, stream) == [1]
-        nursery.cancel_scope.cancel()
 
 
 class OneSegment:

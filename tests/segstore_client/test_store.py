@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import trio
 
 import segstore_client
 from pravega_blocking.stream_settings import Retention, RetentionKind, Scaling, ScalingKind
@@ -18,7 +17,7 @@ from segstore_client import (
 )
 from segstore_client.store import split_name
 from support.event_loops import RunClient
-from support.served_stream import serve_stream
+from support.served_stream import served_stream
 
 
 async def use(address: str) -> None:
@@ -60,10 +59,8 @@ async def use(address: str) -> None:
 async def test_scopes_and_streams_are_made_changed_and_deleted(
     tmp_path: Path, run_client: RunClient
 ) -> None:
-    async with trio.open_nursery() as nursery:
-        stream = await serve_stream(nursery, tmp_path)
+    async with served_stream(tmp_path) as stream:
         await run_client(use, stream.address)
-        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("name", ["", "orders", "/orders", "demo/"])

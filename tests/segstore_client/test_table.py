@@ -8,7 +8,6 @@ from typing import Any
 
 import anyio
 import pytest
-import trio
 
 import segstore_client
 from pravega_blocking.access.tokens import PLAIN
@@ -19,7 +18,7 @@ from pravega_wire.sessions.routes import SegmentRange
 from segstore_client import ABSENT, ConflictError, Entry, NotFoundError, UsageError, table
 from segstore_client.table import Table
 from support.event_loops import RunClient
-from support.served_stream import serve_stream
+from support.served_stream import served_stream
 
 KEYS = [bytes([high, low, last]) for high in (0, 7, 255) for low in (0, 255) for last in (0, 255)]
 
@@ -66,10 +65,8 @@ async def use(address: str) -> None:
 
 
 async def test_entries_are_put_read_and_removed(tmp_path: Path, run_client: RunClient) -> None:
-    async with trio.open_nursery() as nursery:
-        stream = await serve_stream(nursery, tmp_path)
+    async with served_stream(tmp_path) as stream:
         await run_client(use, stream.address)
-        nursery.cancel_scope.cancel()
 
 
 async def test_entries_of_one_primary_key_change_together(
@@ -90,10 +87,8 @@ async def test_entries_of_one_primary_key_change_together(
                 with pytest.raises(UsageError, match="have one primary key"):
                     await entries.put_all(wrong)
 
-    async with trio.open_nursery() as nursery:
-        stream = await serve_stream(nursery, tmp_path)
+    async with served_stream(tmp_path) as stream:
         await run_client(change, stream.address)
-        nursery.cancel_scope.cancel()
 
 
 async def test_an_update_whose_answer_is_lost_is_not_called_refused(

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 import anyio
 import anyio.from_thread
 import pytest
-import trio
 
 import segstore_client
 from pravega_blocking.controller_client import ControllerClient
@@ -17,18 +15,9 @@ from pravega_blocking.event_reader import EventReader
 from pravega_controller.rules import transactions as rules
 from segstore_client import TransactionEndedError, transaction
 from support.event_loops import RunClient
-from support.served_stream import ServedStream, run, serve_stream
+from support.served_stream import ServedStream, run, served_stream
 
 LEASE_SECONDS = 0.6
-
-
-@asynccontextmanager
-async def served(directory: Path) -> AsyncIterator[ServedStream]:
-    async with trio.open_nursery() as nursery:
-        stream = await serve_stream(nursery, directory)
-        await stream.make(0)
-        yield stream
-        nursery.cancel_scope.cancel()
 
 
 def read_events(stream: ServedStream) -> list[bytes]:
@@ -63,7 +52,7 @@ async def test_events_of_a_transaction_come_together_or_never(
             async with store.transaction("s/t") as third:
                 assert third.id.int > 0
 
-    async with served(tmp_path) as stream:
+    async with served_stream(tmp_path, 0) as stream:
         await run_client(write, stream.address)
         events = await run(read_events, stream)
     assert events == [b"between", *(b"t%d" % number for number in range(100)), b"after"]
@@ -98,7 +87,7 @@ async def test_a_lease_is_renewed_while_the_program_works(
             assert set(renewed) == {(mine.id.bytes, 30_000, "ok")}
             await mine.write(b"late")
 
-    async with served(tmp_path) as stream:
+    async with served_stream(tmp_path, 0) as stream:
         await run_client(write, stream.address)
         assert sorted(await run(read_events, stream)) == [b"early", b"late"]
 
@@ -119,6 +108,6 @@ async def test_a_transaction_that_others_have_ended_is_told(
             with pytest.raises(TransactionEndedError):
                 await left.aclose()
 
-    async with served(tmp_path) as stream:
+    async with served_stream(tmp_path, 0) as stream:
         await run_client(write, stream.address)
         assert await run(read_events, stream) == []

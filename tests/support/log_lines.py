@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 ABOUT_THE_MACHINE = ("a disk is filling up",)
-"""Events that tell of the machine on which the tests run, whatever the test does."""
+"""Events that depend on the machine on which the tests run, and not on the test."""
 
 
 def find_warnings(logs: Iterable[Mapping[str, Any]]) -> list[str]:

@@ -6,7 +6,8 @@ run in threads.
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,17 @@ class ServedStream:
 async def run(function: Any, *arguments: Any) -> Any:
     """Call a function that blocks, in a thread."""
     return await trio.to_thread.run_sync(function, *arguments)
+
+
+@asynccontextmanager
+async def served_stream(data_dir: Path, events: int | None = None) -> AsyncIterator[ServedStream]:
+    """Serve for the block; with ``events`` the stream is made, with so many events."""
+    async with trio.open_nursery() as nursery:
+        stream = await serve_stream(nursery, data_dir)
+        if events is not None:
+            await stream.make(events)
+        yield stream
+        nursery.cancel_scope.cancel()
 
 
 async def serve_stream(nursery: trio.Nursery, data_dir: Path) -> ServedStream:

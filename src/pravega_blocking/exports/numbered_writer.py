@@ -30,10 +30,11 @@ from pravega_blocking.delays import OnDelay
 from pravega_blocking.segment_writer import Address, SegmentWriter
 from pravega_wire import commands as wire
 from pravega_wire.blocking import SegmentConnection
+from pravega_wire.codec import HEADER_BYTES
 from pravega_wire.errors import ProtocolError
 from pravega_wire.event_framing import frame_event
 from pravega_wire.sessions import append_session
-from pravega_wire.sessions.append_session import HEADER_BYTES, AppendSession, Block, Event
+from pravega_wire.sessions.append_session import AppendSession, Block, Event
 
 PIECE_BYTES = 8 * 1024 * 1024
 """Length, in bytes, of the appends of a long event."""

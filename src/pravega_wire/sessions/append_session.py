@@ -29,6 +29,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
+from pravega_wire.codec import HEADER_BYTES
 from pravega_wire.connection import append_block
 from pravega_wire.errors import EventTooLongError
 
@@ -38,8 +39,6 @@ BATCH_BYTES = 512 * 1024
 BATCH_EVENTS_MAX = 8192
 IN_FLIGHT_BYTES_MAX = 8 * 1024 * 1024
 BLOCKS_MAX = 256
-HEADER_BYTES = 8
-"""Length, in bytes, of what the framing of events adds to each of them."""
 
 Event: TypeAlias = tuple[float, bytes] | tuple[float, bytes, Any]
 """The position of an event's key in the key space, the event's bytes, and what the caller adds."""
