@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
-import threading
-from collections.abc import Iterator
 from random import Random
 from types import SimpleNamespace
 
@@ -16,57 +13,28 @@ from pravega_blocking.access.tokens import PLAIN
 from pravega_blocking.controller_client import HeadSegments
 from pravega_wire import commands as wire
 from pravega_wire.codec import encode
-from pravega_wire.connection import Append, Connection, Role
+from pravega_wire.connection import Append
 from pravega_wire.event_framing import frame_event
 from pravega_wire.sessions.routes import SegmentRange
 from segstore_client import PravegaError, connection, event_reader, segment_pump
 from segstore_client.event_reader import EventReader
 from segstore_client.event_writer import EventWriter
 from support.event_loops import RunClient
+from support.threaded_store import ThreadedStore
 
 NAME = "s/t/0.#epoch.0"
 PATIENCE_SECONDS = 0.3
 SECONDS_MAX = 60.0
 
 
-class BabblingStore:
+class BabblingStore(ThreadedStore):
     """Answers each command as it should, or with any other reply, or with bytes that are none."""
 
     def __init__(self, seed: int) -> None:
+        super().__init__()
         self._random = Random(seed)
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address: tuple[str, int] = self._listener.getsockname()
-        self._thread = threading.Thread(target=self._accept)
 
-    @contextlib.contextmanager
-    def running(self) -> Iterator[BabblingStore]:
-        self._thread.start()
-        try:
-            yield self
-        finally:
-            self._listener.shutdown(socket.SHUT_RDWR)
-            self._thread.join(SECONDS_MAX)
-            self._listener.close()
-        assert not self._thread.is_alive()
-
-    def _accept(self) -> None:
-        threads = []
-        with contextlib.suppress(OSError):
-            while True:
-                peer, _ = self._listener.accept()
-                threads.append(threading.Thread(target=self._serve, args=(peer,)))
-                threads[-1].start()
-        for thread in threads:
-            thread.join(SECONDS_MAX)
-
-    def _serve(self, peer: socket.socket) -> None:
-        protocol = Connection(Role.SERVER)
-        with peer, contextlib.suppress(EOFError, ConnectionError):
-            while data := peer.recv(65536):
-                for command in protocol.receive_data(data):
-                    peer.sendall(self._answer(command))
-
-    def _answer(self, command: wire.Command | Append) -> bytes:
+    def answer(self, command: wire.Command | Append) -> bytes:
         draw = self._random.random()
         if draw < 0.02:
             raise EOFError

@@ -6,10 +6,11 @@ Owns: ``FullStore``, in threads.
 from __future__ import annotations
 
 import contextlib
-import socket
 import threading
 from collections.abc import Iterator, Sequence
+from typing import Self
 
+from pravega_wire.codec import encode
 from pravega_wire.commands import (
     HELLO,
     AppendSetup,
@@ -21,49 +22,32 @@ from pravega_wire.commands import (
     Reply,
     SetupAppend,
 )
-from pravega_wire.connection import Append, Connection, Role
+from pravega_wire.connection import Append
+from support.threaded_store import ThreadedStore
 
 FULL = "the disk of /data is full"
 
 
-class FullStore:
+class FullStore(ThreadedStore):
     """Serves connections side by side; acknowledges no append before ``has_room`` is set."""
 
     def __init__(self, reasons: Sequence[str] | None = (FULL,)) -> None:
+        super().__init__()
         self.has_room = threading.Event()
         self.question_count = 0
         self._reasons = reasons
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address: tuple[str, int] = self._listener.getsockname()
 
     @contextlib.contextmanager
-    def running(self) -> Iterator[FullStore]:
-        acceptor = threading.Thread(target=self._accept)
-        acceptor.start()
-        try:
-            yield self
-        finally:
-            self.has_room.set()
-            self._listener.shutdown(socket.SHUT_RDWR)
-            acceptor.join(10)
-            self._listener.close()
+    def running(self) -> Iterator[Self]:
+        with super().running():
+            try:
+                yield self
+            finally:
+                # Answers that wait would hold up the end.
+                self.has_room.set()
 
-    def _accept(self) -> None:
-        threads = []
-        with contextlib.suppress(OSError):
-            while True:
-                peer, _ = self._listener.accept()
-                threads.append(threading.Thread(target=self._serve, args=(peer,)))
-                threads[-1].start()
-        for thread in threads:
-            thread.join(10)
-
-    def _serve(self, peer: socket.socket) -> None:
-        connection = Connection(Role.SERVER)
-        with peer, contextlib.suppress(EOFError, ConnectionError):
-            while data := peer.recv(65536):
-                for command in connection.receive_data(data):
-                    peer.sendall(connection.send(self._answer(command)))
+    def answer(self, command: Command | Append) -> bytes:
+        return encode(self._answer(command))
 
     def _answer(self, command: Command | Append) -> Reply:
         match command:
