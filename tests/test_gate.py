@@ -22,7 +22,7 @@ CONFTEST = f"""\
 import sys
 
 sys.path[:0] = [{str(TESTS)!r}, {str(TESTS.parent)!r}]
-pytest_plugins = ("gate.deadlines", "gate.logs", "gate.outcomes")
+pytest_plugins = ("gate.deadlines", "gate.logs", "gate.outcomes", "gate.timeouts")
 """
 FAILS_ONCE = """\
 from pathlib import Path
@@ -219,6 +219,45 @@ def test_time_limits_are_multiplied(run: Run) -> None:
         "def test_other(request): assert limit(request) == 22\n"
     )
     assert done.returncode == 0, done.stdout
+
+
+WAITS = """\
+import pytest, trio
+
+async def wait_for_nothing():
+    try:
+        await trio.sleep_forever()
+    finally:
+        with trio.CancelScope(shield=SHIELD):
+            await trio.sleep_forever()
+
+@pytest.mark.trio
+@pytest.mark.timeout(1)
+async def test_known(tmp_path):
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait_for_nothing)
+
+@pytest.mark.trio
+async def test_other(): await trio.lowlevel.checkpoint()
+"""
+
+
+def test_a_test_that_waits_too_long_in_a_loop_fails_alone(run: Run, repository: Path) -> None:
+    done = run(WAITS.replace("SHIELD", "False"))
+    assert done.returncode == 1
+    assert "1 failed, 1 passed" in done.stdout
+    assert "Timeout (>2 s)" in done.stdout
+    assert "in wait_for_nothing" in done.stdout
+    lines = (repository / "build" / "failures-unit.jsonl").read_text().splitlines()
+    assert [json.loads(line)["test"] for line in lines] == ["tests/test_known.py::test_known"]
+
+
+@pytest.mark.proof
+def test_a_test_that_refuses_to_end_fails(run: Run) -> None:
+    begin = "from gate import timeouts\ntimeouts.CANCEL_SECONDS_MAX = 1\n"
+    done = run(begin + WAITS.replace("SHIELD", "True"))
+    assert done.returncode == 1
+    assert "Failed: Timeout (>2.0s)" in done.stdout
 
 
 def test_a_failure_shows_the_logs_that_were_written_meanwhile(run: Run) -> None:

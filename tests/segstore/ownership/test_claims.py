@@ -477,14 +477,32 @@ async def test_a_recovery_renews_the_identity_of_a_journal(
 # ---- At the same time ----------------------------------------------------------------------------
 
 
+class Meeting:
+    """A point that nobody passes before ``count`` tasks have arrived."""
+
+    def __init__(self, count: int) -> None:
+        self._missing = count
+        self._met = trio.Event()
+
+    async def arrive(self) -> None:
+        self._missing -= 1
+        if self._missing <= 0:
+            self._met.set()
+        await self._met.wait()
+
+
 class MeetingStorage:
-    """Storage that lets the first ``count`` writes of claims or identities wait for each other."""
+    """Storage that lets the first ``count`` writes of claims or identities begin and end together.
+
+    Each start has looked at tier 2 before the first of them writes: a start that is slower would be
+    refused otherwise, and the other one would wait for its write for ever.
+    """
 
     def __init__(self, chunks: ChunkStorage, kind: str, count: int) -> None:
         self._chunks = chunks
         self._kind = kind
-        self._count = count
-        self._met = trio.Event()
+        self._before = Meeting(count)
+        self._after = Meeting(count)
 
     async def write(
         self,
@@ -494,12 +512,12 @@ class MeetingStorage:
         data: Sequence[Buffer],
         meanwhile: Callable[[], None] | None = None,
     ) -> None:
+        meets = name.startswith(STORE_PREFIX + self._kind) and offset == 0
+        if meets:
+            await self._before.arrive()
         await self._chunks.write(name, offset=offset, data=data, meanwhile=meanwhile)
-        if name.startswith(STORE_PREFIX + self._kind) and offset == 0:
-            self._count -= 1
-            if self._count == 0:
-                self._met.set()
-            await self._met.wait()
+        if meets:
+            await self._after.arrive()
 
     async def read(
         self, name: str, *, offset: int, length: int, check: Check | None = None
