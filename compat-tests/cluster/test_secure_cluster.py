@@ -68,15 +68,7 @@ def wait_until_back(cluster: SecureCluster, name: str, killed: int) -> None:
     while cluster.pid_of(name) in (None, killed):
         assert time.monotonic() < deadline, cluster.tell()
         time.sleep(0.2)
-    wait_until_served_by_all(cluster)
-
-
-def wait_until_served_by_all(cluster: SecureCluster) -> None:
-    """Wait until each store has containers."""
-    deadline = time.monotonic() + BACK_SECONDS_MAX
-    while cluster.stores_in_map() != STORE_NAMES:
-        assert time.monotonic() < deadline, cluster.tell()
-        time.sleep(0.2)
+    cluster.wait_until_shared()
 
 
 def ports_of(cluster: SecureCluster) -> Mapping[str, int]:
@@ -139,7 +131,7 @@ def test_a_client_writes_and_reads_as_a_user_while_parts_end(tmp_path: Path) -> 
         assert "is a secure one; say --secure" in refused.stderr
         cluster.start()
         assert files_of(cluster) == files
-        wait_until_served_by_all(cluster)
+        cluster.wait_until_shared()
         run_client(cluster, "read", 0, 1000)
         cluster.passwords["admin"] = "not-" + cluster.passwords["admin"]
         asked = cluster.run_as("admin", "scope", "list")

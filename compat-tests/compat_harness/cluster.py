@@ -27,6 +27,7 @@ from segstore.testing.ports import free_neighbours
 ROOT = Path(__file__).resolve().parents[2]
 READY_SECONDS_MAX = scale(180.0)
 STOP_SECONDS_MAX = scale(120.0)
+SHARED_SECONDS_MAX = scale(60.0)
 POLL_SECONDS = 0.05
 STORES = 3
 CONTROLLERS = 2
@@ -34,7 +35,11 @@ BOOKIES = 3
 
 
 class Cluster:
-    """A context manager; processes are known by the names of their pid files."""
+    """A context manager; processes are known by the names of their pid files.
+
+    Each store has containers when its block begins: where a store registered late, containers move
+    some seconds after the start, and a test would see failures that it did not bring about.
+    """
 
     def __init__(
         self,
@@ -93,6 +98,11 @@ class Cluster:
 
     def __enter__(self) -> Cluster:
         self.start()
+        try:
+            self.wait_until_shared()
+        except BaseException:
+            self.stop()
+            raise
         return self
 
     def __exit__(
@@ -182,6 +192,15 @@ class Cluster:
             client.close()
         numbers = [host.port - self._store_port for host, each in decode_map(data).items() if each]
         return [f"segment-store-{number}" for number in sorted(numbers)]
+
+    def wait_until_shared(self) -> None:
+        """Wait until each store has containers."""
+        wanted = [f"segment-store-{number}" for number in range(STORES)]
+        deadline = time.monotonic() + SHARED_SECONDS_MAX
+        while self.stores_in_map() != wanted:
+            if time.monotonic() > deadline:
+                raise ServerError(f"not every store has containers:\n{self.tell()}")
+            time.sleep(4 * POLL_SECONDS)
 
     def tell(self) -> str:
         """Return what the cluster printed, and the ends of the logs."""

@@ -4,7 +4,8 @@ Owns: ``ContainerMonitor``, which decides when the map is balanced again, and wr
 
 The leader reads the hosts and the map, and writes the map that ``balance_containers`` returns.
 After a change it first waits: at least ``GATHER_SECONDS``, in which a restarted host registers
-again and further new hosts appear, and until ``pause_seconds_min`` after its last write.
+again and further new hosts appear, and until ``pause_seconds_min`` after its last write. Before the
+first map of a cluster it waits ``FIRST_GATHER_SECONDS``, in which the other hosts register, too.
 
 Example: 8 containers on the hosts 1, 2 and 3. Host 2 dies; 0.5 seconds later the leader writes the
 second map. Host 4 joins; 0.5 seconds later, or ``pause_seconds_min`` after that write, it writes
@@ -27,6 +28,8 @@ Invariants:
    in the end. Held by ``test_the_map_follows_the_hosts_among_losses``.
 6. When the map is damaged, it is not overwritten. Held by
    ``test_a_damaged_map_is_not_written_over``.
+7. The hosts of a new cluster share its first map. Held by
+   ``test_hosts_of_a_new_cluster_share_its_first_map``.
 """
 
 from __future__ import annotations
@@ -52,6 +55,9 @@ from zookeeper_client.api import (
 )
 
 GATHER_SECONDS = 0.5
+FIRST_GATHER_SECONDS = 2.0
+"""Hosts that start together on a busy machine register within this time. If one of them had all
+containers at first, most of them would move ``pause_seconds_min`` later, when clients use them."""
 MISSING = -1
 """Version that stands for a map that does not exist yet."""
 
@@ -104,7 +110,7 @@ class ContainerMonitor:
                 if plan is None:
                     return
                 if plan.wanted != plan.current:
-                    await self._pause()
+                    await self._pause(is_first=plan.version == MISSING)
                     # Plan again, because hosts may have changed during the pause.
                     if (plan := await self._plan(latch)) is None:
                         return
@@ -126,9 +132,10 @@ class ContainerMonitor:
         wanted = balance_containers(current, hosts, self._container_count) if hosts else current
         return _Plan(current, version, wanted)
 
-    async def _pause(self) -> None:
+    async def _pause(self, *, is_first: bool) -> None:
         due = self._wrote_at + self._pause_seconds_min - trio.current_time()
-        await wait_for_change(self._zookeeper, trio.Event(), max(GATHER_SECONDS, due))
+        gather = FIRST_GATHER_SECONDS if is_first else GATHER_SECONDS
+        await wait_for_change(self._zookeeper, trio.Event(), max(gather, due))
 
     async def _write(self, plan: _Plan) -> None:
         """Write the map, unless another process has written it since it was read."""

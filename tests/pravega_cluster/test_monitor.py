@@ -10,7 +10,7 @@ from trio.testing import MockClock
 
 from pravega_cluster.balance import balance_containers
 from pravega_cluster.following import LOOK_SECONDS, RETRY_SECONDS
-from pravega_cluster.monitor import GATHER_SECONDS, ContainerMonitor
+from pravega_cluster.monitor import FIRST_GATHER_SECONDS, GATHER_SECONDS, ContainerMonitor
 from pravega_cluster.nodes import find_paths, read_map
 from pravega_cluster.records import ContainerMap, Host, decode_map
 from support.models.memory_server import Loss, MemorySession, MemoryZooKeeper
@@ -87,7 +87,7 @@ async def test_a_host_that_dies_is_replaced_at_once(
     cluster.start_controller(nursery)
     await trio.sleep(1)
     await cluster.join(0, 1, 2)
-    await trio.sleep(GATHER_SECONDS * 1.1)
+    await trio.sleep(FIRST_GATHER_SECONDS * 1.1)
     before = await cluster.assert_balanced()
     await trio.sleep(PAUSE_SECONDS)
     cluster.kill(1)
@@ -97,12 +97,24 @@ async def test_a_host_that_dies_is_replaced_at_once(
         assert before[host(number)] <= after[host(number)]
 
 
+async def test_hosts_of_a_new_cluster_share_its_first_map(
+    cluster: Cluster, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    cluster.start_controller(nursery)
+    await trio.sleep(1)
+    for number in range(3):
+        await cluster.join(number)
+        await trio.sleep(FIRST_GATHER_SECONDS / 4)
+    await trio.sleep(FIRST_GATHER_SECONDS / 2)
+    await cluster.assert_balanced()
+
+
 async def test_it_does_not_move_containers_all_the_time(
     cluster: Cluster, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     cluster.start_controller(nursery)
     await cluster.join(0, 1)
-    await trio.sleep(1)
+    await trio.sleep(FIRST_GATHER_SECONDS * 1.1)
     _, version = await cluster.read()
     for number in range(2, 9):
         await cluster.join(number)
@@ -161,7 +173,7 @@ async def test_another_leads_when_the_leader_is_lost(
     await trio.sleep(1)
     cluster.start_controller(nursery)
     await cluster.join(0, 1)
-    await trio.sleep(1)
+    await trio.sleep(FIRST_GATHER_SECONDS * 1.1)
     cluster.server.end_session(leader)
     cluster.kill(1)
     await trio.sleep(2 * GATHER_SECONDS)
