@@ -6,45 +6,33 @@ where it is until somebody moves it.
 
 from __future__ import annotations
 
-import uuid
+import os
+from uuid import UUID
 
 from pravega_blocking.controller_client import ControllerClient, Purpose
+from pravega_blocking.groups.configuration import find_begin, from_message, to_message
 from pravega_blocking.groups.state import open_state
-from pravega_wire import controller_pb2 as pb
 from pravega_wire.names import scoped_name
-from pravega_wire.reader_groups.states import GroupSettings, encode_begun
+from pravega_wire.reader_groups.changes import encode_changes
+from pravega_wire.reader_groups.settings import GroupSettings
 
 
-def create_reader_group(client: ControllerClient, scope: str, name: str, stream: str) -> uuid.UUID:
+def create_reader_group(client: ControllerClient, scope: str, name: str, stream: str) -> UUID:
     """Create a group that reads all of a stream; return its id."""
-    identifier = uuid.uuid4()
-    cut = pb.StreamCut(streamInfo=pb.StreamInfo(scope=scope, stream=stream))
-    request = pb.ReaderGroupConfiguration(
-        scope=scope,
-        readerGroupName=name,
-        readerGroupId=str(identifier),
-        startingStreamCuts=[cut],
-        endingStreamCuts=[cut],
-    )
-    client._call("createReaderGroup", request, pb.CreateReaderGroupResponse, scope)
-    return identifier
+    return UUID(bytes=_create(client, scope, name, stream).identifier)
 
 
 def begin_reader_group(client: ControllerClient, scope: str, name: str, stream: str) -> None:
     """Create a group, and begin its state at the head of the stream."""
-    identifier = create_reader_group(client, scope, name, stream)
-    whole = {scoped_name(scope, stream): dict[int, int]()}
-    settings = GroupSettings(
-        starts=whole,
-        ends=whole,
-        checkpoint_ms=-1,
-        refresh_ms=3000,
-        outstanding_max=3,
-        retention=0,
-        generation=0,
-        identifier=identifier.bytes,
-    )
-    head = client.head_segments(scope, stream).offsets
+    settings = _create(client, scope, name, stream)
     with open_state(client, scope, name, purpose=Purpose.READ_WRITE) as log:
         log.read()
-        assert log.append(encode_begun(settings, {scoped_name(scope, stream): head}))
+        assert log.append(encode_changes([find_begin(client, settings)]))
+
+
+def _create(client: ControllerClient, scope: str, name: str, stream: str) -> GroupSettings:
+    whole = {scoped_name(scope, stream): dict[int, int]()}
+    settings = GroupSettings(whole, whole, checkpoint_ms=-1, identifier=os.urandom(16))
+    found, is_mine = client.create_group(to_message(scope, name, settings))
+    assert is_mine
+    return from_message(found, found.generation)

@@ -24,6 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self, TypeVar
+from uuid import UUID
 
 # Without this, the gRPC library writes messages to stderr.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -77,6 +78,7 @@ from pravega_wire.errors import (
     ProtocolError,
 )
 from pravega_wire.names import NAME_RULE, READER_GROUP_PREFIX, USER_NAME_RULE, scoped_name
+from pravega_wire.reader_groups.settings import GroupSettings
 from pravega_wire.sessions.routes import SegmentRange, Successor
 from pravega_wire.transaction_ids import NO_TIME, halves_of_id, id_of_halves
 
@@ -627,6 +629,41 @@ class ControllerClient:
         for stream in self.list_streams(scope):
             if stream.startswith(READER_GROUP_PREFIX):
                 yield stream.removeprefix(READER_GROUP_PREFIX)
+
+    def create_group(
+        self, config: pb.ReaderGroupConfiguration
+    ) -> tuple[pb.ReaderGroupConfiguration, bool]:
+        """Create a reader group; return its configuration, and whether it is this one.
+
+        A group of the name may exist already: then it keeps its configuration.
+        """
+        scope, group = config.scope, config.readerGroupName
+        kind = pb.CreateReaderGroupResponse
+        reply = self._call("createReaderGroup", config, kind, scope, group)
+        _check(kind.Status.Name(reply.status), "create", scope, group)
+        return reply.config, reply.config.readerGroupId == config.readerGroupId
+
+    def update_subscriber(
+        self,
+        scope: str,
+        stream: str,
+        group: str,
+        settings: GroupSettings,
+        cut: Mapping[int, int],
+    ) -> None:
+        """Tell up to which cut a reader group has read a stream: retention deletes what is before.
+
+        ``group`` is the scoped name of the group, which has these settings.
+        """
+        request = pb.SubscriberStreamCut(
+            subscriber=group,
+            generation=settings.generation or 0,
+            readerGroupId=str(UUID(bytes=settings.identifier)),
+            streamCut=pb.StreamCut(streamInfo=_info(scope, stream), cut=dict(cut)),
+        )
+        kind = pb.UpdateSubscriberStatus
+        reply = self._call("updateSubscriberStreamCut", request, kind, scope, stream)
+        _check(kind.Status.Name(reply.status), "move a reader group of", scope, stream)
 
     def group_settings(self, scope: str, group: str) -> pb.ReaderGroupConfiguration:
         """Return a reader group's configuration, as the controller has it."""

@@ -88,10 +88,10 @@ class VersionedReader:
         """Return a reader of revision 0 of the record at this position; advance past the record."""
         return self.read_revisions()[0]
 
-    def read_revisions(self) -> dict[int, VersionedReader]:
+    def read_revisions(self, *, version: int = VERSION) -> dict[int, VersionedReader]:
         """Return a reader of each revision, by number; there is a revision 0."""
         found_format, found_version, count = self._unpack(_HEAD)
-        if found_format != FORMAT or found_version != VERSION or count < 1:
+        if found_format != FORMAT or found_version != version or count < 1:
             raise RemoteProtocolError(
                 f"a record of format {found_format}, version {found_version} with {count} revisions"
             )
@@ -141,6 +141,13 @@ class VersionedReader:
         length = _COMPACT_LONG_BYTES[first >> 6]
         rest = self.read_bytes(length - 1)
         return int.from_bytes(bytes([first & 0x3F]) + rest, "big")
+
+    def read_compact_signed_long(self) -> int:
+        first = self.read_byte()
+        length = _COMPACT_LONG_BYTES[first >> 5 & 0x3]
+        rest = self.read_bytes(length - 1)
+        value = int.from_bytes(bytes([first & 0x1F]) + rest, "big")
+        return -value - 1 if first & 0x80 else value
 
     def _unpack(self, layout: struct.Struct) -> tuple[int, ...]:
         return layout.unpack(self.read_bytes(layout.size))

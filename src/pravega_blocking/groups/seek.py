@@ -15,15 +15,15 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from uuid import UUID
 
 from pravega_blocking.controller_client import ControllerClient, Purpose
 from pravega_blocking.cuts.segment_log import SegmentLog
 from pravega_blocking.errors import ConflictError
+from pravega_blocking.groups.configuration import from_message, to_cut_message
 from pravega_blocking.groups.state import open_state, read_state
 from pravega_wire import controller_pb2 as pb
-from pravega_wire.names import scoped_name
-from pravega_wire.reader_groups.states import Cut, GroupSettings, encode_begun, encode_updating
+from pravega_wire.reader_groups.changes import Change, UpdateBegun, begin_group, encode_changes
+from pravega_wire.reader_groups.settings import Cut
 
 ATTEMPTS_MAX = 20
 """Number of attempts to write a step: each may meet a change by a reader."""
@@ -37,48 +37,23 @@ def seek_group(
     ``cuts`` has a bounded cut of each of the group's streams, by its scoped name.
     """
     with open_state(controller, scope, group, purpose=Purpose.READ_WRITE) as log:
-        _append(log, encode_updating(), group)
+        _append(log, UpdateBegun(), group)
         found = controller.group_settings(scope, group)
         changed = pb.ReaderGroupConfiguration()
         changed.CopyFrom(found)
         del changed.startingStreamCuts[:]
         for name, cut in cuts.items():
-            changed.startingStreamCuts.append(_to_message(name, cut))
+            changed.startingStreamCuts.append(to_cut_message(name, cut))
         generation = controller.update_group(scope, group, changed)
-        settings = _to_settings(changed, generation)
-        _append(log, encode_begun(settings, cuts), group)
+        _append(log, begin_group(from_message(changed, generation), cuts), group)
     return generation
 
 
-def _append(log: SegmentLog, revision: bytes, group: str) -> None:
-    """Append a revision behind all that there are."""
+def _append(log: SegmentLog, change: Change, group: str) -> None:
+    """Append a change behind all that there are."""
+    revision = encode_changes([change])
     for _ in range(ATTEMPTS_MAX):
         read_state(log)
         if log.append(revision):
             return
     raise ConflictError(f"the readers of {group} change its state all the time: try again")
-
-
-def _to_message(name: str, cut: Cut) -> pb.StreamCut:
-    scope, _, stream = name.partition("/")
-    return pb.StreamCut(streamInfo=pb.StreamInfo(scope=scope, stream=stream), cut=dict(cut))
-
-
-def _to_settings(message: pb.ReaderGroupConfiguration, generation: int) -> GroupSettings:
-    starts, ends = (
-        {
-            scoped_name(each.streamInfo.scope, each.streamInfo.stream): dict(each.cut)
-            for each in cuts
-        }
-        for cuts in (message.startingStreamCuts, message.endingStreamCuts)
-    )
-    return GroupSettings(
-        starts=starts,
-        ends=ends,
-        checkpoint_ms=message.automaticCheckpointIntervalMillis,
-        refresh_ms=message.groupRefreshTimeMillis,
-        outstanding_max=message.maxOutstandingCheckpointRequest,
-        retention=message.retentionType,
-        generation=generation,
-        identifier=UUID(message.readerGroupId).bytes,
-    )

@@ -1,82 +1,62 @@
-"""The revisions by which the readers of a group agree, as the official clients write them.
+"""The state by which the readers of a group agree: who reads which segment, and from where.
 
-Owns: ``GroupState``, which readers a group has and where they are, and the bytes of the two
-revisions that set a group to other positions.
+Owns: ``GroupState``, and what each change makes of it. ``changes.py`` has the bytes.
 
-A group's state is in the segment of its stream ``_RG<name>``, one event for each revision. Readers
-of the state begin at the last compaction, whose offset is in the attribute ``REVISION_MARK``, and
-take the revisions in order.
+A segment is assigned to one reader, or unassigned, or it waits for the segments before it:
 
-    revision = int32 1, state | int32 2, { int32 length, change } ...
-    state    = [ byte 0 | byte kind | record ], of kind 0 or 1; changes are such, too
-
-    kind  name        content
-    0     begun       configuration, positions, ends
-    1     compacted   configuration, checkpoints, distances, future segments, positions of each
-                      reader, positions that no reader has, ends; then last read positions
-    2     comes       reader
-    3     goes        reader, positions
-    4     releases    reader, segment, offset
-    5     acquires    reader, segment
-    6     tells       reader, int64 distance; then positions with ranges
-    7     completes   reader, segment, map of its successors to the segments before each
-    8     checkpoints checkpoint, reader, positions
-    12    updating    byte, 1 while the configuration changes
-
-Configuration and checkpoints are bytes with a length before them; a record is as in
-``versioned.py``, and what follows "then" is its revision 1. Segments are their names, positions
-maps of them to int64 offsets. The other kinds, 9 to 13, are about checkpoints, and are skipped.
+    GroupBegun -> unassigned -> SegmentAcquired -> assigned -> SegmentCompleted -> gone
+                       ^                              |                |
+                       +-- SegmentReleased, ReaderRemoved              +-> successors: future
+                       +------------------- all segments before it are completed --+
 
 A reader's position has two values. ``assigned`` has the offset at which it began, or was at its
-last checkpoint: there another reader continues if it vanishes. ``read_to`` has the offset that it
+last checkpoint: there another reader continues if it vanishes. ``last_read`` has the offset that it
 told last, some seconds ago.
+
+Invariants:
+1. When the same revisions are added, the state is that of the official library. Held by
+   ``test_a_state_is_what_the_official_library_says``.
+2. When a state is compacted, the compacted one and each later change give the same state as before.
+   Held by ``test_a_compacted_state_goes_on_alike``.
+3. When a change does not fit the state, such as one of a reader that is gone, it changes nothing.
+   Held by ``test_changes_that_do_not_fit_change_nothing``.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any
 
 from pravega_wire.errors import RemoteProtocolError
-from pravega_wire.names import InvalidNameError, parse_segment_name, segment_name
-from pravega_wire.versioned import (
-    FORMAT,
-    VersionedReader,
-    write_compact_int,
-    write_compact_long,
-    write_compact_signed_long,
-    write_text,
-    write_versioned,
+from pravega_wire.names import InvalidNameError, parse_segment_name
+from pravega_wire.reader_groups.changes import (
+    Change,
+    CheckpointBegun,
+    CheckpointPublished,
+    CheckpointReached,
+    CheckpointsCleared,
+    CheckpointsDropped,
+    GroupBegun,
+    PositionTold,
+    ReaderAdded,
+    ReaderRemoved,
+    SegmentAcquired,
+    SegmentCompleted,
+    SegmentReleased,
+    StateCompacted,
+    UnknownChange,
+    UpdateBegun,
+    decode_revision,
 )
+from pravega_wire.reader_groups.checkpoints import Checkpoints, is_silent
+from pravega_wire.reader_groups.fields import KeyRange
+from pravega_wire.reader_groups.settings import GroupSettings
 
-T = TypeVar("T")
-Cut = Mapping[int, int]
-"""A stream cut: offsets by segment id. An empty one is unbounded."""
-
-_STATE, _CHANGES = 1, 2
-_BEGUN, _COMPACTED, _COMES, _GOES, _RELEASES, _ACQUIRES, _TELLS, _COMPLETES, _CHECKPOINTS = range(9)
-_UPDATING = 12
-_SILENT = "_SILENT_"
-"""A part of the names of checkpoints that only find out positions."""
-_NO_RANGE = struct.pack(">dd", -1.0, -1.0)
-_CUT_VERSION = 1
-_RANGE_BYTES = 16
-
-
-@dataclass(frozen=True, slots=True)
-class GroupSettings:
-    """The configuration of a group; cuts are by scoped names of streams."""
-
-    starts: Mapping[str, Cut]
-    ends: Mapping[str, Cut]
-    checkpoint_ms: int
-    refresh_ms: int
-    outstanding_max: int
-    retention: int
-    generation: int
-    identifier: bytes
+DISTANCE_MS_MIN = 30_000
+"""A reader that is nearer to the tail than this counts as this far from it."""
+DISTANCE_UNKNOWN = (1 << 63) - 1
+"""The distance of a reader that has told none."""
 
 
 @dataclass(slots=True)
@@ -84,21 +64,55 @@ class GroupState:
     """The state of a group after the revisions that were added. It has nothing before the first
     whole state. Segments are their names."""
 
-    is_begun: bool = False
+    configuration: bytes = b""
     is_updating: bool = False
-    generation: int | None = None
-    """The configuration's; None if a client before 0.10 wrote it."""
     assigned: dict[str, dict[str, int]] = field(default_factory=dict)
     unassigned: dict[str, int] = field(default_factory=dict)
     future: dict[str, set[int]] = field(default_factory=dict)
     """Segments that nobody may read yet, with the ids of those that have to be read before."""
-    read_to: dict[str, int] = field(default_factory=dict)
+    last_read: dict[str, int] = field(default_factory=dict)
     ends: dict[str, int] = field(default_factory=dict)
+    distances: dict[str, int] = field(default_factory=dict)
+    """The distance of readers from the tail, in milliseconds."""
+    ranges: dict[str, KeyRange] = field(default_factory=dict)
+    checkpoints: Checkpoints = field(default_factory=Checkpoints)
+    is_understood: bool = True
+    """False after a change of a later version: this state cannot be compacted."""
+
+    @property
+    def is_begun(self) -> bool:
+        """Return whether a whole state was added."""
+        return bool(self.configuration)
+
+    @property
+    def settings(self) -> GroupSettings:
+        """Return the configuration. Raises ``RemoteProtocolError`` if it is damaged."""
+        return GroupSettings.decode(self.configuration)
+
+    @property
+    def generation(self) -> int | None:
+        """Return the configuration's generation; None if a client before 0.10 wrote it."""
+        return self.settings.generation if self.is_begun else None
 
     @property
     def readers(self) -> list[str]:
         """Return the names of the readers that are online, in order."""
         return sorted(self.assigned)
+
+    @property
+    def read_to(self) -> dict[str, int]:
+        """Return how far each segment was read, as far as readers have told."""
+        return {**self.last_read, **self.unassigned}
+
+    @property
+    def is_at_end(self) -> bool:
+        """Return whether everything was read: streams are sealed, or the group's ends reached."""
+        return not self.future and not self.unassigned and not any(self.assigned.values())
+
+    @property
+    def segment_count(self) -> int:
+        """Return the number of segments that are read, or wait for a reader."""
+        return len(self.unassigned) + sum(map(len, self.assigned.values()))
 
     def positions(self) -> dict[str, int]:
         """Return the offsets at which readers would continue if all of them vanished."""
@@ -109,226 +123,152 @@ class GroupState:
 
     def add(self, revision: bytes) -> None:
         """Take the next revision. Raises ``RemoteProtocolError``."""
-        reader = VersionedReader(revision)
-        kind = reader.read_int()
-        if kind == _STATE:
-            self._change(revision[reader.position :])
-        elif kind == _CHANGES:
-            while reader.position < len(revision):
-                self._change(reader.read_bytes(reader.read_int()))
-        else:
-            raise RemoteProtocolError(f"a revision of a reader group of kind {kind}")
+        self.apply(decode_revision(revision))
 
-    def _change(self, data: bytes) -> None:
-        if len(data) < 2 or data[0] != FORMAT:
-            raise RemoteProtocolError("a change of a reader group of another format")
-        take = _CHANGE_OF_KIND.get(data[1])
-        if take is not None:
-            # The byte with the kind comes before a record's other bytes.
-            record = VersionedReader(bytes([FORMAT]) + data[2:])
-            take(self, record.read_revisions())
+    def apply(self, changes: Iterable[Change | UnknownChange]) -> None:
+        """Take changes, one after the other."""
+        for change in changes:
+            if isinstance(change, UnknownChange):
+                self.is_understood = False
+            else:
+                _TAKERS[type(change)](self, change)
 
-    def _begin(self, parts: _Parts) -> None:
-        record = parts[0]
-        self._configure(record.read_bytes(record.read_compact_int()))
-        self.assigned, self.future = {}, {}
-        self.unassigned = _read_positions(record)
-        self.read_to = dict(self.unassigned)
-        self.ends = _read_positions(record)
-        self.is_updating = 2 in parts and parts[2].read_byte() != 0
+    def compact(self) -> StateCompacted:
+        """Return a change that has the whole state, and does not change with it."""
+        names = [*self.future, *self.positions(), *self.last_read]
+        return StateCompacted(
+            configuration=self.configuration,
+            checkpoints=self.checkpoints.copy(),
+            distances=dict(self.distances),
+            future={name: sorted(before) for name, before in self.future.items()},
+            assigned={reader: dict(each) for reader, each in self.assigned.items()},
+            unassigned=dict(self.unassigned),
+            ends=dict(self.ends),
+            last_read=dict(self.last_read),
+            ranges={name: self.ranges.get(name) for name in names},
+            is_updating=self.is_updating,
+        )
 
-    def _restore(self, parts: _Parts) -> None:
-        record = parts[0]
-        self._configure(record.read_bytes(record.read_compact_int()))
-        record.read_bytes(record.read_compact_int())
-        _read_map(record, VersionedReader.read_long)
-        self.future = {name: set(each) for name, each in _read_map(record, _read_longs).items()}
-        self.assigned = _read_map(record, _read_positions)
-        self.unassigned = _read_positions(record)
-        self.ends = _read_positions(record)
-        told = _read_positions(parts[1]) if 1 in parts else {}
-        self.read_to = {**self.positions(), **told, **self.unassigned}
-        self.is_updating = 2 in parts and parts[2].read_byte() != 0
+    # ---- Whole states ----------------------------------------------------------------------------
 
-    def _configure(self, data: bytes) -> None:
-        parts = VersionedReader(data).read_revisions()
-        self.is_begun = True
-        self.generation = None
-        if 2 in parts:
-            parts[2].read_compact_int()
-            self.generation = parts[2].read_long()
+    def _begin(self, change: GroupBegun) -> None:
+        self._configure(change)
+        self.assigned, self.future, self.distances = {}, {}, {}
+        self.unassigned = dict(change.positions)
+        self.last_read = dict(change.positions)
+        self.checkpoints = Checkpoints()
 
-    def _come(self, parts: _Parts) -> None:
-        self.assigned.setdefault(parts[0].read_text(), {})
+    def _restore(self, change: StateCompacted) -> None:
+        self._configure(change)
+        self.checkpoints = change.checkpoints.copy()
+        self.distances = dict(change.distances)
+        self.future = {name: set(before) for name, before in change.future.items()}
+        self.assigned = {reader: dict(each) for reader, each in change.assigned.items()}
+        self.unassigned = dict(change.unassigned)
+        self.last_read = dict(self.positions() if change.last_read is None else change.last_read)
 
-    def _go(self, parts: _Parts) -> None:
-        record = parts[0]
-        segments, last = self.assigned.pop(record.read_text(), {}), _read_positions(record)
-        for segment, offset in segments.items():
-            self._release(segment, last.get(segment, offset))
+    def _configure(self, change: GroupBegun | StateCompacted) -> None:
+        self.configuration = change.configuration
+        self.ends = dict(change.ends)
+        self.ranges = dict(change.ranges)
+        self.is_updating = change.is_updating
+        self.is_understood = True
 
-    def _release(self, segment: str, offset: int) -> None:
-        self.unassigned[segment] = self.read_to[segment] = offset
+    # ---- Readers ---------------------------------------------------------------------------------
 
-    def _give_up(self, parts: _Parts) -> None:
-        record = parts[0]
-        reader, segment, offset = record.read_text(), record.read_text(), record.read_long()
-        self.assigned.get(reader, {}).pop(segment, None)
-        self._release(segment, offset)
+    def _add_reader(self, change: ReaderAdded) -> None:
+        self.assigned.setdefault(change.reader, {})
+        self.distances.setdefault(change.reader, DISTANCE_UNKNOWN)
 
-    def _acquire(self, parts: _Parts) -> None:
-        reader, segment = parts[0].read_text(), parts[0].read_text()
-        offset = self.unassigned.pop(segment, None)
-        if offset is not None and reader in self.assigned:
-            self.assigned[reader][segment] = offset
+    def _remove_reader(self, change: ReaderRemoved) -> None:
+        segments = self.assigned.pop(change.reader, {})
+        last = {name: change.positions.get(name, offset) for name, offset in segments.items()}
+        self.unassigned.update(last)
+        self.distances.pop(change.reader, None)
+        self.checkpoints.remove_reader(change.reader, last)
 
-    def _tell(self, parts: _Parts) -> None:
-        if 1 in parts:
-            told = _read_map(parts[1], _read_long_after_range)
-            mine = self.assigned.get(parts[0].read_text(), {})
-            self.read_to |= {segment: told[segment] for segment in told.keys() & mine.keys()}
+    def _tell(self, change: PositionTold) -> None:
+        if change.reader in self.assigned:
+            self.distances[change.reader] = max(DISTANCE_MS_MIN, change.distance)
+        for name, offset in change.positions.items():
+            if name in self.last_read:
+                self.last_read[name] = offset
 
-    def _complete(self, parts: _Parts) -> None:
-        record = parts[0]
-        reader, segment = record.read_text(), record.read_text()
-        self.assigned.get(reader, {}).pop(segment, None)
-        self.read_to.pop(segment, None)
-        for successor, before in _read_map(record, _read_longs).items():
+    # ---- Segments --------------------------------------------------------------------------------
+
+    def _acquire(self, change: SegmentAcquired) -> None:
+        if change.reader in self.assigned and change.segment in self.unassigned:
+            offset = self.unassigned.pop(change.segment)
+            self.assigned[change.reader][change.segment] = offset
+
+    def _release(self, change: SegmentReleased) -> None:
+        if self.assigned.get(change.reader, {}).pop(change.segment, None) is not None:
+            self.unassigned[change.segment] = change.offset
+            self.last_read[change.segment] = change.offset
+
+    def _complete(self, change: SegmentCompleted) -> None:
+        if self.assigned.get(change.reader, {}).pop(change.segment, None) is None:
+            return
+        self.last_read.pop(change.segment, None)
+        self.ranges.pop(change.segment, None)
+        for successor, before in change.successors.items():
             self.future.setdefault(successor, set(before))
-        completed = _identifier(segment)
+            self.ranges[successor] = change.ranges.get(successor)
+        completed = _read_identifier(change.segment)
         for successor, waits_for in list(self.future.items()):
             waits_for.discard(completed)
             if not waits_for:
                 del self.future[successor]
-                self._release(successor, 0)
+                self.unassigned[successor] = 0
+                self.last_read.setdefault(successor, 0)
 
-    def _checkpoint(self, parts: _Parts) -> None:
-        record = parts[0]
-        checkpoint, reader = record.read_text(), record.read_text()
-        mine = self.assigned.get(reader, {})
-        for segment, offset in _read_positions(record).items():
-            if segment in mine:
-                self.read_to[segment] = offset
-                if _SILENT not in checkpoint:
-                    mine[segment] = offset
+    # ---- Checkpoints, configuration --------------------------------------------------------------
 
-    def _set_updating(self, parts: _Parts) -> None:
-        self.is_updating = parts[0].read_byte() != 0
+    def _begin_checkpoint(self, change: CheckpointBegun) -> None:
+        self.checkpoints.begin(change.checkpoint, self.readers, self.unassigned)
+
+    def _reach_checkpoint(self, change: CheckpointReached) -> None:
+        self.checkpoints.reach(change.checkpoint, change.reader, change.positions)
+        mine = self.assigned.get(change.reader, {})
+        for name in change.positions.keys() & mine.keys():
+            self.last_read[name] = change.positions[name]
+            # A silent one changes nothing of where another reader continues.
+            if not is_silent(change.checkpoint):
+                mine[name] = change.positions[name]
+
+    def _clear_checkpoints(self, change: CheckpointsCleared) -> None:
+        self.checkpoints.clear_before(change.checkpoint)
+
+    def _publish(self, change: CheckpointPublished) -> None:
+        self.checkpoints.is_published = change.is_published
+
+    def _drop_checkpoints(self, change: CheckpointsDropped) -> None:
+        self.checkpoints.drop_outstanding()
+
+    def _set_updating(self, change: UpdateBegun) -> None:
+        self.is_updating = change.is_updating
 
 
-_Parts = dict[int, VersionedReader]
-_CHANGE_OF_KIND: dict[int, Callable[[GroupState, _Parts], None]] = {
-    _BEGUN: GroupState._begin,
-    _COMPACTED: GroupState._restore,
-    _COMES: GroupState._come,
-    _GOES: GroupState._go,
-    _RELEASES: GroupState._give_up,
-    _ACQUIRES: GroupState._acquire,
-    _TELLS: GroupState._tell,
-    _COMPLETES: GroupState._complete,
-    _CHECKPOINTS: GroupState._checkpoint,
-    _UPDATING: GroupState._set_updating,
+_TAKERS: dict[type[Change], Callable[[GroupState, Any], None]] = {
+    GroupBegun: GroupState._begin,
+    StateCompacted: GroupState._restore,
+    ReaderAdded: GroupState._add_reader,
+    ReaderRemoved: GroupState._remove_reader,
+    SegmentReleased: GroupState._release,
+    SegmentAcquired: GroupState._acquire,
+    PositionTold: GroupState._tell,
+    SegmentCompleted: GroupState._complete,
+    CheckpointReached: GroupState._reach_checkpoint,
+    CheckpointBegun: GroupState._begin_checkpoint,
+    CheckpointsCleared: GroupState._clear_checkpoints,
+    CheckpointPublished: GroupState._publish,
+    UpdateBegun: GroupState._set_updating,
+    CheckpointsDropped: GroupState._drop_checkpoints,
 }
 
 
-def encode_updating() -> bytes:
-    """Return the revision that tells readers that the configuration changes."""
-    return _encode_change(_UPDATING, [b"\x01"])
-
-
-def encode_begun(settings: GroupSettings, starts: Mapping[str, Cut]) -> bytes:
-    """Return the revision that makes a group begin anew, without readers.
-
-    ``starts`` is a bounded cut of each stream.
-    """
-    bounded = {name: cut for name, cut in settings.ends.items() if cut}
-    begin = [(name, offset) for name, cut in starts.items() for name, offset in _named(name, cut)]
-    end = [(each, offset) for name, cut in bounded.items() for each, offset in _named(name, cut)]
-    configuration = _encode_settings(settings)
-    count = write_compact_int(len(begin))
-    plain = b"".join(write_text(name) + _long(offset) for name, offset in begin)
-    ends = b"".join(
-        # All of a segment is read before this end.
-        write_text(name) + _long((1 << 63) - 1 if offset == -1 else offset)
-        for name, offset in end
-    )
-    ranged = b"".join(write_text(name) + _NO_RANGE + _long(offset) for name, offset in begin)
-    head = write_compact_int(len(configuration)) + configuration
-    parts = [head + count + plain + write_compact_int(len(end)) + ends, count + ranged, b"\x00"]
-    return _encode_change(_BEGUN, parts)
-
-
-def _encode_change(kind: int, parts: list[bytes]) -> bytes:
-    record = write_versioned(parts)
-    change = bytes([FORMAT, kind]) + record[1:]
-    return struct.pack(">ii", _CHANGES, len(change)) + change
-
-
-def _encode_settings(settings: GroupSettings) -> bytes:
-    times = _long(settings.checkpoint_ms) + _long(settings.refresh_ms)
-    cuts = _encode_cuts(settings.starts) + _encode_cuts(settings.ends)
-    return write_versioned(
-        [
-            times + cuts,
-            times + cuts + struct.pack(">i", settings.outstanding_max),
-            write_compact_int(settings.retention)
-            + _long(settings.generation)
-            + settings.identifier,
-        ]
-    )
-
-
-def _encode_cuts(cuts: Mapping[str, Cut]) -> bytes:
-    parts = [write_compact_int(len(cuts))]
-    for name, cut in cuts.items():
-        data = _encode_cut(name, cut) if cut else b""
-        parts += [write_text(name), write_compact_int(len(data)), data]
-    return b"".join(parts)
-
-
-def _encode_cut(name: str, cut: Cut) -> bytes:
-    positions = [
-        write_compact_long(segment) + write_compact_signed_long(offset)
-        for segment, offset in cut.items()
-    ]
-    content = write_text(name) + write_compact_int(len(positions)) + b"".join(positions)
-    return write_versioned([content], version=_CUT_VERSION)
-
-
-def _named(stream: str, cut: Cut) -> list[tuple[str, int]]:
-    scope, _, name = stream.partition("/")
-    return [(segment_name(scope, name, segment), offset) for segment, offset in cut.items()]
-
-
-def _long(value: int) -> bytes:
-    return value.to_bytes(8, "big", signed=True)
-
-
-def _identifier(segment: str) -> int:
+def _read_identifier(segment: str) -> int:
     try:
         return parse_segment_name(segment).segment_id
     except InvalidNameError as error:
         raise RemoteProtocolError(f"{segment!r} is no segment") from error
-
-
-def _read_longs(record: VersionedReader) -> list[int]:
-    data = record.read_bytes(8 * record.read_compact_int())
-    return [each for (each,) in struct.iter_unpack(">q", data)]
-
-
-def _read_long_after_range(record: VersionedReader) -> int:
-    record.read_bytes(_RANGE_BYTES)
-    return record.read_long()
-
-
-def _read_positions(record: VersionedReader) -> dict[str, int]:
-    return _read_map(record, VersionedReader.read_long)
-
-
-def _read_map(record: VersionedReader, read_value: Callable[[VersionedReader], T]) -> dict[str, T]:
-    """Return a map from texts."""
-    found: dict[str, T] = {}
-    for _ in range(record.read_compact_int()):
-        key = record.read_text()
-        found[key] = read_value(record)
-    return found

@@ -24,7 +24,7 @@ from pravega_wire import commands as wire
 from pravega_wire import controller_pb2 as pb
 from pravega_wire.hashing import REVISION_MARK
 from pravega_wire.names import mark_stream, reader_group_stream
-from pravega_wire.reader_groups.states import encode_updating
+from pravega_wire.reader_groups.changes import UpdateBegun, encode_changes
 from pravega_wire.stream_cut_text import encode_cut_text
 from pravega_wire.watermarks import SegmentWithRange, Watermark, encode_watermark
 from support.group_revisions import ID, acquires, begins, comes, name_segment, tells
@@ -288,7 +288,7 @@ def test_a_seek_that_was_cut_off_is_done_by_the_next(
 ) -> None:
     group.begin()
     with group.open() as log:
-        append(log, encode_updating())
+        append(log, encode_changes([UpdateBegun()]))
     assert command("group", "show", group.name)["updating"] is True
     command("group", "seek", group.name, "--to", "tail")
     assert command("group", "show", group.name)["updating"] is False
@@ -297,7 +297,7 @@ def test_a_seek_that_was_cut_off_is_done_by_the_next(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patches:
-        patches.setattr(seek, "encode_begun", die)
+        patches.setattr(seek, "begin_group", die)
         with pytest.raises(KeyboardInterrupt):
             seek_group(group.client, group.scope, "group", {group.stream: {0: 0}})
     shown = command("group", "show", group.name)

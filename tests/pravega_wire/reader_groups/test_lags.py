@@ -16,7 +16,7 @@ def test_a_lag_is_from_the_told_position_to_the_end() -> None:
     state = GroupState(
         assigned={"one": {name(0): 100, name(1): 0}},
         unassigned={name(2): 50, name(0, "a"): 7},
-        read_to={name(0): 400, name(1): 30, name(2): 50, name(9, "gone"): 1},
+        last_read={name(0): 400, name(1): 30, name(2): 50, name(9, "gone"): 1},
         ends={name(1): 60, name(2): INT64_MAX},
     )
     first, second = streams_of(state)
@@ -39,10 +39,10 @@ def test_a_lag_is_from_the_told_position_to_the_end() -> None:
 
 
 def test_a_segment_that_was_read_to_its_end_has_no_lag() -> None:
-    [stream] = streams_of(GroupState(unassigned={name(0): -1}, read_to={name(0): -1}))
+    [stream] = streams_of(GroupState(unassigned={name(0): -1}, last_read={name(0): -1}))
     [lag] = stream.lags([0], {0: (0, 80)}, [])
     assert (lag.position, lag.unread, lag.lag_ms) == (80, 0, 0)
-    [open_] = streams_of(GroupState(unassigned={name(0): 0}, read_to={name(0): 0}))
+    [open_] = streams_of(GroupState(unassigned={name(0): 0}, last_read={name(0): 0}))
     assert [each.lag_ms for each in open_.lags([0], {0: (0, 80)}, [])] == [None]
 
 

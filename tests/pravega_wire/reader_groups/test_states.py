@@ -12,12 +12,24 @@ from hypothesis import strategies as st
 
 from pravega_wire.errors import RemoteProtocolError
 from pravega_wire.names import segment_id
-from pravega_wire.reader_groups.states import (
-    GroupSettings,
-    GroupState,
-    encode_begun,
-    encode_updating,
+from pravega_wire.reader_groups.changes import (
+    Change,
+    CheckpointReached,
+    CheckpointsCleared,
+    PositionTold,
+    ReaderAdded,
+    ReaderRemoved,
+    SegmentAcquired,
+    SegmentCompleted,
+    SegmentReleased,
+    UpdateBegun,
+    begin_group,
+    decode_revision,
+    encode_changes,
+    encode_state,
 )
+from pravega_wire.reader_groups.settings import GroupSettings
+from pravega_wire.reader_groups.states import GroupState
 
 GOLDEN = json.loads(
     (Path(__file__).parents[3] / "compat-tests" / "golden" / "records.json").read_text("ascii")
@@ -73,8 +85,25 @@ def test_a_silent_checkpoint_tells_where_a_reader_is() -> None:
     assert state.read_to[SECOND] == 50
 
 
-def test_revisions_are_written_as_the_official_library_writes_them() -> None:
-    assert encode_updating() == REVISIONS[-2]
+def encode(revision: bytes) -> bytes:
+    """Decode a revision and encode it again."""
+    changes = [each for each in decode_revision(revision) if isinstance(each, Change)]
+    if revision[3] == 1:
+        (state,) = changes
+        return encode_state(state)  # type: ignore[arg-type]
+    return encode_changes(changes)
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+def test_revisions_are_written_as_the_official_library_writes_them(revision: bytes) -> None:
+    written = encode(revision)
+    # The library appends the unused part of its buffer to some.
+    assert revision[: len(written)] == written
+    assert not any(revision[len(written) :])
+
+
+def test_a_group_begins_as_the_official_library_begins_it() -> None:
+    assert encode_changes([UpdateBegun()]) == REVISIONS[-2]
     cut = {0: 20_000, 1: -1}
     settings = GroupSettings(
         starts={"scope/stream": cut},
@@ -86,7 +115,53 @@ def test_revisions_are_written_as_the_official_library_writes_them() -> None:
         generation=4,
         identifier=bytes(7) + b"\x01" + bytes(7) + b"\x02",
     )
-    assert encode_begun(settings, {"scope/stream": cut}) == REVISIONS[-1]
+    assert encode_changes([begin_group(settings, {"scope/stream": cut})]) == REVISIONS[-1]
+    assert GroupSettings.decode(settings.encode()) == settings
+
+
+@pytest.mark.parametrize("number", range(len(REVISIONS)))
+def test_a_compacted_state_goes_on_alike(number: int) -> None:
+    whole, compacted = GroupState(), GroupState()
+    for revision in REVISIONS[: number + 1]:
+        whole.add(revision)
+    compacted.add(encode_state(whole.compact()))
+    for revision in REVISIONS[number + 1 :]:
+        assert compacted.compact() == whole.compact()
+        whole.add(revision)
+        compacted.add(revision)
+    assert compacted == whole
+
+
+def test_changes_that_do_not_fit_change_nothing() -> None:
+    state = GroupState()
+    for revision in REVISIONS[:3]:
+        state.add(revision)
+    before = state.compact()
+    state.apply(
+        [
+            ReaderAdded("a"),
+            ReaderRemoved("unknown", {FIRST: 1}),
+            SegmentAcquired("unknown", FIRST),
+            SegmentAcquired("a", "unknown/segment/0.#epoch.0"),
+            SegmentReleased("a", SECOND, 5),
+            SegmentReleased("unknown", FIRST, 5),
+            SegmentCompleted("a", SECOND, {}),
+            PositionTold("unknown", 5, {"unknown/segment/0.#epoch.0": 5}),
+            CheckpointReached("unknown", "unknown", {FIRST: 5}),
+            CheckpointsCleared("unknown"),
+        ]
+    )
+    assert state.compact() == before
+
+
+def test_changes_of_a_later_version_are_skipped_and_known() -> None:
+    state = GroupState()
+    state.add(REVISIONS[0])
+    assert state.is_understood
+    state.add(b"\0\0\0\2\0\0\0\3\0\x63\1")
+    assert not state.is_understood
+    state.add(REVISIONS[0])
+    assert state.is_understood
 
 
 @given(st.data())
