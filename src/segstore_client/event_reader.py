@@ -1,7 +1,6 @@
 """Reads the events of a stream, in the order of each key, without blocking.
 
-Owns: one task for each segment that is read now, and the handing over to the program. A task has at
-most one piece of its segment in memory that the program has not taken, so memory is bounded.
+Owns: one feed for each segment that is read now, and the handing over to the program.
 
 Invariants:
 1. When segments are merged or split, a successor is read after all of its predecessors. Held by
@@ -15,29 +14,22 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from functools import partial
 from typing import Self
 
 import anyio
 from anyio.abc import TaskGroup
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
-from pravega_blocking.backoff import Patience
-from pravega_blocking.controller_client import RETRIED_ERRORS, ControllerClient, Purpose
-from pravega_blocking.errors import PravegaError, RefusedError
+from pravega_blocking.controller_client import ControllerClient, Purpose
+from pravega_blocking.errors import PravegaError
 from pravega_blocking.positions import Start
 from pravega_blocking.segment_info import tail_offsets
-from pravega_wire import commands as wire
-from pravega_wire.errors import ProtocolError, RemoteProtocolError
-from pravega_wire.names import scoped_name, segment_name
+from pravega_wire.names import segment_name
 from pravega_wire.sessions.read_cursor import ReadEvent, SegmentCursor, SegmentOrder
-from segstore_client.calls import call_blocking, repeat_calls, wait_to_repeat
-from segstore_client.connection import StoreConnection, open_connection
+from segstore_client.calls import call_blocking
+from segstore_client.segment_feed import SegmentFeed
 
 PATIENCE_SECONDS = 60.0
-READ_BYTES = 1024 * 1024
-KEEP_ALIVE_SECONDS = 20.0
-SILENCE_SECONDS_MAX = 60.0
 
 
 class EventReader:
@@ -59,7 +51,6 @@ class EventReader:
         self._controller = controller
         self._scope = scope
         self._stream = stream
-        self._name = scoped_name(scope, stream)
         self._start = start
         self._stop_at_tail = stop_at_tail
         self._patience = patience
@@ -138,14 +129,20 @@ class EventReader:
 
     async def _read(self, cursor: SegmentCursor) -> None:
         """Read one segment to its end, and open those that follow it."""
-        patience = Patience(self._patience)
+        feed = SegmentFeed(
+            self._controller,
+            self._scope,
+            self._stream,
+            cursor,
+            access=self._access,
+            patience=self._patience,
+        )
         try:
-            while not cursor.is_at_end:
-                try:
-                    await self._read_over_one_connection(cursor, patience)
-                except RETRIED_ERRORS as error:
-                    await wait_to_repeat(patience, error, f"{self._name} could not be read")
-            await self._complete(cursor)
+            await feed.read(self._send.send)
+            if cursor.end is None:
+                successors = await feed.find_successors()
+                for segment in self._order.complete(cursor.segment_id, successors):
+                    self._open(segment, 0)
         except PravegaError as error:
             # The other segments wait until the reader is left.
             await self._send.send(error)
@@ -153,71 +150,3 @@ class EventReader:
         self._reading -= 1
         if not self._reading:
             self._send.close()
-
-    async def _complete(self, cursor: SegmentCursor) -> None:
-        if cursor.pending:
-            raise PravegaError(f"segment {cursor.name} ends within an event")
-        if cursor.end is not None:
-            return
-        ask = self._controller.successors
-        if cursor.is_gone:
-            ask = self._controller.successors_of_gone
-        successors = await repeat_calls(
-            partial(ask, self._scope, self._stream, cursor.segment_id),
-            Patience(self._patience),
-            f"{self._name} could not be read",
-        )
-        for segment in self._order.complete(cursor.segment_id, successors):
-            self._open(segment, 0)
-
-    # ---- Requests --------------------------------------------------------------------------------
-
-    async def _read_over_one_connection(self, cursor: SegmentCursor, patience: Patience) -> None:
-        locate = partial(
-            self._controller.segment_address, self._scope, self._stream, cursor.segment_id
-        )
-        host, port = await call_blocking(locate)
-        async with open_connection(host, port, self._access) as connection:
-            while not cursor.is_at_end:
-                reply = await self._ask(connection, cursor)
-                patience.renew()
-                try:
-                    events = cursor.take(reply)
-                except RemoteProtocolError as error:
-                    raise PravegaError(str(error)) from error
-                if events is None:
-                    raise self._refusal(reply)
-                if events:
-                    await self._send.send(events)
-
-    async def _ask(self, connection: StoreConnection, cursor: SegmentCursor) -> wire.Reply:
-        """Request the next bytes, and return the reply; at the tail it comes with the next event.
-
-        Raises ``ProtocolError`` when the store does not even answer that it lives.
-        """
-        token = await call_blocking(self._access.token) if self._access.has_tokens else ""
-        request_id = connection.next_request_id()
-        length = cursor.bytes_wanted(READ_BYTES)
-        await connection.send(
-            wire.ReadSegment(cursor.name, cursor.offset, length, token, request_id)
-        )
-        quiet_seconds = 0.0
-        while quiet_seconds < SILENCE_SECONDS_MAX:
-            replies: list[wire.Reply] = []
-            with anyio.move_on_after(KEEP_ALIVE_SECONDS):
-                replies = await connection.receive()
-            for reply in replies:
-                if not isinstance(reply, wire.KeepAlive):
-                    return reply
-            quiet_seconds = 0.0 if replies else quiet_seconds + KEEP_ALIVE_SECONDS
-            if not replies:
-                await connection.send(wire.KeepAlive())
-        raise ProtocolError(f"{connection.peer} has fallen silent")
-
-    def _refusal(self, reply: wire.Reply) -> Exception:
-        if isinstance(reply, wire.AuthTokenCheckFailed):
-            return self._access.refusal(reply, f"no permission to read {self._name}")
-        if isinstance(reply, wire.ErrorMessage):
-            return RefusedError(f"the segment store refused a read: {reply.message}")
-        # The reply is WrongHost, or unknown: ask the controller again which store to use.
-        return ProtocolError(f"unexpected {type(reply).__name__}")

@@ -16,7 +16,7 @@ from pravega_wire.codec import encode
 from pravega_wire.connection import Append
 from pravega_wire.event_framing import frame_event
 from pravega_wire.sessions.routes import SegmentRange
-from segstore_client import PravegaError, connection, event_reader, segment_pump
+from segstore_client import PravegaError, connection, segment_feed, segment_pump
 from segstore_client.event_reader import EventReader
 from segstore_client.event_writer import EventWriter
 from support.event_loops import RunClient
@@ -92,8 +92,8 @@ def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segment_pump, "LOOK_SECONDS", 0.1)
     for module in (segment_pump, connection):
         monkeypatch.setattr(module, "REPLY_SECONDS", 0.3)
-    monkeypatch.setattr(event_reader, "KEEP_ALIVE_SECONDS", 0.1)
-    monkeypatch.setattr(event_reader, "SILENCE_SECONDS_MAX", 0.3)
+    monkeypatch.setattr(segment_feed, "KEEP_ALIVE_SECONDS", 0.1)
+    monkeypatch.setattr(segment_feed, "SILENCE_SECONDS_MAX", 0.3)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -29,11 +29,17 @@ from pravega_wire.sessions.routes import Successor
 
 @dataclass(frozen=True, slots=True)
 class ReadEvent:
-    """An event, and the offset of its header in its segment."""
+    """An event, and the offset of its header in its segment, which has this id and this name."""
 
     data: bytes
     segment_id: int
     offset: int
+    segment: str
+
+    @property
+    def stream(self) -> str:
+        """Return the stream of the event, ``SCOPE/STREAM``."""
+        return self.segment.rpartition("/")[0]
 
 
 @dataclass(slots=True, eq=False)
@@ -89,7 +95,8 @@ class SegmentCursor:
         events = []
         try:
             for start, end in iterate_event_spans(buffer):
-                events.append(ReadEvent(buffer[start:end], self.segment_id, first + consumed))
+                offset = first + consumed
+                events.append(ReadEvent(buffer[start:end], self.segment_id, offset, self.name))
                 consumed = end
         except RemoteProtocolError as error:
             raise RemoteProtocolError(

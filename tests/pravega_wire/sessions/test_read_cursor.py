@@ -52,7 +52,9 @@ def test_a_reply_tells_the_end_of_a_segment_a_truncation_or_that_it_is_gone() ->
     assert cursor.offset == 90
     assert cursor.take(wire.WrongHost(1, NAME, "", "")) is None
     assert not cursor.is_at_end
-    assert cursor.take(read(90, frame_events([b"b"]), end=True)) == [ReadEvent(b"b", 0, 90)]
+    assert cursor.take(read(90, frame_events([b"b"]), end=True)) == [
+        ReadEvent(b"b", 0, 90, cursor.name)
+    ]
     assert cursor.is_at_end
     assert not cursor.is_gone
     sealed, gone = SegmentCursor(0, NAME, 0, None), SegmentCursor(0, NAME, 5, None, b"12345")
