@@ -1,16 +1,18 @@
-"""A reader group of the official Java client that takes one step at a time.
+"""Readers of groups, of the official Java client.
 
-Owns: ``GroupSteps``, the lines to and from the program of the same name.
+Owns: ``GroupSteps``, a group of one reader that takes one step at a time, and ``SharingReader``, a
+reader of a group that others have made: the lines to and from the programs of the same names.
 """
 
 from __future__ import annotations
 
 import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from foreign_servers.deadlines import scale
-from foreign_servers.tied_processes import tied
+from foreign_servers.tied_processes import start_from_any_thread, tied
 
 from compat_harness.java import JavaClient
 
@@ -60,3 +62,52 @@ def open_group(
             assert process.stdin is not None
             process.stdin.close()
             process.wait(ANSWER_SECONDS_MAX)
+
+
+class SharingReader:
+    """A reader that reads on and on. ``lines`` has its events, as they come."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self.lines: list[str] = []
+        self._taker = threading.Thread(target=self._take)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "online\n"
+        self._taker.start()
+
+    def kill(self) -> None:
+        """End it as ``kill -9`` does: it stays in the group."""
+        self._process.kill()
+        self._taker.join()
+
+    def leave(self) -> None:
+        """Let it leave the group."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        self._process.wait(ANSWER_SECONDS_MAX)
+        self._taker.join()
+
+    def _take(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self.lines.append(line.rstrip("\n"))
+
+
+@contextmanager
+def open_sharing_reader(
+    client: JavaClient, controller: str, scope: str, group: str, reader: str
+) -> Iterator[SharingReader]:
+    """Let a Java reader join a group; any thread may open it."""
+    command = client.command("compat.SharingReader", scope, group, reader, controller=controller)
+
+    def start() -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            tied(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    with start_from_any_thread(start) as process:
+        try:
+            yield SharingReader(process)
+        finally:
+            process.kill()

@@ -32,6 +32,8 @@ from segstore_client.acknowledgement import Acknowledgement
 from segstore_client.buffered_writer import WriterClosedError
 from segstore_client.event_reader import EventReader
 from segstore_client.event_writer import EventWriter
+from segstore_client.group_reader import GroupReader, RemovedFromGroupError
+from segstore_client.reader_group import ReaderGroup
 from segstore_client.store import Store, connect
 from segstore_client.table import Table
 from segstore_client.transaction import Transaction, TransactionEndedError
@@ -44,10 +46,13 @@ __all__ = [
     "Entry",
     "EventReader",
     "EventWriter",
+    "GroupReader",
     "NoPermissionError",
     "NotFoundError",
     "PravegaError",
+    "ReaderGroup",
     "RefusedError",
+    "RemovedFromGroupError",
     "Start",
     "Store",
     "StoreDelayedError",

@@ -19,10 +19,22 @@ from pravega_blocking.delays import OnDelay
 from pravega_blocking.errors import UsageError
 from pravega_blocking.positions import Start
 from pravega_blocking.stream_settings import Retention, Scaling, StreamSettings
+from pravega_wire.reader_groups.settings import (
+    RETENTION_AUTOMATIC,
+    RETENTION_NONE,
+    Cut,
+    GroupSettings,
+)
 from segstore_client.buffered_writer import BUFFER_BYTES, PATIENCE_SECONDS
 from segstore_client.calls import call_blocking
 from segstore_client.event_reader import EventReader
 from segstore_client.event_writer import EventWriter
+from segstore_client.reader_group import (
+    CHECKPOINT_SECONDS,
+    REFRESH_SECONDS,
+    ReaderGroup,
+    create_group,
+)
 from segstore_client.request_pool import RequestPool
 from segstore_client.table import Table, open_table
 from segstore_client.transaction import LEASE_SECONDS, Transaction
@@ -141,6 +153,60 @@ class Store:
         return await open_table(
             self._controller, self._pool, *split_name(table), patience=self._patience
         )
+
+    # ---- Reader groups ---------------------------------------------------------------------------
+
+    async def create_group(
+        self,
+        group: str,
+        streams: Sequence[str],
+        *,
+        starts: Mapping[str, Cut] | None = None,
+        ends: Mapping[str, Cut] | None = None,
+        checkpoint_seconds: float | None = CHECKPOINT_SECONDS,
+        refresh_seconds: float = REFRESH_SECONDS,
+        retains: bool = False,
+        exist_ok: bool = False,
+    ) -> None:
+        """Create a reader group of these streams, by the name ``SCOPE/GROUP``.
+
+        It reads from the heads of the streams, or from stream cuts, to no end, or to other cuts.
+        Every ``checkpoint_seconds`` its readers take a checkpoint, at which others continue if one
+        vanishes; None for no such checkpoints. Every ``refresh_seconds`` a reader looks what the
+        others did. With ``retains`` the retention of the streams deletes nothing behind the last
+        checkpoint. Raises ``AlreadyExistsError`` unless ``exist_ok``; the existing group keeps its
+        settings.
+        """
+        for name in streams:
+            split_name(name)
+        settings = GroupSettings(
+            starts={name: (starts or {}).get(name, {}) for name in streams},
+            ends={name: (ends or {}).get(name, {}) for name in streams},
+            checkpoint_ms=-1 if checkpoint_seconds is None else round(checkpoint_seconds * 1000),
+            refresh_ms=round(refresh_seconds * 1000),
+            retention=RETENTION_AUTOMATIC if retains else RETENTION_NONE,
+            identifier=os.urandom(16),
+        )
+        await create_group(
+            self._controller,
+            *split_name(group),
+            settings,
+            exist_ok=exist_ok,
+            patience=self._patience,
+        )
+
+    def group(self, group: str) -> ReaderGroup:
+        """Return a reader group; ``create_group`` has to be called once for it, by any client."""
+        return ReaderGroup(self._controller, *split_name(group), patience=self._patience)
+
+    async def list_groups(self, scope: str) -> list[str]:
+        """Return the names of a scope's reader groups, ``SCOPE/GROUP``."""
+        found = await call_blocking(lambda: list(self._controller.list_groups(scope)))
+        return [f"{scope}/{each}" for each in found]
+
+    async def delete_group(self, group: str) -> None:
+        """Delete a reader group. Its readers fail, and retention keeps nothing for it any more."""
+        await call_blocking(partial(self._controller.delete_group, *split_name(group)))
 
     # ---- Events ----------------------------------------------------------------------------------
 

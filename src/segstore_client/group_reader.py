@@ -1,0 +1,372 @@
+"""Reads the events of a group's streams, together with the other readers of the group.
+
+Owns: one feed for each segment that the reader has now, the positions after the events that the
+program has taken, and the changes of the group's state. ``pravega_wire.reader_groups.membership``
+decides on them.
+
+Everything that changes the state happens while the program asks for the next event: it is done with
+the one before, so the positions tell of nothing that is still under way. In an ``async for`` loop
+nothing has to be done for that. When the block is left by an exception, the last event counts as
+not done, and another reader gets it again.
+
+Invariants:
+1. When readers come and go, each event is read once, and the events of a key in order. Held by
+   ``test_readers_share_streams_through_scalings``.
+2. When a reader vanishes, another one continues at its last checkpoint once it was removed. Held by
+   ``test_a_reader_that_vanished_is_replaced``.
+3. When Java readers are in the group, too, all of this holds. Held by
+   ``test_a_group_of_java_and_python_readers_reads_each_event``.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import Self
+
+import anyio
+from anyio.abc import TaskGroup
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+
+from pravega_blocking.access.tokens import StoreAccess
+from pravega_blocking.controller_client import ControllerClient, Purpose
+from pravega_blocking.errors import ConflictError, PravegaError
+from pravega_blocking.groups.configuration import find_configured
+from pravega_wire.codec import HEADER_BYTES
+from pravega_wire.names import parse_segment_name, segment_name
+from pravega_wire.reader_groups.changes import Change, CheckpointPublished, ReaderAdded
+from pravega_wire.reader_groups.membership import EndedSegment, Membership, ReaderRemovedError
+from pravega_wire.reader_groups.settings import RETENTION_AUTOMATIC, GroupSettings
+from pravega_wire.reader_groups.states import GroupState
+from pravega_wire.sessions.read_cursor import ReadEvent, SegmentCursor
+from segstore_client.calls import call_blocking
+from segstore_client.group_log import GroupLog
+from segstore_client.segment_feed import SegmentFeed
+
+UPDATE_SECONDS = 10.0
+"""How long a reader waits before it makes a new configuration known that another client announced:
+that client does so itself if it lives."""
+LEAVE_SECONDS_MAX = 10.0
+
+OnCheckpoint = Callable[[str, Mapping[str, int]], Awaitable[None]]
+
+
+class RemovedFromGroupError(PravegaError):
+    """The reader is not in its group any more: it was removed, or the group was reset."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """The end of a segment, after its last event. ``offset`` is -1, or the group's end."""
+
+    segment: str
+    offset: int
+    found: EndedSegment
+
+
+@dataclass(slots=True)
+class _OpenFeed:
+    """A segment that the reader has, and where the program is in it."""
+
+    position: int
+    scope: anyio.CancelScope
+    ended: EndedSegment | None = None
+
+
+class GroupReader:
+    """A reader of a group: ``async for`` gives its events. Use it in an ``async with`` block.
+
+    ``ReaderGroup.reader`` makes it. One task reads at a time.
+    """
+
+    def __init__(
+        self,
+        controller: ControllerClient,
+        scope: str,
+        group: str,
+        name: str,
+        *,
+        patience: float,
+        on_checkpoint: OnCheckpoint | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.name = name
+        self._controller = controller
+        self._scope, self._group = scope, group
+        self._patience = patience
+        self._on_checkpoint = on_checkpoint
+        self._clock = clock
+        self._log = GroupLog(controller, scope, group, patience=patience)
+        self._membership = Membership(name, clock(), lambda: str(uuid.uuid4()))
+        self._update_at = 0.0
+        self._due = 0.0
+        self._feeds: dict[str, _OpenFeed] = {}
+        self._accesses: dict[tuple[str, str], StoreAccess] = {}
+        self._items: deque[ReadEvent | _Ended] = deque()
+        self._last: ReadEvent | None = None
+        """The event that the program has now."""
+        self._error: Exception | None = None
+        self._tasks: TaskGroup | None = None
+        self._stack = AsyncExitStack()
+        self._send: MemoryObjectSendStream[list[ReadEvent | _Ended] | Exception]
+        self._receive: MemoryObjectReceiveStream[list[ReadEvent | _Ended] | Exception]
+
+    async def __aenter__(self) -> Self:
+        """Join the group.
+
+        Raises ``NotFoundError`` if there is no such group, and ``ConflictError`` if it has a reader
+        of this name.
+        """
+        self._stack.push_async_callback(self._log.aclose)
+        try:
+            await self._log.change(self._join)
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        stream = anyio.create_memory_object_stream[list[ReadEvent | _Ended] | Exception](0)
+        self._send, self._receive = stream
+        self._tasks = await self._stack.enter_async_context(anyio.create_task_group())
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Leave the group; the other readers continue where this one is."""
+        assert self._tasks is not None
+        if kind is None:
+            self._take_last()
+        self._tasks.cancel_scope.cancel()
+        try:
+            with anyio.move_on_after(LEAVE_SECONDS_MAX, shield=True):
+                leave = partial(self._membership.leave, positions=self._positions())
+                await self._log.change(leave)
+        finally:
+            self._send.close()
+            self._receive.close()
+            await self._stack.aclose()
+
+    async def drop(self) -> None:
+        """End without leaving the group, as a process does that is killed."""
+        assert self._tasks is not None
+        self._tasks.cancel_scope.cancel()
+        self._send.close()
+        self._receive.close()
+        await self._stack.aclose()
+
+    @property
+    def positions(self) -> Mapping[str, int]:
+        """Return the next offset of each segment that the reader has, by the segment's name: -1 at
+        the end of a sealed one."""
+        return self._positions()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ReadEvent:
+        """Return the next event; it ends when the group has read everything that there will be.
+
+        Raises ``RemovedFromGroupError`` if the reader was removed from the group, or the group was
+        reset; ``PravegaError`` if a stream's bytes are no events, and ``UnavailableError`` when
+        servers are unreachable for too long.
+        """
+        if self._error is not None:
+            raise type(self._error)(*self._error.args) from self._error
+        self._take_last()
+        while True:
+            if self._clock() >= self._due:
+                await self._update()
+            if not self._items:
+                await self._wait()
+                continue
+            item = self._items.popleft()
+            if isinstance(item, ReadEvent):
+                self._last = item
+                return item
+            feed = self._feeds[item.segment]
+            feed.position, feed.ended = item.offset, item.found
+            self._due = 0.0
+
+    def _take_last(self) -> None:
+        """Note that the program is done with its event."""
+        last, self._last = self._last, None
+        if last is not None and (feed := self._feeds.get(last.segment)) is not None:
+            feed.position = last.offset + HEADER_BYTES + len(last.data)
+
+    async def _wait(self) -> None:
+        """Wait for a piece of a segment, or until the group's state has to be looked at."""
+        with anyio.move_on_after(max(0.0, self._due - self._clock())):
+            received = await self._receive.receive()
+            if isinstance(received, Exception):
+                self._error = received
+                raise received
+            # What a feed delivered at last may be of a segment that was given up.
+            self._items.extend(each for each in received if each.segment in self._feeds)
+
+    # ---- The state of the group ------------------------------------------------------------------
+
+    def _join(self, state: GroupState) -> list[Change]:
+        if self.name in state.assigned:
+            raise ConflictError(
+                f"reader group {self._log.name} has a reader {self.name} already: remove it if it"
+                " has vanished"
+            )
+        return [ReaderAdded(self.name)]
+
+    async def _update(self) -> None:
+        """Do what the group wants of this reader now."""
+        try:
+            await self._update_state()
+        except ReaderRemovedError:
+            self._error = RemovedFromGroupError(
+                f"reader {self.name} is not in reader group {self._log.name} any more: it was"
+                " removed, or the group was reset"
+            )
+            raise self._error from None
+        if self._log.state.is_at_end:
+            raise StopAsyncIteration
+
+    async def _update_state(self) -> None:
+        member, now = self._membership, self._clock()
+        if member.needs_refresh(now):
+            state = await self._log.read()
+            member.note_refresh(state, now)
+            if state.is_updating:
+                await self._follow_configuration(now)
+            await self._log.compact_if_long()
+        member.check(self._log.state)
+        await self._make_changes(None)
+        while (checkpoint := member.find_checkpoint(self._log.state)) is not None:
+            if self._on_checkpoint is not None:
+                await self._on_checkpoint(checkpoint, self._positions())
+            await self._make_changes(checkpoint)
+        await self._publish_checkpoint()
+        self._due = member.due_at(self._log.state)
+
+    async def _make_changes(self, reached: str | None) -> None:
+        member, now = self._membership, self._clock()
+        positions = self._positions()
+        ended = {name: feed.ended for name, feed in self._feeds.items() if feed.ended is not None}
+        decide = partial(member.decide, now=now, positions=positions, ended=ended, reached=reached)
+        changes = await self._log.change(decide)
+        state = self._log.state
+        member.check(state)
+        member.note_changes(state, changes, now)
+        self._follow_assignments(state)
+
+    async def _publish_checkpoint(self) -> None:
+        """Tell the controller of the last checkpoint, if retention goes by it."""
+        state = self._log.state
+        settings, checkpoints = state.settings, state.checkpoints
+        if settings.retention != RETENTION_AUTOMATIC or checkpoints.is_published:
+            return
+        cuts: dict[tuple[str, str], dict[int, int]] = {}
+        for name, offset in checkpoints.last.items():
+            segment = parse_segment_name(name)
+            cuts.setdefault((segment.scope, segment.stream), {})[segment.segment_id] = offset
+        for (scope, stream), cut in cuts.items():
+            publish = partial(
+                self._controller.update_subscriber,
+                scope,
+                stream,
+                self._log.name,
+                settings,
+                cut,
+            )
+            await call_blocking(publish)
+        await self._log.change(lambda _: [CheckpointPublished(is_published=True)])
+
+    async def _follow_configuration(self, now: float) -> None:
+        """Let the group begin anew with the controller's configuration, if nobody else does."""
+        if now < self._update_at:
+            return
+        if self._update_at == 0.0:
+            self._update_at = now + UPDATE_SECONDS
+            return
+        self._update_at = 0.0
+        begun = await call_blocking(
+            partial(find_configured, self._controller, self._scope, self._group)
+        )
+        generation = GroupSettings.decode(begun.configuration).generation or 0
+
+        def begin(state: GroupState) -> list[Change]:
+            return [begun] if (state.generation or 0) < generation else []
+
+        await self._log.change(begin)
+
+    # ---- Segments --------------------------------------------------------------------------------
+
+    def _positions(self) -> dict[str, int]:
+        return {name: feed.position for name, feed in self._feeds.items()}
+
+    def _follow_assignments(self, state: GroupState) -> None:
+        """Read the segments that the reader has in the state, and no others."""
+        mine = state.assigned[self.name]
+        gone = self._feeds.keys() - mine.keys()
+        for name in gone:
+            self._feeds.pop(name).scope.cancel()
+        if gone:
+            kept = [each for each in self._items if each.segment not in gone]
+            self._items = deque(kept)
+        for name in mine.keys() - self._feeds.keys():
+            self._open(name, mine[name], state.ends.get(name))
+
+    def _open(self, name: str, offset: int, end: int | None) -> None:
+        assert self._tasks is not None
+        feed = self._feeds[name] = _OpenFeed(offset, anyio.CancelScope())
+        segment = parse_segment_name(name)
+        cursor = SegmentCursor(segment.segment_id, name, offset, end)
+        # A negative offset is the end of a segment that was read.
+        cursor.is_sealed = offset < 0
+        self._tasks.start_soon(self._read, feed, cursor)
+
+    async def _read(self, feed: _OpenFeed, cursor: SegmentCursor) -> None:
+        """Deliver the events of one segment, then the end."""
+        segment = parse_segment_name(cursor.name)
+        key = segment.scope, segment.stream
+        if key not in self._accesses:
+            self._accesses[key] = self._controller.store_access(*key, Purpose.READ)
+        source = SegmentFeed(
+            self._controller,
+            *key,
+            cursor,
+            access=self._accesses[key],
+            patience=self._patience,
+        )
+
+        with feed.scope:
+            try:
+                await source.read(self._deliver)
+                offset = -1 if cursor.is_sealed else cursor.offset
+                found = await find_ended(source, cursor)
+                await self._send.send([_Ended(cursor.name, offset, found)])
+            except PravegaError as error:
+                # The other segments wait until the reader is left.
+                await self._send.send(error)
+
+    async def _deliver(self, events: list[ReadEvent]) -> None:
+        await self._send.send([*events])
+
+
+async def find_ended(feed: SegmentFeed, cursor: SegmentCursor) -> EndedSegment:
+    """Return what follows a segment that was read, as the group's state has it."""
+    if cursor.end is not None:
+        # The group ends in this segment.
+        return EndedSegment()
+    segment = parse_segment_name(cursor.name)
+    successors = {
+        segment_name(segment.scope, segment.stream, each.range.segment_id): each
+        for each in await feed.find_successors()
+    }
+    return EndedSegment(
+        {name: sorted(each.predecessors) for name, each in successors.items()},
+        {name: (each.range.low, each.range.high) for name, each in successors.items()},
+    )

@@ -1,0 +1,199 @@
+"""A reader group: its readers, and what is done to the group as a whole.
+
+Owns: ``ReaderGroup``. The state of a group is that of the official clients, so their readers may be
+in it, too.
+
+Invariants:
+1. When a checkpoint is taken, its positions are behind all that its readers had processed then, and
+   before all that they processed later. Held by
+   ``test_a_group_continues_at_the_positions_of_a_checkpoint``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import aclosing
+from functools import partial
+
+import anyio
+
+from pravega_blocking.controller_client import ControllerClient
+from pravega_blocking.errors import AlreadyExistsError, ConflictError
+from pravega_blocking.groups.configuration import find_begin, from_message, to_message
+from pravega_blocking.groups.lag import find_lags
+from pravega_blocking.groups.seek import seek_group
+from pravega_blocking.positions import Start
+from pravega_blocking.segment_info import tail_offsets
+from pravega_wire.names import parse_segment_name, scoped_name
+from pravega_wire.reader_groups.changes import (
+    Change,
+    CheckpointBegun,
+    CheckpointsCleared,
+    ReaderRemoved,
+)
+from pravega_wire.reader_groups.lags import SegmentLag
+from pravega_wire.reader_groups.settings import (
+    CHECKPOINT_MS,
+    REFRESH_MS,
+    Cut,
+    GroupSettings,
+)
+from pravega_wire.reader_groups.states import GroupState
+from segstore_client.calls import call_blocking
+from segstore_client.group_log import GroupLog
+from segstore_client.group_reader import GroupReader, OnCheckpoint
+
+CHECKPOINT_LOOK_SECONDS = 0.5
+"""Time between two looks whether all readers have reached a checkpoint."""
+
+
+CHECKPOINT_SECONDS = CHECKPOINT_MS / 1000
+REFRESH_SECONDS = REFRESH_MS / 1000
+
+
+async def create_group(
+    controller: ControllerClient,
+    scope: str,
+    group: str,
+    settings: GroupSettings,
+    *,
+    exist_ok: bool,
+    patience: float,
+) -> None:
+    """Create a group, and begin its state. See ``Store.create_group``.
+
+    When another client creates the group at the same time, one of them begins the state.
+    """
+    message = to_message(scope, group, settings)
+    found, is_mine = await call_blocking(partial(controller.create_group, message))
+    name = scoped_name(scope, group)
+    if not is_mine and not exist_ok:
+        raise AlreadyExistsError(f"reader group {name} exists already")
+    begin = await call_blocking(
+        partial(find_begin, controller, from_message(found, found.generation))
+    )
+    async with aclosing(GroupLog(controller, scope, group, patience=patience)) as log:
+        await log.begin(begin)
+
+
+class ReaderGroup:
+    """A reader group. ``Store.group`` makes it; nothing is asked before it is needed."""
+
+    def __init__(
+        self, controller: ControllerClient, scope: str, name: str, *, patience: float
+    ) -> None:
+        self.name = scoped_name(scope, name)
+        self._controller = controller
+        self._scope, self._group = scope, name
+        self._patience = patience
+
+    def reader(self, name: str, *, on_checkpoint: OnCheckpoint | None = None) -> GroupReader:
+        """Return a reader of the group, to be used in an ``async with`` block. Its name is its own
+        in the group.
+
+        ``on_checkpoint`` is called with the name of each checkpoint, and the next offset of each
+        segment that the reader has, by name: the program may store them before others continue.
+        """
+        return GroupReader(
+            self._controller,
+            self._scope,
+            self._group,
+            name,
+            patience=self._patience,
+            on_checkpoint=on_checkpoint,
+        )
+
+    async def readers(self) -> list[str]:
+        """Return the names of the readers in the group, also of those that have vanished."""
+        async with aclosing(self._open_log()) as log:
+            return (await log.read()).readers
+
+    async def remove_reader(self, name: str, positions: Mapping[str, int] | None = None) -> None:
+        """Take a reader out of the group that has vanished; the others get its segments.
+
+        They continue at these offsets, by the names of segments, or else at its last checkpoint.
+        """
+
+        def remove(state: GroupState) -> list[Change]:
+            return [ReaderRemoved(name, positions or {})] if name in state.assigned else []
+
+        async with aclosing(self._open_log()) as log:
+            await log.read()
+            await log.change(remove)
+
+    async def lags(self) -> list[SegmentLag]:
+        """Return how far the group is behind each segment's end, in bytes and milliseconds."""
+        async with aclosing(self._open_log()) as log:
+            state = await log.read()
+        return await call_blocking(partial(find_lags, self._controller, state))
+
+    async def unread_bytes(self) -> int:
+        """Return the number of bytes that the group has not read, as its readers told last."""
+        return sum(lag.unread for lag in await self.lags())
+
+    async def checkpoint(self, name: str) -> dict[str, Cut]:
+        """Take a checkpoint: return a stream cut of each stream, when all readers have reached it.
+
+        Raises ``ConflictError`` if as many checkpoints are under way as the group allows, or one
+        of this name.
+        """
+
+        def begin(state: GroupState) -> list[Change]:
+            if name in state.checkpoints.positions:
+                raise ConflictError(f"reader group {self.name} has a checkpoint {name} already")
+            if len(state.checkpoints.outstanding) >= state.settings.outstanding_max:
+                raise ConflictError(
+                    f"{len(state.checkpoints.outstanding)} checkpoints of reader group"
+                    f" {self.name} are under way, as many as it allows"
+                )
+            return [CheckpointBegun(name)]
+
+        complete: list[Mapping[str, int]] = []
+
+        def look(state: GroupState) -> None:
+            # A later checkpoint may clear it as soon as it is complete.
+            found = state.checkpoints
+            if name in found.positions and name not in found.waiting:
+                complete.append(found.positions[name])
+
+        async with aclosing(self._open_log()) as log:
+            await log.read()
+            await log.change(begin)
+            look(log.state)
+            while not complete:
+                if name not in log.state.checkpoints.positions:
+                    raise ConflictError(f"checkpoint {name} of {self.name} was given up by a reset")
+                await anyio.sleep(CHECKPOINT_LOOK_SECONDS)
+                await log.read(look)
+            await log.change(lambda state: [CheckpointsCleared(name)])
+        cuts: dict[str, dict[int, int]] = {}
+        for segment, offset in complete[0].items():
+            found = parse_segment_name(segment)
+            stream = scoped_name(found.scope, found.stream)
+            cuts.setdefault(stream, {})[found.segment_id] = offset
+        return dict(cuts)
+
+    async def reset(self, start: Start | Mapping[str, Cut]) -> None:
+        """Let the group continue at an end of its streams, or at a stream cut of each.
+
+        Its readers get ``RemovedFromGroupError``, and have to be made again.
+        """
+        cuts = start if isinstance(start, Mapping) else await self._find_cuts(start)
+        await call_blocking(partial(seek_group, self._controller, self._scope, self._group, cuts))
+
+    async def _find_cuts(self, start: Start) -> dict[str, Cut]:
+        controller = self._controller
+        message = await call_blocking(partial(controller.group_settings, self._scope, self._group))
+        cuts: dict[str, Cut] = {}
+        for each in message.startingStreamCuts:
+            scope, stream = each.streamInfo.scope, each.streamInfo.stream
+            if start is Start.HEAD:
+                ask = partial(controller.head_segments, scope, stream)
+                cuts[scoped_name(scope, stream)] = (await call_blocking(ask)).offsets
+            else:
+                tail = partial(tail_offsets, controller, scope, stream)
+                cuts[scoped_name(scope, stream)] = await call_blocking(tail)
+        return cuts
+
+    def _open_log(self) -> GroupLog:
+        return GroupLog(self._controller, self._scope, self._group, patience=self._patience)

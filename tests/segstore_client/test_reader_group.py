@@ -1,0 +1,425 @@
+"""Reader groups of real streams, by the client: readers that share, come, go and vanish."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import aclosing
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import pytest
+import trio
+from foreign_servers.deadlines import scale
+
+import segstore_client
+from pravega_blocking.controller_client import ControllerClient
+from pravega_wire.reader_groups import membership
+from pravega_wire.reader_groups.changes import UpdateBegun
+from pravega_wire.reader_groups.settings import RETENTION_AUTOMATIC
+from segstore_client import (
+    AlreadyExistsError,
+    ConflictError,
+    GroupReader,
+    NotFoundError,
+    ReaderGroup,
+    RemovedFromGroupError,
+    Start,
+    Store,
+    group_log,
+    group_reader,
+)
+from segstore_client.group_log import GroupLog
+from support.event_loops import RunClient
+from support.served_stream import ServedStream, served_stream
+
+SECONDS = scale(60.0)
+KEYS = 8
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers decide more often than once in a second."""
+    monkeypatch.setattr(membership, "UNIT_SECONDS", 0.05)
+
+
+class Numbers:
+    """Events ``KEY-NUMBER``, written in order, and what readers got of them."""
+
+    def __init__(self) -> None:
+        self.written = 0
+        self.seen: dict[str, list[str]] = {}
+        self._news = anyio.Event()
+
+    async def write(self, store: Store, count: int) -> None:
+        async with store.writer("s/t") as writer:
+            for number in range(self.written, self.written + count):
+                key = f"k{number % KEYS}"
+                await writer.write(f"{key}-{number}".encode(), key=key)
+        self.written += count
+
+    def take(self, reader: str, data: bytes) -> None:
+        self.seen.setdefault(reader, []).append(data.decode())
+        news, self._news = self._news, anyio.Event()
+        news.set()
+
+    async def wait_until(self, count: int) -> None:
+        """Wait until so many events were read."""
+        with anyio.fail_after(SECONDS):
+            while self.count < count:
+                await self._news.wait()
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.seen.values()))
+
+    def check(self) -> None:
+        """See that each event was read once."""
+        found = [each for events in self.seen.values() for each in events]
+        assert sorted(found, key=number_of) == [f"k{n % KEYS}-{n}" for n in range(self.written)]
+
+
+def number_of(event: str) -> int:
+    return int(event.partition("-")[2])
+
+
+async def read_all(group: ReaderGroup, name: str, numbers: Numbers) -> None:
+    """Read until the group is at the end of everything."""
+    async with group.reader(name) as reader:
+        async for event in reader:
+            numbers.take(name, event.data)
+
+
+async def read_on(reader: GroupReader) -> None:
+    """Read until the reader fails, however long no event comes."""
+    while True:
+        with anyio.move_on_after(0.1):
+            await anext(reader)
+
+
+async def fail_at(reader: GroupReader, *events: bytes) -> None:
+    """Leave the reader's block by an error, after these events."""
+    async with reader:
+        for event in events:
+            assert (await anext(reader)).data == event
+        raise ZeroDivisionError
+
+
+async def make_stream(store: Store, segments: int, **options: object) -> ReaderGroup:
+    await store.create_scope("s")
+    await store.create_stream("s/t", segments=segments)
+    await store.create_group("s/g", ["s/t"], refresh_seconds=0.1, **options)  # type: ignore[arg-type]
+    return store.group("s/g")
+
+
+async def share(address: str, stream: ServedStream, token: trio.lowlevel.TrioToken) -> None:
+    def call(function: object, *arguments: object) -> None:
+        trio.from_thread.run(function, *arguments, trio_token=token)  # type: ignore[call-overload]
+
+    numbers = Numbers()
+    async with segstore_client.connect(address) as store:
+        group = await make_stream(store, 2)
+        with anyio.fail_after(SECONDS):
+            async with anyio.create_task_group() as tasks:
+                for name in ("a", "b"):
+                    tasks.start_soon(read_all, group, name, numbers)
+                await numbers.write(store, 100)
+                await numbers.wait_until(100)
+                tasks.start_soon(read_all, group, "c", numbers)
+                quarters = (0.0, 0.25), (0.25, 0.5), (0.5, 0.75), (0.75, 1.0)
+                await anyio.to_thread.run_sync(call, stream.scale, *quarters)
+                await numbers.write(store, 100)
+                await numbers.wait_until(200)
+                halves = (0.0, 0.5), (0.5, 1.0)
+                await anyio.to_thread.run_sync(call, stream.scale, *halves)
+                await numbers.write(store, 100)
+                while len(numbers.seen) < 3:
+                    await numbers.write(store, 10)
+                    await anyio.sleep(0.05)
+                await store.seal_stream("s/t")
+        assert await group.readers() == []
+    numbers.check()
+    for events in numbers.seen.values():
+        for key in range(KEYS):
+            mine = [number_of(each) for each in events if each.startswith(f"k{key}-")]
+            assert mine == sorted(mine)
+
+
+async def test_readers_share_streams_through_scalings(
+    tmp_path: Path, run_client: RunClient
+) -> None:
+    token = trio.lowlevel.current_trio_token()
+    async with served_stream(tmp_path) as stream:
+        await run_client(share, stream.address, stream, token)
+
+
+async def come_at_once(address: str) -> None:
+    async with segstore_client.connect(address) as store:
+        group = await make_stream(store, 6, checkpoint_seconds=None)
+        owned: dict[str, set[str]] = {}
+        numbers = Numbers()
+        await numbers.write(store, 200)
+
+        async def read(name: str) -> None:
+            async with group.reader(name) as reader:
+                async for event in reader:
+                    numbers.take(name, event.data)
+                    owned[name] = set(reader.positions)
+
+        with anyio.fail_after(SECONDS):
+            async with anyio.create_task_group() as tasks:
+                for name in ("a", "b", "c"):
+                    tasks.start_soon(read, name)
+                while sorted(map(len, owned.values())) != [2, 2, 2]:
+                    await numbers.write(store, 20)
+                await numbers.wait_until(numbers.written)
+                tasks.cancel_scope.cancel()
+        assert len(set().union(*owned.values())) == 6
+    numbers.check()
+
+
+async def test_readers_that_come_at_once_share_the_segments(
+    tmp_path: Path, run_client: RunClient
+) -> None:
+    async with served_stream(tmp_path) as stream:
+        await run_client(come_at_once, stream.address)
+
+
+async def vanish(address: str) -> None:
+    async with segstore_client.connect(address) as store:
+        group = await make_stream(store, 2, checkpoint_seconds=None)
+        numbers = Numbers()
+        await numbers.write(store, 20)
+        with anyio.fail_after(SECONDS):
+            gone = await group.reader("gone").__aenter__()
+            for _ in range(10):
+                numbers.take("gone", (await anext(gone)).data)
+            with pytest.raises(ConflictError, match="has a reader gone already"):
+                await group.reader("gone").__aenter__()
+            async with anyio.create_task_group() as tasks:
+                taken: dict[str, Mapping[str, int]] = {}
+
+                async def take_checkpoint() -> None:
+                    taken.update(await group.checkpoint("x"))
+
+                tasks.start_soon(take_checkpoint)
+                while not taken:
+                    # Its events before the checkpoint are done when it asks for the next one.
+                    with anyio.move_on_after(0.2):
+                        numbers.take("gone", (await anext(gone)).data)
+            assert sum(map(len, taken.values())) == 2
+            done = sum(offset for cut in taken.values() for offset in cut.values())
+            assert done > 0
+            # What it reads behind the checkpoint is read again.
+            before = numbers.count
+            await numbers.write(store, 4)
+            again = [(await anext(gone)).data for _ in range(24 - before)]
+            await gone.drop()
+            assert await group.readers() == ["gone"]
+            assert await group.unread_bytes() > 0
+            await group.remove_reader("gone")
+            await group.remove_reader("gone")
+            async with group.reader("next") as reader:
+                for _ in again:
+                    numbers.take("next", (await anext(reader)).data)
+            numbers.check()
+            assert await group.unread_bytes() == 0
+
+
+async def test_a_reader_that_vanished_is_replaced(tmp_path: Path, run_client: RunClient) -> None:
+    async with served_stream(tmp_path) as stream:
+        await run_client(vanish, stream.address)
+
+
+async def leave(address: str) -> None:
+    async with segstore_client.connect(address) as store:
+        group = await make_stream(store, 1)
+        numbers = Numbers()
+        await numbers.write(store, 4)
+        with anyio.fail_after(SECONDS):
+            async with group.reader("a") as reader:
+                assert (await anext(reader)).data == b"k0-0"
+            with pytest.raises(ZeroDivisionError):
+                await fail_at(group.reader("a"), b"k1-1", b"k2-2")
+            async with group.reader("a") as reader:
+                event = await anext(reader)
+                assert (event.data, event.stream) == (b"k2-2", "s/t")
+                assert (await anext(reader)).data == b"k3-3"
+                for _ in range(20):
+                    # A wait that is cancelled, at any moment, loses nothing.
+                    with anyio.move_on_after(0.02):
+                        await anext(reader)
+                await numbers.write(store, 1)
+                assert (await anext(reader)).data == b"k4-4"
+
+
+async def test_the_event_of_a_block_that_failed_is_read_again(
+    tmp_path: Path, run_client: RunClient
+) -> None:
+    async with served_stream(tmp_path) as stream:
+        await run_client(leave, stream.address)
+
+
+async def continue_at(address: str) -> None:
+    async with segstore_client.connect(address) as store:
+        group = await make_stream(store, 1, checkpoint_seconds=0.1)
+        numbers = Numbers()
+        await numbers.write(store, 4)
+        told: list[tuple[str, Mapping[str, int]]] = []
+
+        async def note(name: str, positions: Mapping[str, int]) -> None:
+            told.append((name, positions))
+
+        cuts: dict[str, Mapping[int, int]] = {}
+
+        async def take_checkpoint() -> None:
+            cuts.update(await group.checkpoint("mine"))
+
+        with anyio.fail_after(SECONDS):
+            async with group.reader("a", on_checkpoint=note) as reader:
+                first = await anext(reader)
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(take_checkpoint)
+                    while "mine" not in dict(told):
+                        with anyio.move_on_after(0.1):
+                            second = await anext(reader)
+                            break
+                    while not cuts:
+                        await anyio.sleep(0.1)
+                        with anyio.move_on_after(0.1):
+                            await anext(reader)
+                    assert second.data == b"k1-1"
+                # Some are of the group itself: each tenth of a second.
+                assert dict(told)["mine"]
+                await group.reset(cuts)
+                with pytest.raises(RemovedFromGroupError, match="the group was reset"):
+                    await read_on(reader)
+            async with group.reader("a") as reader:
+                event = await anext(reader)
+                assert event.offset == next(iter(cuts["s/t"].values()))
+                assert event.offset > first.offset
+            await group.reset(Start.HEAD)
+            async with group.reader("a") as reader:
+                assert (await anext(reader)).data == b"k0-0"
+            await group.reset(Start.TAIL)
+            assert await group.unread_bytes() == 0
+            await numbers.write(store, 1)
+            async with group.reader("a") as reader:
+                assert (await anext(reader)).data == b"k4-4"
+
+
+async def test_a_group_continues_at_the_positions_of_a_checkpoint(
+    tmp_path: Path, run_client: RunClient
+) -> None:
+    async with served_stream(tmp_path) as stream:
+        await run_client(continue_at, stream.address)
+
+
+async def bound(address: str) -> None:
+    async with segstore_client.connect(address) as store:
+        await make_stream(store, 1)
+        numbers = Numbers()
+        await numbers.write(store, 4)
+        async with store.reader("s/t", stop_at_tail=True) as whole:
+            offsets = [event.offset async for event in whole]
+        cuts = {"s/t": {0: offsets[1]}}, {"s/t": {0: offsets[3]}}
+        await store.create_group("s/part", ["s/t"], starts=cuts[0], ends=cuts[1])
+        with anyio.fail_after(SECONDS):
+            async with store.group("s/part").reader("a") as reader:
+                assert [event.data async for event in reader] == [b"k1-1", b"k2-2"]
+        await store.create_group("s/part", ["s/t"], exist_ok=True)
+        with pytest.raises(AlreadyExistsError, match="reader group s/part exists already"):
+            await store.create_group("s/part", ["s/t"])
+        assert sorted(await store.list_groups("s")) == ["s/g", "s/part"]
+        await store.delete_group("s/part")
+        with pytest.raises(NotFoundError, match="reader group s/part does not exist"):
+            await store.group("s/part").readers()
+
+
+async def test_a_group_reads_from_cut_to_cut(tmp_path: Path, run_client: RunClient) -> None:
+    async with served_stream(tmp_path) as stream:
+        await run_client(bound, stream.address)
+
+
+async def follow_configuration(address: str) -> None:
+    async with segstore_client.connect(address) as store:
+        group = await make_stream(store, 1)
+        numbers = Numbers()
+        await numbers.write(store, 4)
+        with ControllerClient(address) as controller, anyio.fail_after(SECONDS):
+            async with group.reader("a") as reader:
+                assert (await anext(reader)).data == b"k0-0"
+                log = GroupLog(controller, "s", "g", patience=10.0)
+                await log.change(lambda state: [UpdateBegun()])
+                await log.aclose()
+                message = await anyio.to_thread.run_sync(controller.group_settings, "s", "g")
+                await anyio.to_thread.run_sync(controller.update_group, "s", "g", message)
+                # Who began the update has died: the reader ends it.
+                with pytest.raises(RemovedFromGroupError):
+                    await read_on(reader)
+            async with aclosing(GroupLog(controller, "s", "g", patience=10.0)) as log:
+                state = await log.read()
+                assert (state.generation, state.is_updating) == (1, False)
+
+
+async def test_a_configuration_that_was_begun_is_followed(
+    tmp_path: Path, run_client: RunClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_reader, "UPDATE_SECONDS", 0.1)
+    async with served_stream(tmp_path) as stream:
+        await run_client(follow_configuration, stream.address)
+
+
+async def refuse_to_compact(address: str) -> None:
+    async with segstore_client.connect(address) as store:
+        await make_stream(store, 1)
+        with ControllerClient(address) as controller:
+            async with aclosing(GroupLog(controller, "s", "g", patience=10.0)) as log:
+                await log.read()
+                await log.compact_if_long()
+                compacted = await log.read()
+                compacted.is_understood = False
+                length = log.length
+                await log.compact_if_long()
+                assert log.length == length
+                compacted.is_understood = True
+                await log.compact_if_long()
+                assert log.length > length
+
+
+async def test_a_state_with_unknown_changes_is_not_compacted(
+    tmp_path: Path, run_client: RunClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_log, "COMPACTION_BYTES", 10)
+    async with served_stream(tmp_path) as stream:
+        await run_client(refuse_to_compact, stream.address)
+
+
+async def publish(address: str) -> None:
+    async with segstore_client.connect(address) as store:
+        await store.create_scope("s")
+        await store.create_stream("s/t")
+        await store.create_group(
+            "s/g", ["s/t"], checkpoint_seconds=0.1, refresh_seconds=0.1, retains=True
+        )
+        numbers = Numbers()
+        await numbers.write(store, 10)
+        with ControllerClient(address) as controller, anyio.fail_after(SECONDS):
+            async with aclosing(GroupLog(controller, "s", "g", patience=10.0)) as log:
+                async with store.group("s/g").reader("a") as reader:
+                    for _ in range(10):
+                        await anext(reader)
+                    while not ((state := await log.read()).checkpoints.last):
+                        with anyio.move_on_after(0.1):
+                            await anext(reader)
+                    while not (await log.read()).checkpoints.is_published:
+                        with anyio.move_on_after(0.1):
+                            await anext(reader)
+                assert state.settings.retention == RETENTION_AUTOMATIC
+
+
+async def test_the_last_checkpoint_is_told_to_the_controller(
+    tmp_path: Path, run_client: RunClient
+) -> None:
+    async with served_stream(tmp_path) as stream:
+        await run_client(publish, stream.address)
