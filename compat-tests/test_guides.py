@@ -12,7 +12,6 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -175,11 +174,10 @@ def test_the_commands_of_the_readme(shell: GuideShell) -> None:
         [program] = [
             step.text
             for step in read_steps(ROOT / "README.md")
-            if step.kind == "python" and "import pravega_client" in step.text
+            if step.kind == "python" and "import segstore_client" in step.text
         ]
-        if find_spec("pravega_client") is not None:
-            shell.run_python(program)
-            assert shell.run("segstore read demo/greetings").split() == ["hello", "world", "hello"]
+        shell.run_python(program)
+        assert shell.run("segstore read demo/greetings").split() == ["hello", "world", "hello"]
 
 
 def test_the_commands_of_the_tutorial(shell: GuideShell) -> None:
