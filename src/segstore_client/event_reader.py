@@ -18,7 +18,6 @@ from typing import Self
 
 import anyio
 from anyio.abc import TaskGroup
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from pravega_blocking.controller_client import ControllerClient, Purpose
 from pravega_blocking.errors import PravegaError
@@ -27,6 +26,7 @@ from pravega_blocking.segment_info import tail_offsets
 from pravega_wire.names import segment_name
 from pravega_wire.sessions.read_cursor import ReadEvent, SegmentCursor, SegmentOrder
 from segstore_client.calls import call_blocking
+from segstore_client.piece_queue import PieceQueue
 from segstore_client.segment_feed import SegmentFeed
 
 PATIENCE_SECONDS = 60.0
@@ -58,30 +58,24 @@ class EventReader:
         self._ends: Mapping[int, int] = {}
         self._order = SegmentOrder()
         self._reading = 0
+        """The number of segments whose ends the program has not come to."""
         self._events: deque[ReadEvent] = deque()
         self._error: Exception | None = None
         self._group: TaskGroup | None = None
         self._stack = AsyncExitStack()
-        self._send: MemoryObjectSendStream[list[ReadEvent] | Exception]
-        self._receive: MemoryObjectReceiveStream[list[ReadEvent] | Exception]
+        self._pieces = PieceQueue[list[ReadEvent] | Exception | None]()
 
     async def __aenter__(self) -> Self:
         offsets = await call_blocking(self._find_start)
-        stream = anyio.create_memory_object_stream[list[ReadEvent] | Exception](0)
-        self._send, self._receive = stream
         self._group = await self._stack.enter_async_context(anyio.create_task_group())
         for segment, offset in offsets.items():
             self._open(segment, offset)
-        if not self._reading:
-            self._send.close()
         return self
 
     async def __aexit__(self, *exception: object) -> None:
         assert self._group is not None
         self._group.cancel_scope.cancel()
         await self._stack.aclose()
-        self._send.close()
-        self._receive.close()
 
     def __aiter__(self) -> Self:
         return self
@@ -96,14 +90,16 @@ class EventReader:
         while not self._events:
             if self._error is not None:
                 raise type(self._error)(*self._error.args) from self._error
-            try:
-                received = await self._receive.receive()
-            except anyio.EndOfStream:
-                raise StopAsyncIteration from None
-            if isinstance(received, Exception):
-                self._error = received
+            if not self._reading:
+                raise StopAsyncIteration
+            await self._pieces.wait()
+            piece = self._pieces.take()
+            if piece is None:
+                self._reading -= 1
+            elif isinstance(piece, Exception):
+                self._error = piece
             else:
-                self._events.extend(received)
+                self._events.extend(piece)
         return self._events.popleft()
 
     # ---- Segments --------------------------------------------------------------------------------
@@ -138,15 +134,13 @@ class EventReader:
             patience=self._patience,
         )
         try:
-            await feed.read(self._send.send)
+            await feed.read(self._pieces.put)
             if cursor.end is None:
                 successors = await feed.find_successors()
                 for segment in self._order.complete(cursor.segment_id, successors):
                     self._open(segment, 0)
         except PravegaError as error:
             # The other segments wait until the reader is left.
-            await self._send.send(error)
-            return
-        self._reading -= 1
-        if not self._reading:
-            self._send.close()
+            await self._pieces.put(error)
+        else:
+            await self._pieces.put(None)

@@ -6,7 +6,9 @@ clients' changes do not disturb.
 Invariants:
 1. When another client changes the state first, a change is decided again on the new state. Held by
    ``test_readers_that_come_at_once_share_the_segments``.
-2. When a state has changes of a later version of the clients, this one does not compact it. Held by
+2. When an append is cancelled, the state is read again before it is used. Held by
+   ``test_changes_that_are_cancelled_are_known_before_the_next``.
+3. When a state has changes of a later version of the clients, this one does not compact it. Held by
    ``test_a_state_with_unknown_changes_is_not_compacted``.
 """
 
@@ -36,6 +38,8 @@ class GroupLog:
     ) -> None:
         self.name = scoped_name(scope, group)
         self.state = GroupState()
+        self._is_certain = False
+        """False when the log may have changes of this client that the state does not have."""
         stream = reader_group_stream(group)
         self._log = RevisionLog(controller, scope, stream, patience=patience)
 
@@ -71,6 +75,7 @@ class GroupLog:
             ) from error
         if not self.state.is_begun:
             raise ConflictError(f"no client has begun the reader group {self.name}")
+        self._is_certain = True
         return self.state
 
     async def begin(self, begin: Change) -> bool:
@@ -85,14 +90,18 @@ class GroupLog:
 
         ``decide`` is called again when another client was faster.
         """
-        if not self.state.is_begun:
-            await self.read()
         while True:
+            if not self._is_certain:
+                await self.read()
             changes = decide(self.state)
-            if not changes or await self._log.append(encode_changes(changes)):
-                self.state.apply(changes)
+            if not changes:
                 return changes
-            await self.read()
+            # An append that fails or is cancelled may have been made.
+            self._is_certain = False
+            if await self._log.append(encode_changes(changes)):
+                self.state.apply(changes)
+                self._is_certain = True
+                return changes
 
     async def compact_if_long(self) -> None:
         """Compact the log if it is long, unless another client has done so meanwhile."""

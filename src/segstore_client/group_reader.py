@@ -32,7 +32,6 @@ from typing import Self
 
 import anyio
 from anyio.abc import TaskGroup
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from pravega_blocking.access.tokens import StoreAccess
 from pravega_blocking.controller_client import ControllerClient, Purpose
@@ -47,6 +46,7 @@ from pravega_wire.reader_groups.states import GroupState
 from pravega_wire.sessions.read_cursor import ReadEvent, SegmentCursor
 from segstore_client.calls import call_blocking
 from segstore_client.group_log import GroupLog
+from segstore_client.piece_queue import PieceQueue
 from segstore_client.segment_feed import SegmentFeed
 
 UPDATE_SECONDS = 10.0
@@ -114,8 +114,7 @@ class GroupReader:
         self._error: Exception | None = None
         self._tasks: TaskGroup | None = None
         self._stack = AsyncExitStack()
-        self._send: MemoryObjectSendStream[list[ReadEvent | _Ended] | Exception]
-        self._receive: MemoryObjectReceiveStream[list[ReadEvent | _Ended] | Exception]
+        self._pieces = PieceQueue[list[ReadEvent] | _Ended | Exception]()
 
     async def __aenter__(self) -> Self:
         """Join the group.
@@ -129,8 +128,6 @@ class GroupReader:
         except BaseException:
             await self._stack.aclose()
             raise
-        stream = anyio.create_memory_object_stream[list[ReadEvent | _Ended] | Exception](0)
-        self._send, self._receive = stream
         self._tasks = await self._stack.enter_async_context(anyio.create_task_group())
         return self
 
@@ -150,16 +147,12 @@ class GroupReader:
                 leave = partial(self._membership.leave, positions=self._positions())
                 await self._log.change(leave)
         finally:
-            self._send.close()
-            self._receive.close()
             await self._stack.aclose()
 
     async def drop(self) -> None:
         """End without leaving the group, as a process does that is killed."""
         assert self._tasks is not None
         self._tasks.cancel_scope.cancel()
-        self._send.close()
-        self._receive.close()
         await self._stack.aclose()
 
     @property
@@ -204,12 +197,15 @@ class GroupReader:
     async def _wait(self) -> None:
         """Wait for a piece of a segment, or until the group's state has to be looked at."""
         with anyio.move_on_after(max(0.0, self._due - self._clock())):
-            received = await self._receive.receive()
-            if isinstance(received, Exception):
-                self._error = received
-                raise received
-            # What a feed delivered at last may be of a segment that was given up.
-            self._items.extend(each for each in received if each.segment in self._feeds)
+            await self._pieces.wait()
+            piece = self._pieces.take()
+            if isinstance(piece, Exception):
+                self._error = piece
+                raise piece
+            items = [piece] if isinstance(piece, _Ended) else piece
+            # It may be the last one of a segment that was given up.
+            if items[0].segment in self._feeds:
+                self._items.extend(items)
 
     # ---- The state of the group ------------------------------------------------------------------
 
@@ -344,16 +340,13 @@ class GroupReader:
 
         with feed.scope:
             try:
-                await source.read(self._deliver)
+                await source.read(self._pieces.put)
                 offset = -1 if cursor.is_sealed else cursor.offset
                 found = await find_ended(source, cursor)
-                await self._send.send([_Ended(cursor.name, offset, found)])
+                await self._pieces.put(_Ended(cursor.name, offset, found))
             except PravegaError as error:
                 # The other segments wait until the reader is left.
-                await self._send.send(error)
-
-    async def _deliver(self, events: list[ReadEvent]) -> None:
-        await self._send.send([*events])
+                await self._pieces.put(error)
 
 
 async def find_ended(feed: SegmentFeed, cursor: SegmentCursor) -> EndedSegment:

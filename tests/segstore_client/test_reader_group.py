@@ -14,9 +14,11 @@ from foreign_servers.deadlines import scale
 
 import segstore_client
 from pravega_blocking.controller_client import ControllerClient
+from pravega_wire import commands as wire
 from pravega_wire.reader_groups import membership
-from pravega_wire.reader_groups.changes import UpdateBegun
+from pravega_wire.reader_groups.changes import Change, ReaderAdded, UpdateBegun
 from pravega_wire.reader_groups.settings import RETENTION_AUTOMATIC
+from pravega_wire.reader_groups.states import GroupState
 from segstore_client import (
     AlreadyExistsError,
     ConflictError,
@@ -29,6 +31,7 @@ from segstore_client import (
     group_log,
     group_reader,
 )
+from segstore_client.connection import StoreConnection
 from segstore_client.group_log import GroupLog
 from support.event_loops import RunClient
 from support.served_stream import ServedStream, served_stream
@@ -423,3 +426,70 @@ async def test_the_last_checkpoint_is_told_to_the_controller(
 ) -> None:
     async with served_stream(tmp_path) as stream:
         await run_client(publish, stream.address)
+
+
+async def cancel_changes(address: str) -> None:
+    async with segstore_client.connect(address) as store:
+        group = await make_stream(store, 3, checkpoint_seconds=0.05)
+        numbers = Numbers()
+        with anyio.fail_after(SECONDS):
+            async with group.reader("a") as first, group.reader("b") as second:
+                delay = 0.0
+                while numbers.written < 200:
+                    await numbers.write(store, 4)
+                    delay = (delay + 0.003) % 0.05
+                    for name, reader in (("a", first), ("b", second)):
+                        with anyio.move_on_after(delay):
+                            while True:
+                                numbers.take(name, (await anext(reader)).data)
+                while numbers.count < numbers.written:
+                    for name, reader in (("a", first), ("b", second)):
+                        with anyio.move_on_after(0.2):
+                            numbers.take(name, (await anext(reader)).data)
+    numbers.check()
+
+
+async def test_events_are_read_once_though_readers_are_cancelled(
+    tmp_path: Path, run_client: RunClient
+) -> None:
+    """Readers are cancelled at all moments, while they read and while they change the state."""
+    async with served_stream(tmp_path) as stream:
+        await run_client(cancel_changes, stream.address)
+
+
+async def cancel_a_change(address: str) -> None:
+    async with segstore_client.connect(address) as store:
+        await make_stream(store, 1)
+        with ControllerClient(address) as controller:
+            async with aclosing(GroupLog(controller, "s", "g", patience=10.0)) as log:
+                await log.read()
+                call = StoreConnection.call
+
+                async def call_and_cancel(
+                    connection: StoreConnection, request: wire.Request
+                ) -> wire.Reply:
+                    reply = await call(connection, request)
+                    if isinstance(request, wire.ConditionalAppend):
+                        scope.cancel()
+                        await anyio.sleep(0)
+                    return reply
+
+                with pytest.MonkeyPatch.context() as patch, anyio.CancelScope() as scope:
+                    patch.setattr(StoreConnection, "call", call_and_cancel)
+                    await log.change(lambda state: [ReaderAdded("a")])
+                assert scope.cancelled_caught
+                readers = []
+
+                def look(state: GroupState) -> list[Change]:
+                    readers.append(state.readers)
+                    return []
+
+                await log.change(look)
+                assert readers == [["a"]]
+
+
+async def test_changes_that_are_cancelled_are_known_before_the_next(
+    tmp_path: Path, run_client: RunClient
+) -> None:
+    async with served_stream(tmp_path) as stream:
+        await run_client(cancel_a_change, stream.address)

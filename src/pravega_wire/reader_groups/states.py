@@ -65,6 +65,8 @@ class GroupState:
     whole state. Segments are their names."""
 
     configuration: bytes = b""
+    settings: GroupSettings = field(default_factory=lambda: GroupSettings({}, {}))
+    """What is in the configuration."""
     is_updating: bool = False
     assigned: dict[str, dict[str, int]] = field(default_factory=dict)
     unassigned: dict[str, int] = field(default_factory=dict)
@@ -83,11 +85,6 @@ class GroupState:
     def is_begun(self) -> bool:
         """Return whether a whole state was added."""
         return bool(self.configuration)
-
-    @property
-    def settings(self) -> GroupSettings:
-        """Return the configuration. Raises ``RemoteProtocolError`` if it is damaged."""
-        return GroupSettings.decode(self.configuration)
 
     @property
     def generation(self) -> int | None:
@@ -168,6 +165,7 @@ class GroupState:
         self.last_read = dict(self.positions() if change.last_read is None else change.last_read)
 
     def _configure(self, change: GroupBegun | StateCompacted) -> None:
+        self.settings = GroupSettings.decode(change.configuration)
         self.configuration = change.configuration
         self.ends = dict(change.ends)
         self.ranges = dict(change.ranges)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +175,13 @@ def test_damaged_bytes_are_refused_or_mean_something(data: st.DataObject) -> Non
         state.add(bytes(written[: data.draw(st.integers(0, len(written)))]))
     except RemoteProtocolError:
         assert state.readers == [] or written[3] == 2
+
+
+def test_a_damaged_configuration_is_refused() -> None:
+    change = begin_group(GroupSettings({"s/t": {}}, {}), {"s/t": {0: 0}})
+    for damaged in (b"", change.configuration[:-1], b"\1" + change.configuration[1:]):
+        with pytest.raises(RemoteProtocolError):
+            GroupState().add(encode_state(replace(change, configuration=damaged)))
 
 
 @pytest.mark.parametrize("revision", [b"", b"\0\0\0\3", b"\0\0\0\1", b"\0\0\0\2\0\0\0\2\1\2"])
