@@ -7,6 +7,7 @@ from contextlib import aclosing
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 import pytest
 import trio
@@ -471,7 +472,7 @@ async def cancel_a_change(address: str) -> None:
                     reply = await call(connection, request)
                     if isinstance(request, wire.ConditionalAppend):
                         scope.cancel()
-                        await anyio.sleep(0)
+                        await anyio.lowlevel.checkpoint()
                     return reply
 
                 with pytest.MonkeyPatch.context() as patch, anyio.CancelScope() as scope:
