@@ -11,13 +11,20 @@ from functools import partial
 import anyio
 import anyio.to_thread
 import pytest
-from compat_harness.group_steps import SharingReader, open_group, open_sharing_reader
+from compat_harness.group_steps import (
+    LineProgram,
+    SharingReader,
+    open_group,
+    open_program,
+    open_sharing_reader,
+)
 from compat_harness.java import NEWEST, JavaClient, JavaError
 from compat_harness.server import TARGET_VARIABLE, Server
 from foreign_servers.deadlines import scale
 
 import segstore_client
-from segstore_client import ReaderGroup, Store, group_log
+from segstore_client import ReaderGroup, Store
+from segstore_client.states import synchronizer
 
 pytestmark = [
     pytest.mark.compat,
@@ -206,7 +213,7 @@ def test_a_group_of_java_and_python_readers_reads_each_event(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also while the Python readers compact the group's state again and again."""
-    monkeypatch.setattr(group_log, "COMPACTION_BYTES", 4_000)
+    monkeypatch.setattr(synchronizer, "COMPACTION_BYTES", 4_000)
     try:
         client = JavaClient.build(NEWEST)
     except JavaError as error:
@@ -223,3 +230,44 @@ def test_a_group_of_java_and_python_readers_reads_each_event(
             numbers = [int(event.removeprefix("event-")) for event in events]
             mine = [number for number in numbers if number % KEYS == key]
             assert mine == sorted(mine)
+
+
+def test_a_state_is_shared_with_the_java_client(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Both change it, and each compacts it for the other."""
+    try:
+        client = JavaClient.build(NEWEST)
+    except JavaError as error:
+        pytest.fail(str(error), pytrace=False)
+    scope = f"async-{uuid.uuid4().hex[:8]}"
+
+    async def share_names(server: Server, java: LineProgram) -> None:
+        async with (
+            segstore_client.connect(server.controller_uri) as store,
+            store.synchronizer(
+                f"{scope}/names",
+                load=lambda data: data.decode().split(),
+                apply=lambda names, update: [*names, update.decode()],
+            ) as names,
+        ):
+            assert not await names.begin(b"too late")
+            assert await names.read() == ["java"]
+            await names.change(lambda _: [b"one", b"two"])
+            assert java.step("names") == "java one two"
+            assert java.step("add three") == "added"
+            await names.change(lambda state: [str(len(state)).encode()])
+            expected = ["java", "one", "two", "three", "4"]
+            assert await names.read() == expected
+            for _ in range(3):
+                assert await names.compact(lambda state: " ".join(state).encode())
+                assert java.step("names").split() == expected
+                assert java.step("compact") == "compacted"
+                assert java.step("add more") == "added"
+                expected = [*expected, "more"]
+                assert await names.read() == expected
+
+    with Server(tmp_path_factory.mktemp("shared")) as server:
+        opened = open_program(
+            client, server.controller_uri, "compat.SharedNames", scope, "names", "java"
+        )
+        with opened as java:
+            anyio.run(share_names, server, java, backend="trio")

@@ -19,8 +19,8 @@ from compat_harness.java import JavaClient
 ANSWER_SECONDS_MAX = scale(60.0)
 
 
-class GroupSteps:
-    """A group of one reader, and a writer; both are of the official client."""
+class LineProgram:
+    """A program that says "online", and then answers each line with a line."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
@@ -33,6 +33,14 @@ class GroupSteps:
         self._process.stdin.flush()
         return self._answer()
 
+    def _answer(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().rstrip("\n")
+
+
+class GroupSteps(LineProgram):
+    """A group of one reader, and a writer; both are of the official client."""
+
     def read(self, count: int) -> list[int]:
         """Return the numbers of the next events, sorted; the reader may have to be made again."""
         text = self.step(f"read {count}")
@@ -40,24 +48,37 @@ class GroupSteps:
             text = self.step(f"read {count}")
         return sorted(int(each.removeprefix("event-")) for each in text.split(",") if each)
 
-    def _answer(self) -> str:
-        assert self._process.stdout is not None
-        return self._process.stdout.readline().rstrip("\n")
-
 
 @contextmanager
 def open_group(
     client: JavaClient, controller: str, scope: str, *, segments: int
 ) -> Iterator[GroupSteps]:
     """Make the stream ``stream`` and the group ``group`` in a scope, and read with the group."""
-    command = client.command(
-        "compat.GroupSteps", scope, "stream", "group", str(segments), controller=controller
-    )
+    arguments = ("compat.GroupSteps", scope, "stream", "group", str(segments))
+    with _started(client, controller, *arguments) as process:
+        yield GroupSteps(process)
+
+
+@contextmanager
+def open_program(
+    client: JavaClient, controller: str, main_class: str, *arguments: str
+) -> Iterator[LineProgram]:
+    """Run a program of the official client that takes steps."""
+    with _started(client, controller, main_class, *arguments) as process:
+        yield LineProgram(process)
+
+
+@contextmanager
+def _started(
+    client: JavaClient, controller: str, main_class: str, *arguments: str
+) -> Iterator[subprocess.Popen[str]]:
+    """Run a program, which ends when its input does."""
+    command = client.command(main_class, *arguments, controller=controller)
     with subprocess.Popen(
         tied(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         try:
-            yield GroupSteps(process)
+            yield process
         finally:
             assert process.stdin is not None
             process.stdin.close()

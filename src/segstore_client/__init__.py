@@ -32,8 +32,9 @@ from segstore_client.acknowledgement import Acknowledgement
 from segstore_client.buffered_writer import WriterClosedError
 from segstore_client.event_reader import EventReader
 from segstore_client.event_writer import EventWriter
-from segstore_client.group_reader import GroupReader, RemovedFromGroupError
-from segstore_client.reader_group import ReaderGroup
+from segstore_client.groups.group_reader import GroupReader, RemovedFromGroupError
+from segstore_client.groups.reader_group import ReaderGroup
+from segstore_client.states.synchronizer import Synchronizer
 from segstore_client.store import Store, connect
 from segstore_client.table import Table
 from segstore_client.transaction import Transaction, TransactionEndedError
@@ -57,6 +58,7 @@ __all__ = [
     "Store",
     "StoreDelayedError",
     "StreamSealedError",
+    "Synchronizer",
     "Table",
     "TimedOutError",
     "Transaction",

@@ -1,4 +1,4 @@
-"""What feeds hand over to the reader that they belong to: at most one piece of each feed waits.
+"""The queue of pieces that feeds hand over to their reader: at most one of each feed waits.
 
 Owns: ``PieceQueue``. A feed goes on when the reader has taken its piece, so memory is bounded.
 
@@ -25,7 +25,7 @@ class PieceQueue(Generic[T]):
         self._news = anyio.Event()
 
     async def put(self, piece: T) -> None:
-        """Hand a piece over; return when the reader has taken it."""
+        """Add a piece; return when the reader has taken it."""
         waiting = piece, anyio.Event()
         self._waiting.append(waiting)
         self._news.set()

@@ -6,9 +6,10 @@ Owns: one controller client, and who calls.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from typing import TypeVar
 
 import anyio
 
@@ -29,16 +30,19 @@ from segstore_client.buffered_writer import BUFFER_BYTES, PATIENCE_SECONDS
 from segstore_client.calls import call_blocking
 from segstore_client.event_reader import EventReader
 from segstore_client.event_writer import EventWriter
-from segstore_client.reader_group import (
+from segstore_client.groups.reader_group import (
     CHECKPOINT_SECONDS,
     REFRESH_SECONDS,
     ReaderGroup,
     create_group,
 )
 from segstore_client.request_pool import RequestPool
+from segstore_client.states.revision_log import RevisionLog
+from segstore_client.states.synchronizer import Synchronizer
 from segstore_client.table import Table, open_table
 from segstore_client.transaction import LEASE_SECONDS, Transaction
 
+S = TypeVar("S")
 FIRST_SECONDS = 5.0
 """Time, in seconds, for which the first call is repeated: the store may be starting."""
 
@@ -153,6 +157,24 @@ class Store:
         return await open_table(
             self._controller, self._pool, *split_name(table), patience=self._patience
         )
+
+    # ---- Shared states ---------------------------------------------------------------------------
+
+    def synchronizer(
+        self,
+        stream: str,
+        *,
+        load: Callable[[bytes], S],
+        apply: Callable[[S, bytes], S],
+    ) -> Synchronizer[S]:
+        """Return a state that programs share by a stream of one segment, to be used in an
+        ``async with`` block.
+
+        ``load`` makes a state of the bytes of a whole one, ``apply`` returns the state after the
+        bytes of an update.
+        """
+        log = RevisionLog(self._controller, *split_name(stream), patience=self._patience)
+        return Synchronizer(log, name=stream, load=load, apply=apply)
 
     # ---- Reader groups ---------------------------------------------------------------------------
 

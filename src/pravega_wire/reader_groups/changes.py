@@ -1,14 +1,11 @@
 """The changes of a reader group's state, and the bytes in which the official clients write them.
 
-Owns: one class for each kind of change, with its code, and revisions, which have several of them.
+Owns: one class for each kind of change, with its code.
 
-A group's state is in the segment of its stream ``_RG<name>``, one event for each revision. Readers
-of the state begin at the last compaction, whose offset is in the attribute ``REVISION_MARK``, and
-take the revisions in order.
+A group's state is in the segment of its stream ``_RG<name>``, in revisions as in ``revisions.py``.
+A whole state is a change of kind 0 or 1, an update is any change.
 
-    revision = int32 1, state | int32 2, { int32 length, change } ...
-    state    = a change of kind 0 or 1, which replaces everything before it
-    change   = byte 0 | byte kind | record, as in ``versioned.py``
+    change = byte 0 | byte kind | record, as in ``versioned.py``
 
     kind  class                  content
     0     ``GroupBegun``         configuration, positions, ends; positions with ranges; updating
@@ -58,6 +55,7 @@ from pravega_wire.reader_groups.fields import (
     write_range,
 )
 from pravega_wire.reader_groups.settings import Cut, GroupSettings
+from pravega_wire.sessions import revisions
 from pravega_wire.versioned import (
     FORMAT,
     VersionedReader,
@@ -67,7 +65,6 @@ from pravega_wire.versioned import (
 )
 
 INT64_MAX = (1 << 63) - 1
-_STATE, _CHANGES = 1, 2
 Parts = dict[int, VersionedReader]
 Ranges = Mapping[str, KeyRange]
 
@@ -320,7 +317,7 @@ class CheckpointBegun(Change):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointsCleared(Change):
-    """Those that were begun before a checkpoint are forgotten."""
+    """The checkpoints that were begun before this one are forgotten."""
 
     kind = 10
     checkpoint: str
@@ -425,36 +422,27 @@ def begin_group(
 
 def encode_state(change: GroupBegun | StateCompacted) -> bytes:
     """Return a revision that replaces all before it."""
-    return _STATE.to_bytes(4, "big") + _encode_change(change)
+    return revisions.encode_state(encode_change(change))
 
 
 def encode_changes(changes: Sequence[Change]) -> bytes:
     """Return a revision with these changes, which are made together."""
-    encoded = [_encode_change(change) for change in changes]
-    parts = [len(data).to_bytes(4, "big") + data for data in encoded]
-    return _CHANGES.to_bytes(4, "big") + b"".join(parts)
+    return revisions.encode_updates(map(encode_change, changes))
 
 
 def decode_revision(revision: bytes) -> list[Change | UnknownChange]:
     """Return the changes in a revision. Raises ``RemoteProtocolError``."""
-    reader = VersionedReader(revision)
-    kind = reader.read_int()
-    if kind == _STATE:
-        return [_decode_change(revision[reader.position :])]
-    if kind != _CHANGES:
-        raise RemoteProtocolError(f"a revision of a reader group of kind {kind}")
-    changes = []
-    while reader.position < len(revision):
-        changes.append(_decode_change(reader.read_bytes(reader.read_int())))
-    return changes
+    return [decode_change(data) for data in revisions.decode_revision(revision)[1]]
 
 
-def _encode_change(change: Change) -> bytes:
+def encode_change(change: Change) -> bytes:
+    """Return the bytes of a change, without those of a revision."""
     # The byte with the kind comes between the first bytes of a record.
     return struct.pack(">BB", FORMAT, change.kind) + write_versioned(change.write())[1:]
 
 
-def _decode_change(data: bytes) -> Change | UnknownChange:
+def decode_change(data: bytes) -> Change | UnknownChange:
+    """Return the change in these bytes. Raises ``RemoteProtocolError``."""
     if len(data) < 2 or data[0] != FORMAT:
         raise RemoteProtocolError("a change of a reader group of another format")
     found = _CLASSES.get(data[1])

@@ -1,4 +1,4 @@
-"""What one reader of a group does to the group's state, and when: without I/O.
+"""Decides what one reader of a group does to the group's state, and when: without I/O.
 
 Owns: the timers of a reader, and the changes that it makes in one revision. The reader calls
 ``decide`` with the newest state, appends the changes under the condition that the state is the

@@ -27,7 +27,8 @@ from pravega_wire.versioned import (
 Cut = Mapping[int, int]
 """A stream cut: offsets by segment id. An empty one is unbounded."""
 RETENTION_NONE, RETENTION_MANUAL, RETENTION_AUTOMATIC = range(3)
-"""What retention keeps for a group: nothing, what a user tells, what its last checkpoint tells."""
+"""The retention type: nothing is kept for a group, or what is behind the cut that a user tells, or
+behind its last checkpoint."""
 REFRESH_MS = 3000
 CHECKPOINT_MS = 30_000
 OUTSTANDING_MAX = 3

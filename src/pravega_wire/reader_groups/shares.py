@@ -1,4 +1,4 @@
-"""How the readers of a group share its segments: who takes some, and who gives one up.
+"""Shares the segments of a group among its readers: who takes some, and who gives one up.
 
 Owns: the rule by which a reader that has more than its share gives one up, and one that has less
 takes some. All readers follow the same rule, those of the official clients too, so shares become

@@ -66,7 +66,7 @@ class GroupState:
 
     configuration: bytes = b""
     settings: GroupSettings = field(default_factory=lambda: GroupSettings({}, {}))
-    """What is in the configuration."""
+    """The decoded configuration."""
     is_updating: bool = False
     assigned: dict[str, dict[str, int]] = field(default_factory=dict)
     unassigned: dict[str, int] = field(default_factory=dict)

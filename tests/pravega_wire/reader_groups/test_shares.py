@@ -1,4 +1,4 @@
-"""How readers share segments: by the same rule, until none has two more than another."""
+"""Shares of readers: by the same rule, until none has two segments more than another."""
 
 from __future__ import annotations
 

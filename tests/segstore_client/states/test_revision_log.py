@@ -16,7 +16,7 @@ from pravega_wire.blocking import ConnectionLostError
 from pravega_wire.event_framing import frame_events
 from segstore_client import NotFoundError, UnavailableError
 from segstore_client.connection import StoreConnection
-from segstore_client.revision_log import RevisionLog
+from segstore_client.states.revision_log import RevisionLog
 from support.event_loops import RunClient
 from support.served_stream import served_stream
 

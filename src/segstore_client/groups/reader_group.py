@@ -40,8 +40,8 @@ from pravega_wire.reader_groups.settings import (
 )
 from pravega_wire.reader_groups.states import GroupState
 from segstore_client.calls import call_blocking
-from segstore_client.group_log import GroupLog
-from segstore_client.group_reader import GroupReader, OnCheckpoint
+from segstore_client.groups.group_log import GroupLog
+from segstore_client.groups.group_reader import GroupReader, OnCheckpoint
 
 CHECKPOINT_LOOK_SECONDS = 0.5
 """Time between two looks whether all readers have reached a checkpoint."""

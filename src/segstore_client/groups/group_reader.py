@@ -45,13 +45,13 @@ from pravega_wire.reader_groups.settings import RETENTION_AUTOMATIC, GroupSettin
 from pravega_wire.reader_groups.states import GroupState
 from pravega_wire.sessions.read_cursor import ReadEvent, SegmentCursor
 from segstore_client.calls import call_blocking
-from segstore_client.group_log import GroupLog
+from segstore_client.groups.group_log import GroupLog
 from segstore_client.piece_queue import PieceQueue
 from segstore_client.segment_feed import SegmentFeed
 
 UPDATE_SECONDS = 10.0
-"""How long a reader waits before it makes a new configuration known that another client announced:
-that client does so itself if it lives."""
+"""Time, in seconds, before a reader writes a new configuration that another client announced: that
+client does so itself if it lives."""
 LEAVE_SECONDS_MAX = 10.0
 
 OnCheckpoint = Callable[[str, Mapping[str, int]], Awaitable[None]]
