@@ -138,7 +138,8 @@ class GroupReader:
         traceback: TracebackType | None,
     ) -> None:
         """Leave the group; the other readers continue where this one is."""
-        assert self._tasks is not None
+        if self._tasks is None:
+            return
         if kind is None:
             self._take_last()
         self._tasks.cancel_scope.cancel()
@@ -152,7 +153,8 @@ class GroupReader:
     async def drop(self) -> None:
         """End without leaving the group, as a process does that is killed."""
         assert self._tasks is not None
-        self._tasks.cancel_scope.cancel()
+        tasks, self._tasks = self._tasks, None
+        tasks.cancel_scope.cancel()
         await self._stack.aclose()
 
     @property
