@@ -24,7 +24,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -279,7 +279,9 @@ class GroupReader:
                 settings,
                 cut,
             )
-            await call_blocking(publish)
+            # A refusal concerns retention alone; the next checkpoint is told again.
+            with suppress(PravegaError):
+                await call_blocking(publish)
         await self._log.change(lambda _: [CheckpointPublished(is_published=True)])
 
     async def _follow_configuration(self, now: float) -> None:
