@@ -42,6 +42,11 @@ class GroupLog:
             apply=_apply,
         )
 
+    def watch(self, on_state: Callable[[GroupState], None]) -> None:
+        """Call this function with each state that is read, also with those on the way to the
+        newest."""
+        self._synchronizer.on_state = on_state
+
     @property
     def state(self) -> GroupState:
         """Return the state that was read last."""
@@ -51,14 +56,14 @@ class GroupLog:
         """Close the connection."""
         await self._synchronizer.aclose()
 
-    async def read(self, look: Callable[[GroupState], None] | None = None) -> GroupState:
-        """Return the newest state; ``look`` is called with each state on the way to it.
+    async def read(self) -> GroupState:
+        """Return the newest state.
 
         Raises ``NotFoundError`` if there is no such group, and ``ConflictError`` if no client has
         begun it.
         """
         try:
-            return await self._synchronizer.read(look)
+            return await self._synchronizer.read()
         except NotFoundError:
             raise NotFoundError(f"reader group {self.name} does not exist") from None
 

@@ -104,6 +104,7 @@ class GroupReader:
         self._clock = clock
         self._log = GroupLog(controller, scope, group, patience=patience)
         self._membership = Membership(name, clock(), lambda: str(uuid.uuid4()))
+        self._is_removed = False
         self._update_at = 0.0
         self._due = 0.0
         self._feeds: dict[str, _OpenFeed] = {}
@@ -125,6 +126,7 @@ class GroupReader:
         self._stack.push_async_callback(self._log.aclose)
         try:
             await self._log.change(self._join)
+            self._log.watch(self._note_removal)
         except BaseException:
             await self._stack.aclose()
             raise
@@ -145,8 +147,7 @@ class GroupReader:
         self._tasks.cancel_scope.cancel()
         try:
             with anyio.move_on_after(LEAVE_SECONDS_MAX, shield=True):
-                leave = partial(self._membership.leave, positions=self._positions())
-                await self._log.change(leave)
+                await self._log.change(self._leave)
         finally:
             await self._stack.aclose()
 
@@ -219,6 +220,13 @@ class GroupReader:
             )
         return [ReaderAdded(self.name)]
 
+    def _note_removal(self, state: GroupState) -> None:
+        """Note when the reader was removed, even if one of its name has joined since."""
+        self._is_removed |= self.name not in state.assigned
+
+    def _leave(self, state: GroupState) -> list[Change]:
+        return [] if self._is_removed else self._membership.leave(state, self._positions())
+
     async def _update(self) -> None:
         """Do what the group wants of this reader now."""
         try:
@@ -253,7 +261,12 @@ class GroupReader:
         member, now = self._membership, self._clock()
         positions = self._positions()
         ended = {name: feed.ended for name, feed in self._feeds.items() if feed.ended is not None}
-        decide = partial(member.decide, now=now, positions=positions, ended=ended, reached=reached)
+
+        def decide(state: GroupState) -> list[Change]:
+            if self._is_removed:
+                raise ReaderRemovedError(self.name)
+            return member.decide(state, now, positions, ended, reached)
+
         changes = await self._log.change(decide)
         state = self._log.state
         member.check(state)

@@ -159,12 +159,13 @@ class ReaderGroup:
         async with aclosing(self._open_log()) as log:
             await log.read()
             await log.change(begin)
+            log.watch(look)
             look(log.state)
             while not complete:
                 if name not in log.state.checkpoints.positions:
                     raise ConflictError(f"checkpoint {name} of {self.name} was given up by a reset")
                 await anyio.sleep(CHECKPOINT_LOOK_SECONDS)
-                await log.read(look)
+                await log.read()
             await log.change(lambda state: [CheckpointsCleared(name)])
         cuts: dict[str, dict[int, int]] = {}
         for segment, offset in complete[0].items():

@@ -45,6 +45,8 @@ class Synchronizer(Generic[S]):
         apply: Callable[[S, bytes], S],
     ) -> None:
         self._log = log
+        self.on_state: Callable[[S], None] | None = None
+        """Called with each state that is read, also with those on the way to the newest."""
         self._name = name
         self._load = load
         self._apply = apply
@@ -83,20 +85,20 @@ class Synchronizer(Generic[S]):
     async def begin(self, state: bytes) -> bool:
         """Write the first state; return False if another client has written one already."""
         if not self._is_certain:
-            await self._read(None)
+            await self._read()
         if self._states or not await self._log.append(encode_state(state)):
             self._is_certain = False
             return False
         self._states = [self._load(state)]
         return True
 
-    async def read(self, look: Callable[[S], None] | None = None) -> S:
-        """Return the newest state; ``look`` is called with each state on the way to it.
+    async def read(self) -> S:
+        """Return the newest state.
 
         Raises ``NotFoundError`` if there is no such stream, and ``ConflictError`` if no client has
         begun the state.
         """
-        await self._read(look)
+        await self._read()
         return self.state
 
     async def change(self, decide: Callable[[S], Sequence[bytes]]) -> Sequence[bytes]:
@@ -106,7 +108,7 @@ class Synchronizer(Generic[S]):
         """
         while True:
             if not self._is_certain:
-                await self._read(None)
+                await self._read()
             updates = decide(self.state)
             if not updates:
                 return updates
@@ -124,7 +126,7 @@ class Synchronizer(Generic[S]):
         Return False if another client has changed the state meanwhile: nothing is compacted then.
         """
         if not self._is_certain:
-            await self._read(None)
+            await self._read()
         self._is_certain = False
         self._is_certain = await self._log.compact(encode_state(dump(self.state)))
         return self._is_certain
@@ -133,7 +135,7 @@ class Synchronizer(Generic[S]):
         """Ask where the last compaction is: another client may have compacted the log."""
         await self._log.update_mark()
 
-    async def _read(self, look: Callable[[S], None] | None) -> None:
+    async def _read(self) -> None:
         is_anew, revisions = await self._log.read()
         if is_anew:
             self._states = []
@@ -142,8 +144,8 @@ class Synchronizer(Generic[S]):
                 is_whole, parts = decode_revision(revision)
                 for part in parts:
                     self._take(part, is_whole=is_whole)
-                if look is not None and self._states:
-                    look(self.state)
+                if self.on_state is not None and self._states:
+                    self.on_state(self.state)
         except RemoteProtocolError as error:
             raise PravegaError(f"{self._name} has no state of its kind: {error}") from error
         self._is_certain = True

@@ -458,3 +458,29 @@ async def test_events_are_read_once_though_readers_are_cancelled(
     """Readers are cancelled at all moments, while they read and while they change the state."""
     async with served_stream(tmp_path) as stream:
         await run_client(cancel_changes, stream.address)
+
+
+async def join_under_its_name(address: str) -> None:
+    async with segstore_client.connect(address) as store:
+        group = await make_stream(store, 1)
+        numbers = Numbers()
+        await numbers.write(store, 4)
+        with anyio.fail_after(SECONDS):
+            old = await group.reader("a").__aenter__()
+            assert (await anext(old)).data == b"k0-0"
+            await group.remove_reader("a")
+            new = await group.reader("a").__aenter__()
+            assert (await anext(new)).data == b"k0-0"
+            with pytest.raises(RemovedFromGroupError):
+                await read_on(old)
+            await new.drop()
+            # It does not take the other one out when it goes.
+            await old.__aexit__(None, None, None)
+            assert await group.readers() == ["a"]
+
+
+async def test_a_reader_that_was_removed_is_not_the_next_one_of_its_name(
+    tmp_path: Path, run_client: RunClient
+) -> None:
+    async with served_stream(tmp_path) as stream:
+        await run_client(join_under_its_name, stream.address)
