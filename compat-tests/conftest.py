@@ -32,6 +32,11 @@ os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 from compat_harness.java import CLIENT_VERSIONS, NEWEST, JavaClient, JavaError  # noqa: E402
 from compat_harness.original import run_original  # noqa: E402
+from compat_harness.released_versions import (  # noqa: E402
+    NEWEST_RELEASE,
+    Environments,
+    build_release,
+)
 from compat_harness.results import Outcome, Result, ServerName, append_results  # noqa: E402
 from compat_harness.secure import WHY_NOT_ORIGINAL, SecureServer  # noqa: E402
 from compat_harness.server import TARGET_VARIABLE, Server  # noqa: E402
@@ -228,6 +233,12 @@ def suite_runs(
 def java_client(request: pytest.FixtureRequest) -> JavaClient:
     """The Java suites, compiled with one version of the official client."""
     return build(request.param)
+
+
+@pytest.fixture(scope="session")
+def environments(tmp_path_factory: pytest.TempPathFactory) -> Environments:
+    """The newest release and this checkout, each in an environment."""
+    return Environments(tmp_path_factory.mktemp("environments"), build_release(NEWEST_RELEASE))
 
 
 def build(version: str) -> JavaClient:

@@ -98,6 +98,7 @@ WALKED_ELSEWHERE = {
     "console.md": "test_console.py",
     "install.md": "tests/test_packages.py",
     "spark.md": "test_spark_guide.py",
+    "upgrade.md": "test_upgrades.py, cluster/test_rolling_upgrade.py",
 }
 PASSWORDS = {"SEGSTORE_ADMIN_PASSWORD": PASSWORD, "SEGSTORE_PASSWORD": PASSWORD}
 PRODUCTION = ("With systemd", "In containers", "On Kubernetes")
@@ -157,7 +158,7 @@ def test_every_page_with_commands_is_walked_and_every_exception_exists() -> None
     walked = {"README.md", "cluster.md", "command-line.md", "recovering.md", "retention.md"}
     walked |= {"running.md", "scaling.md", "secure.md", "users.md", "certificates.md", "rest.md"}
     walked |= {"metrics.md", "dashboards.md", "tutorial.md", "back-up.md", "full-disks.md"}
-    walked |= {"from-kafka.md", "python.md", "upgrade.md"}
+    walked |= {"from-kafka.md", "python.md"}
     for name, path in pages.items():
         if name not in WALKED_ELSEWHERE:
             assert bool(steps_of(path)) == (name in walked), name
@@ -187,11 +188,6 @@ def test_the_commands_of_the_tutorial(shell: GuideShell) -> None:
                 assert shell.run_python(step.text).splitlines() == step.expected
             elif not is_elsewhere(TUTORIAL.name, step.text):
                 walk(shell, [step])
-
-
-def test_the_commands_of_the_guide_to_upgrades(shell: GuideShell) -> None:
-    with shell:
-        walk(shell, steps_of(GUIDES / "upgrade.md"))
 
 
 def test_the_programs_of_the_guide_to_python(shell: GuideShell) -> None:

@@ -39,6 +39,8 @@ class Cluster:
 
     Each store has containers when its block begins: where a store registered late, containers move
     some seconds after the start, and a test would see failures that it did not bring about.
+
+    ``python`` runs ``make cluster``'s program in ``root``: those of another version, or this one's.
     """
 
     def __init__(
@@ -49,7 +51,10 @@ class Cluster:
         name: str = "cluster",
         first_port: int | None = None,
         environment: Mapping[str, str] | None = None,
+        python: Path | None = None,
+        root: Path = ROOT,
     ) -> None:
+        self._python, self._root = python or Path(sys.executable), root
         self.data_dir = directory / name
         self._output = directory / f"{name}.log"
         # One run of ports that are free now: they are all taken at about the same time.
@@ -119,8 +124,8 @@ class Cluster:
         with self._output.open("ab") as output:
             position = output.tell()
             self._process = subprocess.Popen(
-                tied([sys.executable, "-m", "deploy.one_machine", *self._options]),
-                cwd=ROOT,
+                tied([str(self._python), "-m", "deploy.one_machine", *self._options]),
+                cwd=self._root,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

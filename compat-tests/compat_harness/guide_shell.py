@@ -45,9 +45,16 @@ PROGRAM = "program.py"
 PASSWORD = "the password of every user"
 ASKS = re.compile(r"^segstore user (add|passwd) (?!.*--password-)|^curl .*--user \w+ ")
 """Commands that ask for a password at the terminal, whatever the environment says."""
-SERVER = re.compile(r"^segstore (standalone|server|controller)\b")
+SERVER = re.compile(r"^(?:\S+/)?segstore (standalone|server|controller)\b")
+"""A command that starts a server, also by the path of its environment."""
 PLACES = 4
 """Maximum number of servers of a kind side by side."""
+
+
+def _server_of(command: str) -> str:
+    """Return which server a command starts; an empty text if it starts none."""
+    found = SERVER.match(command)
+    return found[1] if found else ""
 
 
 @dataclass
@@ -132,7 +139,7 @@ class GuideShell:
         """Return the command with the ports of this test in place of the usual ones."""
         for usual, port in self._ports.items():
             command = re.sub(rf"(?<![\w.]){usual}(?!\w)", str(port), command)
-        if command.startswith("segstore standalone"):
+        if _server_of(command) == "standalone":
             command += f" --controller-port {self._ports[9090]}"
             command += f" --segment-store-port {self._ports[12345]}"
         return command
@@ -195,7 +202,7 @@ class GuideShell:
 
     def start_server(self, command: str) -> None:
         """Start a server, after those that had its data directory have ended, and wait for it."""
-        if not command.startswith("segstore controller"):
+        if _server_of(command) != "controller":
             self.stop_servers()
         log = self.directory.with_name(f"{self.directory.name}-server-{len(self._servers)}.log")
         with log.open("wb") as output:
@@ -215,7 +222,7 @@ class GuideShell:
             time.sleep(0.1)
 
     def _listens(self, command: str, log: Path) -> bool:
-        if command.startswith("segstore standalone"):
+        if _server_of(command) == "standalone":
             return "segstore is ready in" in log.read_text()
         port = int(re.findall(r"--port (\d+)", command)[0])
         with socket.socket() as probe:

@@ -109,6 +109,14 @@ def parse_arguments(arguments: list[str] | None) -> tuple[ClusterSettings, bool]
             f"--{option}-port", type=int, default=default, metavar="PORT", help=text + DEFAULT
         )
     parser.add_argument(
+        "--program",
+        type=Path,
+        default=usual.program,
+        metavar="PATH",
+        help="what segment stores and controllers are started by, each time anew, so that it may"
+        f" be a link to another version's then{DEFAULT}",
+    )
+    parser.add_argument(
         "--detour",
         action="append",
         default=[],
@@ -126,6 +134,8 @@ def parse_arguments(arguments: list[str] | None) -> tuple[ClusterSettings, bool]
     given = vars(parser.parse_args(arguments))
     restarts = not given.pop("no_restart")
     given["data_dir"] = given["data_dir"].resolve()
+    # A link stays one.
+    given["program"] = given["program"].absolute()
     detours = [each.partition("=") for each in given.pop("detour")]
     if not all(name and host for name, _, host in detours):
         parser.error("--detour wants PROCESS=HOST")

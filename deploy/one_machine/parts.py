@@ -64,6 +64,9 @@ class ClusterSettings:
     detours: Mapping[str, str] = field(default_factory=dict)
     secure: bool = False
     """Speak TLS, and serve users by their rights: see ``security``."""
+    program: Path = field(default_factory=lambda: Path(sys.executable).parent / "segstore")
+    """What segment stores and controllers are started by. It is looked up at each start: when a
+    link is changed, the next start is that of another version."""
 
     @property
     def zookeeper(self) -> str:
@@ -221,7 +224,7 @@ def _segstore(
     settings: ClusterSettings, verb: str, name: str, port: int, *options: str
 ) -> list[str]:
     return [
-        str(Path(sys.executable).parent / "segstore"),
+        str(settings.program),
         verb,
         f"--zookeeper={settings.zookeeper_host_of(name)}:{settings.zookeeper_port}",
         f"--cluster={settings.name}",

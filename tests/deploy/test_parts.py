@@ -120,6 +120,16 @@ def test_processes_are_dialled_at_hosts_of_proxies(tmp_path: Path) -> None:
         parse_arguments(["--data-dir", str(tmp_path), "--detour", "segment-store-1"])
 
 
+def test_a_link_to_a_program_is_looked_up_at_each_start(tmp_path: Path) -> None:
+    (tmp_path / "current").symlink_to(tmp_path / "old")
+    program = tmp_path / "current" / "bin" / "segstore"
+    given = ["--data-dir", str(tmp_path), "--program", str(program)]
+    settings, _ = parse_arguments(given)
+    commands = {part.name: part.command for part in list_parts(settings, "jars")}
+    for name in ("segment-store-0", "controller-1"):
+        assert str(program) in commands[name]
+
+
 def test_two_do_not_run_one_cluster(settings: ClusterSettings, directory: RunDirectory) -> None:
     in_use = f"the cluster in {settings.data_dir} is in use by process {os.getpid()} "
     with pytest.raises(ConfigurationError, match=re.escape(in_use)), open_directory(settings):

@@ -48,34 +48,34 @@ def released_versions() -> list[str]:
     return sorted(path.name.removesuffix(".tar.xz") for path in ARCHIVES.glob("*.tar.xz"))
 
 
-def fill(address: str) -> None:
+def fill(address: str, *, scope: str = SCOPE) -> None:
     """Write to an empty store: a stream that was scaled and has a transaction, one that was
     truncated, one that was sealed, and a key-value table.
     """
     with ControllerClient(address) as controller:
-        controller.create_scope(SCOPE)
+        controller.create_scope(scope)
         settings = StreamSettings(Scaling(segment_count_min=1), tags=("kept",))
         for stream in (STREAM, TRUNCATED, SEALED):
-            controller.create_stream(SCOPE, stream, settings)
-        write(controller, STREAM, range(100))
-        (segment,) = controller.current_segments(SCOPE, STREAM).ranges
+            controller.create_stream(scope, stream, settings)
+        write(controller, scope, STREAM, range(100))
+        (segment,) = controller.current_segments(scope, STREAM).ranges
         controller.scale_stream(
-            SCOPE,
+            scope,
             STREAM,
             sealed=[segment.segment_id],
             ranges=[(0.0, 0.5), (0.5, 1.0)],
             timeout=SECONDS,
         )
-        commit(controller, range(100, 150))
-        write(controller, STREAM, range(150, 300))
-        write(controller, TRUNCATED, range(50))
-        (segment,) = controller.current_segments(SCOPE, TRUNCATED).ranges
+        commit(controller, scope, range(100, 150))
+        write(controller, scope, STREAM, range(150, 300))
+        write(controller, scope, TRUNCATED, range(50))
+        (segment,) = controller.current_segments(scope, TRUNCATED).ranges
         # Two digits behind a header of eight bytes: an event each 10, the first ten each 9.
-        controller.truncate_stream(SCOPE, TRUNCATED, {segment.segment_id: 10 * 9 + 10 * 10})
-        write(controller, SEALED, range(20))
-        controller.seal_stream(SCOPE, SEALED)
-        controller.create_table(SCOPE, TABLE, partitions=2, primary_key=KEY_BYTES, secondary_key=0)
-        table = TableClient(controller, SCOPE, TABLE, patience=SECONDS)
+        controller.truncate_stream(scope, TRUNCATED, {segment.segment_id: 10 * 9 + 10 * 10})
+        write(controller, scope, SEALED, range(20))
+        controller.seal_stream(scope, SEALED)
+        controller.create_table(scope, TABLE, partitions=2, primary_key=KEY_BYTES, secondary_key=0)
+        table = TableClient(controller, scope, TABLE, patience=SECONDS)
         for number in range(60):
             table.put(key_of(number), b"value %d" % number)
         for number in range(0, 60, 3):
@@ -84,26 +84,26 @@ def fill(address: str) -> None:
             table.put(key_of(number), b"new value %d" % number)
 
 
-def check(address: str, *, added: int = 0) -> None:
+def check(address: str, *, scope: str = SCOPE, added: int = 0) -> None:
     """Compare a store with what ``fill`` wrote, and with the ``added`` numbers of ``go_on``."""
     with ControllerClient(address) as controller:
-        assert read(controller, STREAM) == list(range(300 + added))
-        assert read(controller, TRUNCATED) == list(range(20, 50))
-        assert read(controller, SEALED) == list(range(20))
-        assert list(controller.current_segments(SCOPE, SEALED).ranges) == []
-        assert len(controller.current_segments(SCOPE, STREAM).ranges) == 2
-        table = TableClient(controller, SCOPE, TABLE, patience=SECONDS)
+        assert read(controller, scope, STREAM) == list(range(300 + added))
+        assert read(controller, scope, TRUNCATED) == list(range(20, 50))
+        assert read(controller, scope, SEALED) == list(range(20))
+        assert list(controller.current_segments(scope, SEALED).ranges) == []
+        assert len(controller.current_segments(scope, STREAM).ranges) == 2
+        table = TableClient(controller, scope, TABLE, patience=SECONDS)
         expected = {key_of(n): b"new value %d" % n for n in range(1, 60, 3)}
         expected |= {key_of(n): b"value %d" % n for n in range(2, 60, 3)}
         assert {entry.key: entry.value for entry in table.entries()} == expected
 
 
-def go_on(address: str, *, added: int, more: int) -> None:
+def go_on(address: str, *, scope: str = SCOPE, added: int, more: int) -> None:
     """Write ``more`` numbers behind the ``added`` ones, by transaction and without."""
     first = 300 + added
     with ControllerClient(address) as controller:
-        write(controller, STREAM, range(first, first + more // 2))
-        commit(controller, range(first + more // 2, first + more))
+        write(controller, scope, STREAM, range(first, first + more // 2))
+        commit(controller, scope, range(first + more // 2, first + more))
 
 
 def key_of(number: int) -> bytes:
@@ -111,29 +111,29 @@ def key_of(number: int) -> bytes:
     return b"key-%04d" % number
 
 
-def write(controller: ControllerClient, stream: str, numbers: range) -> None:
+def write(controller: ControllerClient, scope: str, stream: str, numbers: range) -> None:
     """Write numbers, each with one of a few routing keys."""
-    with EventWriter(controller, SCOPE, stream) as writer:
+    with EventWriter(controller, scope, stream) as writer:
         for number in numbers:
             writer.write(b"%d" % number, routing_key=f"key-{number % KEYS}")
 
 
-def commit(controller: ControllerClient, numbers: range) -> None:
+def commit(controller: ControllerClient, scope: str, numbers: range) -> None:
     """Write numbers in a transaction."""
-    begun = controller.begin_transaction(SCOPE, STREAM, LEASE_MS)
-    locate = partial(controller.segment_address, SCOPE, STREAM)
-    with closing(TransactionWriter(SCOPE, STREAM, begun, locate)) as writer:
+    begun = controller.begin_transaction(scope, STREAM, LEASE_MS)
+    locate = partial(controller.segment_address, scope, STREAM)
+    with closing(TransactionWriter(scope, STREAM, begun, locate)) as writer:
         writer.write([b"%d" % each for each in numbers], [f"key-{n % KEYS}" for n in numbers])
         writer.flush()
-    assert controller.commit_transaction(SCOPE, STREAM, begun.identifier)
-    while controller.transaction_state(SCOPE, STREAM, begun.identifier) != "committed":
+    assert controller.commit_transaction(scope, STREAM, begun.identifier)
+    while controller.transaction_state(scope, STREAM, begun.identifier) != "committed":
         pass
 
 
-def read(controller: ControllerClient, stream: str) -> list[int]:
+def read(controller: ControllerClient, scope: str, stream: str) -> list[int]:
     """Return the numbers of a stream in their order; those of one key have to be in order."""
     numbers: list[int] = []
-    with EventReader(controller, SCOPE, stream, stop_at_tail=True) as reader:
+    with EventReader(controller, scope, stream, stop_at_tail=True) as reader:
         while (event := reader.next_event(timeout=SECONDS)) is not None:
             numbers.append(int(event.data))
     for remainder in range(KEYS):
