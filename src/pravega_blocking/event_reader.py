@@ -34,7 +34,7 @@ from pravega_wire import commands as wire
 from pravega_wire.blocking import ConnectionLostError, SegmentConnection
 from pravega_wire.errors import ProtocolError, RemoteProtocolError
 from pravega_wire.names import scoped_name, segment_name
-from pravega_wire.sessions.read_cursor import ReadEvent, SegmentCursor, SegmentOrder
+from pravega_wire.sessions.read_cursor import EventCursor, ReadEvent, SegmentOrder
 from pravega_wire.sessions.routes import Successor
 
 READ_BYTES = 1024 * 1024
@@ -47,7 +47,7 @@ Address = tuple[str, int]
 
 
 @dataclass(slots=True, eq=False)
-class _Cursor(SegmentCursor):
+class _Cursor(EventCursor):
     """The position of the reader in one segment, and its request."""
 
     address: Address | None = None

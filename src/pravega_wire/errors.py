@@ -26,3 +26,13 @@ class EventTooLongError(LocalProtocolError):
 
 class RemoteProtocolError(ProtocolError):
     """The peer sent bytes that the protocol does not allow. The connection is unusable."""
+
+
+class TruncatedBytesError(Exception):
+    """A reader wants bytes that a truncation has deleted. ``head`` is the first offset that is
+    left."""
+
+    def __init__(self, offset: int, head: int) -> None:
+        super().__init__(offset, head)
+        self.offset = offset
+        self.head = head

@@ -13,9 +13,14 @@ from pravega_wire.errors import RemoteProtocolError
 _EVENT_CODE = 0
 
 
+def frame_header(data: Buffer) -> bytes:
+    """Return the header of an event."""
+    return HEADER.pack(_EVENT_CODE, len(data))
+
+
 def frame_event(data: Buffer) -> bytes:
     """Return one event with its header, as it is stored in a segment."""
-    return HEADER.pack(_EVENT_CODE, len(data)) + bytes(data)
+    return frame_header(data) + bytes(data)
 
 
 def frame_events(events: Iterable[Buffer]) -> bytes:
@@ -38,3 +43,11 @@ def iterate_event_spans(buffer: Buffer, position: int = 0) -> Iterator[tuple[int
             return
         position = start + length
         yield start, position
+
+
+def count_missing_bytes(buffer: Buffer) -> int:
+    """Return how many bytes an incomplete event lacks: of its header first, then of all of it."""
+    if len(buffer) < HEADER_BYTES:
+        return HEADER_BYTES - len(buffer)
+    _, length = HEADER.unpack_from(buffer)
+    return HEADER_BYTES + int(length) - len(buffer)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from pravega_wire.errors import RemoteProtocolError
 from pravega_wire.event_framing import (
+    count_missing_bytes,
     frame_event,
     frame_events,
     iterate_event_spans,
@@ -40,6 +41,12 @@ def test_spans_tell_where_each_event_lies() -> None:
     data = frame_events([b"a", b"", b"bcd"])
     assert list(iterate_event_spans(data)) == [(8, 9), (17, 17), (25, 28)]
     assert list(iterate_event_spans(data, 9)) == [(17, 17), (25, 28)]
+
+
+def test_the_missing_bytes_are_those_of_the_header_and_then_of_the_event() -> None:
+    data = frame_event(b"abc")
+    missing = [count_missing_bytes(data[:length]) for length in range(len(data) + 1)]
+    assert missing == [8, 7, 6, 5, 4, 3, 2, 1, 3, 2, 1, 0]
 
 
 @pytest.mark.parametrize("header", [(1, 0), (0, -1), (-1, 3)])

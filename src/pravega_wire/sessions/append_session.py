@@ -14,6 +14,10 @@ are to be sent again. A writer that fills blocks sees this:
     resume(2)                block 1 is acknowledged, block 2 is to be sent again
     acknowledge(3)           the session is idle
 
+A session of a byte stream sends its events without headers: they are the pieces in which the bytes
+were written. A long event, for which one append has no room, is a block of its own; it is sent by
+the steps of ``long_appends``.
+
 Invariants:
 1. When a store takes the blocks of ``begin_block`` and ``resume`` in the order of these calls, but
    none whose number it has already, each event is stored once, in the order of ``add``. Held by
@@ -27,14 +31,17 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 from pravega_wire.codec import HEADER_BYTES
+from pravega_wire.commands import NULL_ATTRIBUTE_VALUE
 from pravega_wire.connection import append_block
 from pravega_wire.errors import EventTooLongError
 
 EVENT_BYTES_MAX = 8 * 1024 * 1024
 """Maximum length, in bytes, of an event in an append block, as official clients have it."""
+LONG_EVENT_BYTES_MAX = 2**31 - 1
+"""Maximum length, in bytes, of a long event: the event's header has an int32 for it."""
 BATCH_BYTES = 512 * 1024
 BATCH_EVENTS_MAX = 8192
 IN_FLIGHT_BYTES_MAX = 8 * 1024 * 1024
@@ -53,18 +60,32 @@ class Block(Generic[E]):
     last_event_number: int
     byte_count: int
 
+    @property
+    def is_long(self) -> bool:
+        """Return whether the block is one event for which an append has no room."""
+        return is_long(self.events[0])
+
 
 class AppendSession(Generic[E]):
-    """The events of the writer ``writer_id``, 16 bytes, for one segment."""
+    """The events of the writer ``writer_id``, 16 bytes, for one segment.
 
-    def __init__(self, writer_id: bytes) -> None:
+    ``framed=False`` is for byte streams. With ``takes_long`` there may be long events.
+    """
+
+    def __init__(self, writer_id: bytes, *, framed: bool = True, takes_long: bool = False) -> None:
         self.writer_id = writer_id
+        self._framed = framed
+        self._takes_long = takes_long
         self.acknowledged_events = 0
+        self.stored_number = NULL_ATTRIBUTE_VALUE
+        """The number of the last event that the segment is known to have; it may have more."""
         self.in_flight: deque[Block[E]] = deque()
         """The blocks that were sent and have no reply yet, in the order of their numbers."""
         self._in_flight_bytes = 0
         self._batch: list[E] = []
         self._batch_bytes = 0
+        self._long_count = 0
+        """Number of long events in the batch."""
         self._event_number = 0
 
     # ---- Events ----------------------------------------------------------------------------------
@@ -72,14 +93,28 @@ class AppendSession(Generic[E]):
     def add(self, event: E) -> bool:
         """Add an event to the batch, and return whether the batch is ready to be sent.
 
-        Raises ``EventTooLongError`` for one over ``EVENT_BYTES_MAX``.
+        Raises ``EventTooLongError`` for one over ``EVENT_BYTES_MAX``, or if the session takes long
+        events, over ``LONG_EVENT_BYTES_MAX``.
         """
         length = len(event[1])
         if length > EVENT_BYTES_MAX:
-            raise EventTooLongError(f"an event of {length} bytes: at most {EVENT_BYTES_MAX} fit")
+            bytes_max = LONG_EVENT_BYTES_MAX if self._takes_long else EVENT_BYTES_MAX
+            if length > bytes_max:
+                raise EventTooLongError(f"an event of {length} bytes: at most {bytes_max} fit")
+            self._long_count += 1
         self._batch.append(event)
         self._batch_bytes += length + HEADER_BYTES
         return self._batch_bytes >= BATCH_BYTES or len(self._batch) >= BATCH_EVENTS_MAX
+
+    def extend(self, data: bytes, bytes_max: int) -> bool:
+        """Add bytes to the last event of the batch; return False if there is none, or if it would
+        have more than ``bytes_max`` bytes."""
+        if not self._batch or len(self._batch[-1][1]) + len(data) > bytes_max:
+            return False
+        position, present, *others = self._batch[-1]
+        self._batch[-1] = cast("E", (position, present + data, *others))
+        self._batch_bytes += len(data)
+        return True
 
     def release(self) -> list[E]:
         """Remove and return every event that was not acknowledged, in order."""
@@ -88,6 +123,7 @@ class AppendSession(Generic[E]):
         self._in_flight_bytes = 0
         self._batch = []
         self._batch_bytes = 0
+        self._long_count = 0
         return events
 
     @property
@@ -101,6 +137,11 @@ class AppendSession(Generic[E]):
     def has_batch(self) -> bool:
         """Return whether events wait to be sent for the first time."""
         return bool(self._batch)
+
+    @property
+    def has_long_next(self) -> bool:
+        """Return whether all events are stored that were sent before a long one."""
+        return bool(self.in_flight) and self.in_flight[0].is_long
 
     @property
     def is_idle(self) -> bool:
@@ -138,16 +179,19 @@ class AppendSession(Generic[E]):
         return block
 
     def encode(self, block: Block[E], request_id: int) -> bytes:
-        """Return the frames of a block; ``request_id`` is that of the connection's setup."""
+        """Return the frames of a block that is not long; ``request_id`` is that of the connection's
+        setup."""
         return append_block(
             self.writer_id,
             [event[1] for event in block.events],
             last_event_number=block.last_event_number,
             request_id=request_id,
+            framed=self._framed,
         )
 
     def acknowledge(self, event_number: int) -> list[Block[E]]:
         """Remove and return the blocks whose events are stored, by the number of the last one."""
+        self.stored_number = max(self.stored_number, event_number)
         acknowledged = []
         while self.in_flight and self.in_flight[0].last_event_number <= event_number:
             # If an interrupt comes between these lines, a block counts as sent and as stored: it
@@ -169,9 +213,15 @@ class AppendSession(Generic[E]):
         return list(self.in_flight)
 
     def _next_block(self) -> Block[E]:
-        """Remove the next events from the batch: all of them, or as many as fit one command."""
+        """Remove the next events from the batch: all of them, or as many as fit one command, or a
+        long one."""
         count, byte_count = len(self._batch), self._batch_bytes
-        if byte_count > BATCH_BYTES + EVENT_BYTES_MAX:
+        if self._long_count:
+            long = next(index for index, event in enumerate(self._batch) if is_long(event))
+            count = long or 1
+            byte_count = sum(len(event[1]) + HEADER_BYTES for event in self._batch[:count])
+            self._long_count -= long == 0
+        if byte_count > BATCH_BYTES + EVENT_BYTES_MAX and count > 1:
             count = byte_count = 0
             while byte_count < BATCH_BYTES:
                 byte_count += len(self._batch[count][1]) + HEADER_BYTES
@@ -185,3 +235,8 @@ class AppendSession(Generic[E]):
     def _number_after(self, events: tuple[E, ...]) -> int:
         """Return the number of the last of the next events."""
         return self._event_number + len(events)
+
+
+def is_long(event: Event) -> bool:
+    """Return whether an event is too long for one append."""
+    return len(event[1]) > EVENT_BYTES_MAX

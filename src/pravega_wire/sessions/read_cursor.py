@@ -1,9 +1,10 @@
-"""The position of a reader in a stream, without I/O: bytes of segments in, events out.
+"""The position of a reader in a stream, without I/O: bytes of segments in, events or bytes out.
 
-Owns: ``SegmentCursor``, the position in one segment, and ``SegmentOrder``, which segments are read.
+Owns: ``SegmentCursor``, the position in one segment, of which ``EventCursor`` and ``ByteCursor``
+are kinds, and ``SegmentOrder``, which segments are read.
 
-A cursor's ``offset`` is that of the next byte to request; its ``pending`` are the last received
-bytes, which begin an incomplete event. The next request begins behind them:
+A cursor's ``offset`` is that of the next byte to request; the ``pending`` of one of events are the
+last received bytes, which begin an incomplete event. The next request begins behind them:
 
     offset 0: 25 bytes come, an event of 20 bytes with its header and 5 bytes of the next one
     feed(...) returns the first event; offset 25, pending 5 bytes
@@ -18,13 +19,17 @@ Invariants:
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 from pravega_wire import commands as wire
-from pravega_wire.errors import RemoteProtocolError
-from pravega_wire.event_framing import iterate_event_spans
+from pravega_wire.errors import RemoteProtocolError, TruncatedBytesError
+from pravega_wire.event_framing import count_missing_bytes, iterate_event_spans
 from pravega_wire.sessions.routes import Successor
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +48,13 @@ class ReadEvent:
 
 
 @dataclass(slots=True, eq=False)
-class SegmentCursor:
+class SegmentCursor(ABC, Generic[T]):
     """The position of the reader in one segment. ``end`` is an offset at which to stop."""
 
     segment_id: int
     name: str
     offset: int
     end: int | None
-    pending: bytes = b""
     is_sealed: bool = False
     is_gone: bool = False
     """True when the segment stores do not have the segment any more."""
@@ -64,15 +68,15 @@ class SegmentCursor:
         """Return how many bytes to request next."""
         return bytes_max if self.end is None else min(bytes_max, self.end - self.offset)
 
-    def take(self, reply: wire.Reply) -> list[ReadEvent] | None:
-        """Return the events that a reply to the request completes; None if it is of another kind.
+    def take(self, reply: wire.Reply) -> list[T] | None:
+        """Return what a reply to the request brings; None if it is of another kind.
 
-        Raises ``RemoteProtocolError`` for bytes that are no events.
+        Raises errors as ``feed`` and ``skip_to``.
         """
         if isinstance(reply, wire.SegmentRead):
-            events = self.feed(reply.data)
+            found = self.feed(reply.data)
             self.is_sealed = reply.end_of_segment
-            return events
+            return found
         if isinstance(reply, wire.SegmentIsSealed):
             self.is_sealed = True
         elif isinstance(reply, wire.NoSuchSegment):
@@ -84,13 +88,43 @@ class SegmentCursor:
             return None
         return []
 
+    @abstractmethod
+    def feed(self, data: bytes) -> list[T]:
+        """Add the next bytes of the segment, and return what they complete."""
+
+    @abstractmethod
+    def skip_to(self, offset: int) -> None:
+        """Continue at an offset after the bytes that a truncation deleted."""
+
+
+@dataclass(slots=True, eq=False)
+class EventCursor(SegmentCursor[ReadEvent]):
+    """The position in a segment of events."""
+
+    _pieces: list[bytes] = field(default_factory=list)
+    """The received bytes of an incomplete event."""
+    _missing_bytes: int = 0
+    """Number of bytes that have to come before it is complete, or more are known to be missing."""
+
+    @property
+    def pending(self) -> bytes:
+        """Return the received bytes of an incomplete event."""
+        return b"".join(self._pieces)
+
     def feed(self, data: bytes) -> list[ReadEvent]:
         """Add the next bytes of the segment, and return the events that they complete.
 
         Raises ``RemoteProtocolError`` for bytes that are no events.
         """
-        first = self.offset - len(self.pending)
-        buffer = self.pending + data if self.pending else data
+        if len(data) < self._missing_bytes:
+            # A long event comes in many pieces, which are joined once.
+            self._pieces += [data] if data else []
+            self._missing_bytes -= len(data)
+            self.offset += len(data)
+            return []
+        buffer = b"".join([*self._pieces, data])
+        end_offset = self.offset + len(data)
+        first = end_offset - len(buffer)
         consumed = 0
         events = []
         try:
@@ -102,14 +136,32 @@ class SegmentCursor:
             raise RemoteProtocolError(
                 f"segment {self.name} does not hold events, perhaps a byte stream: {error}"
             ) from error
-        self.pending = buffer[consumed:]
-        self.offset += len(data)
+        rest = buffer[consumed:]
+        self._pieces = [rest] if rest else []
+        self._missing_bytes = count_missing_bytes(rest)
+        self.offset = end_offset
         return events
 
     def skip_to(self, offset: int) -> None:
         """Continue at an offset after the bytes that a truncation deleted."""
         self.offset = offset
-        self.pending = b""
+        self._pieces = []
+        self._missing_bytes = 0
+
+
+@dataclass(slots=True, eq=False)
+class ByteCursor(SegmentCursor[bytes]):
+    """The position in a segment of bytes. Those that are asked for must not be missing."""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Return the next bytes of the segment as one piece; none if there are no bytes."""
+        self.offset += len(data)
+        return [data] if data else []
+
+    def skip_to(self, offset: int) -> None:
+        """Raise ``TruncatedBytesError`` if bytes are missing before an offset."""
+        if offset > self.offset:
+            raise TruncatedBytesError(self.offset, offset)
 
 
 class SegmentOrder:

@@ -14,12 +14,12 @@ import trio
 from pravega_blocking.controller_client import ControllerClient
 from pravega_blocking.errors import DamagedExportError, UsageError
 from pravega_blocking.event_writer import EventWriter
-from pravega_blocking.exports import export_file, numbered_writer
+from pravega_blocking.exports import export_file
 from pravega_blocking.exports.export_file import ExportReader
 from pravega_blocking.exports.importer import KeyedTarget, check_file, writer_id_of
 from pravega_blocking.exports.keys import parse_key_source
 from pravega_blocking.stream_settings import Scaling, StreamSettings
-from pravega_wire.sessions import append_session
+from pravega_wire.sessions import append_session, long_appends
 from support.exported_streams import (
     events_by_key,
     events_by_range,
@@ -132,7 +132,7 @@ async def test_long_events_and_events_without_bytes_are_copied(
         await run(write_all)
         data = await run(lambda: export_bytes(client, manifest_of(client, "s", "t")))
         monkeypatch.setattr(append_session, "EVENT_BYTES_MAX", 4096)
-        monkeypatch.setattr(numbered_writer, "PIECE_BYTES", 3000)
+        monkeypatch.setattr(long_appends, "PIECE_BYTES", 3000)
         for _ in range(2):
             copy = await run(open_copy, client, data, "s", "copy")
             assert await run(import_bytes, data, copy) == 8

@@ -2,155 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
-import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
 from random import Random
+from typing import Any
 
 import pytest
 
 from pravega_blocking.backoff import Patience
 from pravega_blocking.errors import UnavailableError
-from pravega_blocking.exports import numbered_writer
-from pravega_blocking.exports.numbered_writer import NumberedWriter
-from pravega_blocking.segment_writer import Address, SegmentEndedError
+from pravega_blocking.exports.numbered_writer import NumberedWriter, number_of
+from pravega_blocking.segment_writer import SegmentEndedError
 from pravega_wire import commands as wire
-from pravega_wire.connection import Append, Connection, Role
-from pravega_wire.event_framing import iterate_event_spans
-from pravega_wire.sessions import append_session
+from pravega_wire.connection import Append
+from pravega_wire.event_framing import frame_event
+from pravega_wire.sessions import append_session, long_appends
 from pravega_wire.sessions.append_session import Event
+from support.counting_store import NAME, CountingStore
 
-NAME = "s/a/0.#epoch.0"
 WRITER_ID = bytes(range(16))
 LONG = 200
-
-
-class CountingStore:
-    """Serves one segment to many connections, and breaks ``breaks`` of them.
-
-    Like a real store, it stores an append only if the number of the last event is the one that it
-    has told the connection, or that of the connection's last append.
-    """
-
-    def __init__(self, seed: int, breaks: int = 0) -> None:
-        self.data = b""
-        self.last = wire.NULL_ATTRIBUTE_VALUE
-        self.merges = 0
-        self._transients: dict[str, bytes] = {}
-        self._made = 0
-        self._random = Random(seed)
-        self._breaks = breaks
-        self._lock = threading.Lock()
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address: Address = self._listener.getsockname()
-        self._threads = [threading.Thread(target=self._accept)]
-
-    @property
-    def events(self) -> list[bytes]:
-        return [self.data[start:end] for start, end in iterate_event_spans(self.data)]
-
-    @contextlib.contextmanager
-    def running(self) -> Iterator[CountingStore]:
-        self._threads[0].start()
-        try:
-            yield self
-        finally:
-            self._listener.shutdown(socket.SHUT_RDWR)
-            for thread in self._threads:
-                thread.join(60)
-            self._listener.close()
-        assert not any(thread.is_alive() for thread in self._threads)
-
-    def settle(self) -> None:
-        """Wait until what was sent on connections that are closed is stored."""
-        for thread in self._threads[1:]:
-            thread.join(60)
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                peer, _ = self._listener.accept()
-            except OSError:
-                return
-            self._threads.append(threading.Thread(target=self._serve, args=(peer,)))
-            self._threads[-1].start()
-
-    def _serve(self, peer: socket.socket) -> None:
-        connection, writers = Connection(Role.SERVER), dict[bytes, tuple[str, int]]()
-        with peer, contextlib.suppress(EOFError, ConnectionError):
-            while data := peer.recv(65536):
-                for command in connection.receive_data(data):
-                    with self._lock:
-                        reply = self._answer(command, writers)
-                    peer.sendall(connection.send(reply))
-                    if isinstance(reply, wire.InvalidEventNumber):
-                        return
-
-    def _answer(
-        self, command: wire.Command | Append, writers: dict[bytes, tuple[str, int]]
-    ) -> wire.Reply:
-        match command:
-            case wire.Hello():
-                return wire.HELLO
-            case wire.SetupAppend(request_id, writer_id, segment, _):
-                last = self.last if segment == NAME else wire.NULL_ATTRIBUTE_VALUE
-                writers[writer_id] = (segment, last)
-                return wire.AppendSetup(request_id, segment, writer_id, last)
-            case wire.CreateTransientSegment(request_id, _, parent, _):
-                self._made += 1
-                name = f"{parent}#transient.{self._made}"
-                self._transients[name] = b""
-                return wire.SegmentCreated(request_id, name)
-            case wire.MergeSegments(request_id, target, source, _, updates):
-                return self._breaking(lambda: self._merge(request_id, target, source, updates))
-            case Append():
-                return self._breaking(lambda: self._append(command, writers))
-            case _:
-                raise AssertionError(command)
-
-    def _breaking(self, store: Callable[[], wire.Reply]) -> wire.Reply:
-        breaks = self._breaks > 0 and self._random.random() < 0.5
-        stores_first = self._random.random() < 0.5
-        self._breaks -= breaks
-        if breaks and not stores_first:
-            raise EOFError
-        reply = store()
-        if breaks:
-            raise EOFError
-        return reply
-
-    def _append(self, append: Append, writers: dict[bytes, tuple[str, int]]) -> wire.Reply:
-        segment, previous = writers[append.writer_id]
-        number = append.last_event_number
-        if segment == NAME:
-            if previous != self.last:
-                return wire.InvalidEventNumber(append.writer_id, append.request_id)
-            self.data += bytes(append.data)
-            self.last = number
-        else:
-            assert append.expected_offset == len(self._transients[segment])
-            self._transients[segment] += bytes(append.data)
-        writers[append.writer_id] = (segment, number)
-        return wire.DataAppended(append.writer_id, number, previous, append.request_id, 9)
-
-    def _merge(
-        self,
-        request_id: int,
-        target: str,
-        source: str,
-        updates: Sequence[wire.AttributeUpdate],
-    ) -> wire.Reply:
-        assert target == NAME
-        (update,) = updates
-        assert update.attribute_id == WRITER_ID
-        assert update.update_type == 4
-        if update.expected != self.last:
-            return wire.SegmentAttributeUpdated(request_id, False)
-        self.data += self._transients.pop(source)
-        self.last = update.value
-        self.merges += 1
-        return wire.SegmentsMerged(request_id, target, source, len(self.data))
 
 
 def numbered(count: int, *, long_each: int = 0) -> list[Event]:
@@ -179,7 +49,7 @@ def write(writer: NumberedWriter, events: list[Event], seed: int, *, drain: bool
 def short_appends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Events of more than 100 bytes count as long."""
     monkeypatch.setattr(append_session, "EVENT_BYTES_MAX", 100)
-    monkeypatch.setattr(numbered_writer, "PIECE_BYTES", 64)
+    monkeypatch.setattr(long_appends, "PIECE_BYTES", 64)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -215,6 +85,34 @@ def test_two_processes_with_the_same_events_store_each_once(seed: int) -> None:
         for thread in threads:
             thread.join(60)
         assert store.events == [event[1] for event in events]
+
+
+class OvertakingStore(CountingStore):
+    """After each merge, stores the event ``next`` too, as for another process."""
+
+    def __init__(self, following: Event) -> None:
+        super().__init__(0)
+        self._following = following
+
+    def _merge(self, *arguments: Any) -> wire.Reply:
+        reply = super()._merge(*arguments)
+        self.data += frame_event(self._following[1])
+        self.last = number_of(self._following)
+        return reply
+
+
+@pytest.mark.usefixtures("short_appends")
+def test_what_another_process_stores_after_a_long_event_is_not_stored_again() -> None:
+    events = numbered(3, long_each=2)
+    assert [len(event[1]) > 100 for event in events] == [True, False, True]
+    with OvertakingStore(events[1]).running() as store:
+        writer = new_writer(store)
+        for event in events[:2]:
+            writer.add(event)
+        writer.drive(Patience(60.0), drain=True)
+        writer.disconnect()
+        assert store.events == [event[1] for event in events[:2]]
+        assert writer.acknowledged_events == 2
 
 
 @pytest.mark.usefixtures("short_appends")

@@ -156,6 +156,53 @@ def test_an_event_that_no_append_can_have_is_refused() -> None:
     assert len(session.release()) == 1
 
 
+def test_a_long_event_is_a_block_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(append_session, "EVENT_BYTES_MAX", 10)
+    monkeypatch.setattr(append_session, "LONG_EVENT_BYTES_MAX", 50)
+    session = AppendSession[Event](WRITER, takes_long=True)
+    with pytest.raises(EventTooLongError, match="an event of 51 bytes: at most 50 fit"):
+        session.add((0.0, bytes(51)))
+    lengths = (1, 2, 50, 11, 3)
+    for length in lengths:
+        session.add((0.0, bytes(length)))
+    blocks = []
+    while session.has_batch:
+        assert not session.has_long_next
+        blocks.append(session.begin_block())
+    assert [[len(each[1]) for each in block.events] for block in blocks] == [
+        [1, 2],
+        [50],
+        [11],
+        [3],
+    ]
+    assert [block.is_long for block in blocks] == [False, True, True, False]
+    assert session.unacknowledged_bytes == sum(lengths) + 8 * len(lengths)
+    session.acknowledge(2)
+    assert session.has_long_next
+    assert session.stored_number == 2
+    assert [len(event[1]) for event in session.release()] == [50, 11, 3]
+    session.add((0.0, b"x"))
+    assert not session.begin_block().is_long
+
+
+def test_pieces_of_a_byte_stream_have_no_headers_and_may_grow() -> None:
+    session = AppendSession[Event](WRITER, framed=False)
+    assert not session.extend(b"a", 5)
+    session.add((0.0, b"a"))
+    assert session.extend(b"bcd", 5)
+    assert not session.extend(b"ef", 5)
+    session.add((0.0, b"ef"))
+    assert session.unacknowledged_bytes == 6 + 2 * 8
+    frames = session.encode(session.begin_block(), 1)
+    (append,) = (
+        each
+        for each in Connection(Role.SERVER).receive_data(SETUP + frames)
+        if isinstance(each, Append)
+    )
+    assert (append.data, append.event_count, append.last_event_number) == (b"abcdef", 2, 2)
+    assert not session.extend(b"g", 5)
+
+
 def test_a_session_is_full_while_too_many_blocks_have_no_reply() -> None:
     session = AppendSession[Event](WRITER)
     for _ in range(BLOCKS_MAX):

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pravega_wire import commands as wire
-from pravega_wire.errors import RemoteProtocolError
+from pravega_wire.errors import RemoteProtocolError, TruncatedBytesError
 from pravega_wire.event_framing import frame_events
-from pravega_wire.sessions.read_cursor import ReadEvent, SegmentCursor, SegmentOrder
+from pravega_wire.sessions.read_cursor import ByteCursor, EventCursor, ReadEvent, SegmentOrder
 from pravega_wire.sessions.routes import SegmentRange, Successor
 
 NAME = "s/a/0.#epoch.0"
@@ -24,7 +24,7 @@ def test_events_come_out_alike_however_their_bytes_come(
     events: list[bytes], data: st.DataObject
 ) -> None:
     stored = frame_events(events)
-    cursor, found = SegmentCursor(7, NAME, 0, len(stored)), list[ReadEvent]()
+    cursor, found = EventCursor(7, NAME, 0, len(stored)), list[ReadEvent]()
     while not cursor.is_at_end:
         wanted = cursor.bytes_wanted(30)
         assert 0 < wanted <= 30
@@ -41,7 +41,7 @@ def test_events_come_out_alike_however_their_bytes_come(
 
 
 def test_a_reply_tells_the_end_of_a_segment_a_truncation_or_that_it_is_gone() -> None:
-    cursor = SegmentCursor(0, NAME, 0, None)
+    cursor = EventCursor(0, NAME, 0, None)
     assert cursor.bytes_wanted(1000) == 1000
     assert cursor.take(read(0, frame_events([b"a"])[:5])) == []
     assert (cursor.offset, cursor.pending) == (5, frame_events([b"a"])[:5])
@@ -57,7 +57,8 @@ def test_a_reply_tells_the_end_of_a_segment_a_truncation_or_that_it_is_gone() ->
     ]
     assert cursor.is_at_end
     assert not cursor.is_gone
-    sealed, gone = SegmentCursor(0, NAME, 0, None), SegmentCursor(0, NAME, 5, None, b"12345")
+    sealed, gone = EventCursor(0, NAME, 0, None), EventCursor(0, NAME, 0, None)
+    assert gone.take(read(0, frame_events([b"a"])[:5])) == []
     assert sealed.take(wire.SegmentIsSealed(1, NAME, "", 0)) == []
     assert gone.take(wire.NoSuchSegment(1, NAME, "", 5)) == []
     assert (sealed.is_at_end, sealed.is_gone) == (True, False)
@@ -65,9 +66,23 @@ def test_a_reply_tells_the_end_of_a_segment_a_truncation_or_that_it_is_gone() ->
 
 
 def test_bytes_that_are_no_events_are_refused_with_the_segment() -> None:
-    cursor = SegmentCursor(0, NAME, 0, None)
+    cursor = EventCursor(0, NAME, 0, None)
     with pytest.raises(RemoteProtocolError, match=f"segment {NAME} does not hold events, perhaps"):
         cursor.take(read(0, b"\x01" * 20))
+
+
+def test_bytes_come_out_as_they_are_until_some_are_missing() -> None:
+    cursor = ByteCursor(0, NAME, 10, None)
+    assert cursor.take(read(10, b"abc")) == [b"abc"]
+    assert cursor.take(read(13, b"")) == []
+    # A truncation before the position is none of its concern.
+    assert cursor.take(wire.SegmentIsTruncated(1, NAME, 13, "", 13)) == []
+    assert cursor.offset == 13
+    with pytest.raises(TruncatedBytesError) as raised:
+        cursor.take(wire.SegmentIsTruncated(1, NAME, 20, "", 13))
+    assert (raised.value.offset, raised.value.head) == (13, 20)
+    assert cursor.take(read(13, b"d", end=True)) == [b"d"]
+    assert (cursor.offset, cursor.is_at_end) == (14, True)
 
 
 def follow(segment: int, *predecessors: int) -> Successor:
