@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import uuid
 from collections import defaultdict
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
+from random import Random
+from typing import TypeVar
 
 import anyio
 import pytest
@@ -23,6 +26,7 @@ pytestmark = [
     pytest.mark.skipif(TARGET_VARIABLE in os.environ, reason="kills its own server"),
 ]
 
+T = TypeVar("T")
 KEYS = 7
 EVENTS = 3_000
 SECONDS_MAX = scale(180.0)
@@ -79,14 +83,141 @@ async def read_all(server: Server, stream: str) -> list[int]:
             return numbers
 
 
+async def write_bytes_among_kills(server: Server, stream: str, data: bytes) -> None:
+    """Append bytes to a new stream; kill the store while they are under way."""
+    third = len(data) // 3
+    with anyio.fail_after(SECONDS_MAX):
+        async with segstore_client.connect(server.controller_uri) as store:
+            await store.create_scope(stream.split("/", maxsplit=1)[0], exist_ok=True)
+            await store.create_stream(stream)
+            async with store.byte_writer(stream) as file:
+                await file.write(data[:third])
+                await file.flush()
+                await file.write(data[third : 2 * third])
+                server.kill_segment_store()
+                await file.write(data[2 * third :])
+                assert file.tell() == len(data)
+
+
+async def read_bytes(server: Server, stream: str) -> bytes:
+    """Return all bytes of a sealed stream; kill the store after the first."""
+    with anyio.fail_after(SECONDS_MAX):
+        async with (
+            segstore_client.connect(server.controller_uri) as store,
+            store.byte_reader(stream) as file,
+        ):
+            found = await file.read(1000)
+            server.kill_segment_store()
+            return found + b"".join([piece async for piece in file])
+
+
+async def seal_bytes(server: Server, stream: str, head: int) -> None:
+    """Truncate a byte stream, and seal it."""
+    async with (
+        segstore_client.connect(server.controller_uri) as store,
+        store.byte_writer(stream) as file,
+    ):
+        await file.truncate_before(head)
+        await file.seal()
+
+
+async def write_events(server: Server, stream: str, events: list[bytes]) -> None:
+    async with (
+        segstore_client.connect(server.controller_uri) as store,
+        store.writer(stream) as writer,
+    ):
+        for event in events:
+            await writer.write(event, key="key")
+
+
+async def read_events(server: Server, stream: str) -> list[bytes]:
+    async with (
+        segstore_client.connect(server.controller_uri) as store,
+        store.reader(stream, stop_at_tail=True) as reader,
+    ):
+        return [event.data async for event in reader]
+
+
+def build_client() -> JavaClient:
+    try:
+        return JavaClient.build(NEWEST)
+    except JavaError as error:
+        pytest.fail(str(error), pytrace=False)
+
+
+@pytest.mark.parametrize("backend", ["trio", "asyncio"])
+def test_bytes_go_to_and_fro_between_it_and_the_java_client(
+    backend: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    directory = tmp_path_factory.mktemp("files")
+    draw = Random(5)
+    ours, theirs = draw.randbytes(20_000_003), draw.randbytes(9_000_001)
+    (directory / "theirs").write_bytes(theirs)
+
+    def copy(how: str, stream: str, name: str) -> None:
+        client.run_program(
+            "compat.FileCopies",
+            how,
+            *stream.split("/"),
+            str(directory / name),
+            seconds_max=SECONDS_MAX,
+            controller=server.controller_uri,
+        )
+
+    def run(main: Callable[..., Awaitable[T]], stream: str, *arguments: object) -> T:
+        return anyio.run(partial(main, server, stream, *arguments), backend=backend)
+
+    client = build_client()
+    with Server(tmp_path_factory.mktemp("async")) as server:
+        # Each stream gets bytes of both; one client seals it, and both read it.
+        run(write_bytes_among_kills, "bytes/one", ours)
+        copy("seal", "bytes/one", "theirs")
+        run(write_bytes_among_kills, "bytes/two", ours)
+        copy("write", "bytes/two", "theirs")
+        run(seal_bytes, "bytes/two", 1_000_000)
+        for stream, expected in (
+            ("bytes/one", ours + theirs),
+            ("bytes/two", (ours + theirs)[1_000_000:]),
+        ):
+            copy("read", stream, "copy")
+            assert (directory / "copy").read_bytes() == expected
+            assert run(read_bytes, stream) == expected
+
+
+@pytest.mark.parametrize("backend", ["trio", "asyncio"])
+def test_long_events_go_to_and_fro_between_it_and_the_java_client(
+    backend: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    directory = tmp_path_factory.mktemp("files")
+    theirs = Random(6).randbytes(9_000_001)
+    (directory / "theirs").write_bytes(theirs)
+    long = b"event-7" + b" " * 17_000_000
+    client = build_client()
+    with (
+        Server(tmp_path_factory.mktemp("async")) as server,
+        open_group(client, server.controller_uri, "long", segments=2) as group,
+    ):
+        ours = [b"event-6", long, b"event-8"]
+        anyio.run(partial(write_events, server, "long/stream", ours), backend=backend)
+        assert group.read(3) == [6, 7, 8]
+        client.run_program(
+            "compat.FileCopies",
+            "event",
+            "long",
+            "stream",
+            str(directory / "theirs"),
+            seconds_max=SECONDS_MAX,
+            controller=server.controller_uri,
+        )
+        found = anyio.run(partial(read_events, server, "long/stream"), backend=backend)
+    assert sorted(found) == sorted([*ours, theirs])
+
+
 @pytest.mark.parametrize("backend", ["trio", "asyncio"])
 def test_events_go_to_and_fro_between_it_and_the_java_client(
     backend: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    try:
-        client = JavaClient.build(NEWEST)
-    except JavaError as error:
-        pytest.fail(str(error), pytrace=False)
+    client = build_client()
     scope = f"async-{uuid.uuid4().hex[:8]}"
     stream = f"{scope}/stream"
     with (

@@ -30,6 +30,8 @@ from pravega_blocking.positions import Start
 from pravega_blocking.table_client import ABSENT, Entry
 from segstore_client.acknowledgement import Acknowledgement
 from segstore_client.buffered_writer import WriterClosedError
+from segstore_client.byte_streams.byte_reader import ByteReader, TruncatedError
+from segstore_client.byte_streams.byte_writer import ByteWriter
 from segstore_client.event_reader import EventReader
 from segstore_client.event_writer import EventWriter
 from segstore_client.groups.group_reader import GroupReader, RemovedFromGroupError
@@ -43,6 +45,8 @@ __all__ = [
     "ABSENT",
     "Acknowledgement",
     "AlreadyExistsError",
+    "ByteReader",
+    "ByteWriter",
     "ConflictError",
     "Entry",
     "EventReader",
@@ -63,6 +67,7 @@ __all__ = [
     "TimedOutError",
     "Transaction",
     "TransactionEndedError",
+    "TruncatedError",
     "UnavailableError",
     "UntrustedServerError",
     "UsageError",

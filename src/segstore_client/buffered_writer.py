@@ -1,17 +1,18 @@
-"""A buffer of events in front of the segments that store them.
+"""A buffer in front of the segments that store what is written: events, or pieces of bytes.
 
 Owns: one pump for each segment, the map from keys to segments, and the bound of what waits.
 
 Invariants:
-1. When ``BUFFER_BYTES`` wait to be stored, ``submit`` waits and ``write_nowait`` raises, so that
-   memory is bounded. Held by ``test_a_writer_takes_no_more_than_its_buffer``.
+1. When ``BUFFER_BYTES`` wait to be stored, a write waits, and ``write_nowait`` raises, so that
+   memory is bounded. Held by ``test_a_writer_takes_no_more_than_its_buffer`` and
+   ``test_a_byte_writer_takes_no_more_than_its_buffer``.
 2. When the writer has failed, each event that is not stored gets the error, and so does each later
    call. Held by ``test_an_error_reaches_all_who_wait``.
 """
 
 from __future__ import annotations
 
-import random
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
@@ -26,11 +27,11 @@ from pravega_blocking.delays import OnDelay
 from pravega_blocking.errors import PravegaError, UsageError
 from pravega_wire.codec import HEADER_BYTES
 from pravega_wire.errors import EventTooLongError
-from pravega_wire.hashing import routing_key_hash
 from pravega_wire.names import scoped_name, segment_name
+from pravega_wire.sessions.append_session import AppendSession
 from pravega_wire.sessions.routes import Routes, SegmentRange
 from segstore_client.acknowledgement import Acknowledgement
-from segstore_client.segment_pump import SegmentPump
+from segstore_client.segment_pump import Event, SegmentPump
 
 PATIENCE_SECONDS = 60.0
 BUFFER_BYTES = 16 * 1024 * 1024
@@ -41,7 +42,7 @@ class WriterClosedError(PravegaError):
 
 
 class BufferedWriter(ABC):
-    """Writes events to segments of one stream."""
+    """Writes to the segments of one stream; a byte stream's pieces are events of this class."""
 
     def __init__(
         self,
@@ -68,45 +69,13 @@ class BufferedWriter(ABC):
         self._waiting_bytes = 0
         self._room = anyio.Event()
         self._error: Exception | None = None
-        self._random = random.Random()
         self._group: TaskGroup | None = None
         self._stack = AsyncExitStack()
 
-    # ---- Events ----------------------------------------------------------------------------------
-
-    async def write(self, data: bytes, *, key: str | None = None) -> None:
-        """Write an event; return when it is stored. Events of one key are stored in order.
-
-        Raises ``UsageError`` for an event over 8 MiB, ``StreamSealedError`` when the stream has
-        been sealed, ``UnavailableError`` when servers are unreachable for too long. When it is
-        cancelled, the event may be stored or not.
-        """
-        await (await self.submit(data, key=key))
-
-    async def submit(self, data: bytes, *, key: str | None = None) -> Acknowledgement:
-        """Queue an event as soon as there is room for it; return what to await for its
-        storage. Raises errors as ``write``."""
-        while not self._has_room() and self._error is None:
-            await self._room.wait()
-        await anyio.lowlevel.checkpoint_if_cancelled()
-        acknowledgement, is_ready = self._add(data, key)
-        if is_ready:
-            # A program that waits for nothing else would fill the buffer before anything is sent.
-            await anyio.lowlevel.cancel_shielded_checkpoint()
-        return acknowledgement
-
-    def write_nowait(self, data: bytes, *, key: str | None = None) -> Acknowledgement:
-        """Queue an event; return what to await for its storage.
-
-        Raises ``anyio.WouldBlock`` when there is no room, and errors as ``write``.
-        """
-        if not self._has_room() and self._error is None:
-            raise anyio.WouldBlock
-        return self._add(data, key)[0]
+    # ---- Buffer ----------------------------------------------------------------------------------
 
     async def flush(self) -> None:
-        """Wait until every event that was handed over so far is stored. Raises errors as
-        ``write``."""
+        """Wait until all that was handed over so far is stored. Raises errors as ``write``."""
         await anyio.lowlevel.checkpoint()
         replacements = -1
         # When a segment ends meanwhile, its last event may be stored before the others are.
@@ -116,16 +85,31 @@ class BufferedWriter(ABC):
             for event in last:
                 if event is not None:
                     await event[2]
-        if self._error is not None:
-            raise type(self._error)(*self._error.args) from self._error
+        self._raise_error()
 
-    def _add(self, data: bytes, key: str | None) -> tuple[Acknowledgement, bool]:
+    async def _submit(self, data: bytes, position: float) -> Acknowledgement:
+        """Queue an event for the segment of a position as soon as there is room for it; return what
+        to await."""
+        while not self._has_room() and self._error is None:
+            await self._room.wait()
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        acknowledgement, is_ready = self._add(data, position)
+        if is_ready:
+            # A program that waits for nothing else would fill the buffer before anything is sent.
+            await anyio.lowlevel.cancel_shielded_checkpoint()
+        return acknowledgement
+
+    def _submit_nowait(self, data: bytes, position: float) -> Acknowledgement:
+        """Queue an event; return what to await. Raises ``anyio.WouldBlock`` without room."""
+        if not self._has_room() and self._error is None:
+            raise anyio.WouldBlock
+        return self._add(data, position)[0]
+
+    def _add(self, data: bytes, position: float) -> tuple[Acknowledgement, bool]:
         """Queue an event; return what to await, and whether there is enough to be sent."""
-        if self._error is not None:
-            raise type(self._error)(*self._error.args) from self._error
+        self._raise_error()
         if self._routes is None:
             raise WriterClosedError(f"the writer of {self._name} is not entered")
-        position = self._random.random() if key is None else routing_key_hash(key)
         acknowledgement = Acknowledgement()
         try:
             pump = self._pumps[self._routes.find(position)]
@@ -134,6 +118,11 @@ class BufferedWriter(ABC):
             raise UsageError(str(error)) from None
         self._waiting_bytes += len(data) + HEADER_BYTES
         return acknowledgement, is_ready
+
+    def _raise_error(self) -> None:
+        """Raise the error of the writer, if it has failed."""
+        if self._error is not None:
+            raise type(self._error)(*self._error.args) from self._error
 
     def _has_room(self) -> bool:
         return self._waiting_bytes < self._buffer_bytes
@@ -174,6 +163,10 @@ class BufferedWriter(ABC):
         await self._stack.aclose()
         self.fail(WriterClosedError(f"the writer of {self._name} is closed"))
 
+    def _new_session(self) -> AppendSession[Event]:
+        """Return the state of the appends to one segment."""
+        return AppendSession(os.urandom(16))
+
     def _segment_name(self, segment: int) -> str:
         return segment_name(self._scope, self._stream, segment)
 
@@ -188,6 +181,7 @@ class BufferedWriter(ABC):
             access=self._access,
             patience=self._patience,
             on_delay=self._on_delay,
+            session=self._new_session(),
         )
         self._pumps[segment] = pump
         self._group.start_soon(pump.run)

@@ -24,7 +24,7 @@ from pravega_blocking.errors import PravegaError
 from pravega_blocking.positions import Start
 from pravega_blocking.segment_info import tail_offsets
 from pravega_wire.names import segment_name
-from pravega_wire.sessions.read_cursor import ReadEvent, SegmentCursor, SegmentOrder
+from pravega_wire.sessions.read_cursor import EventCursor, ReadEvent, SegmentOrder
 from segstore_client.calls import call_blocking
 from segstore_client.piece_queue import PieceQueue
 from segstore_client.segment_feed import SegmentFeed
@@ -120,10 +120,10 @@ class EventReader:
         self._order.begin(segment)
         self._reading += 1
         self._group.start_soon(
-            self._read, SegmentCursor(segment, name, offset, self._ends.get(segment))
+            self._read, EventCursor(segment, name, offset, self._ends.get(segment))
         )
 
-    async def _read(self, cursor: SegmentCursor) -> None:
+    async def _read(self, cursor: EventCursor) -> None:
         """Read one segment to its end, and open those that follow it."""
         feed = SegmentFeed(
             self._controller,

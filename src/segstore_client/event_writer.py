@@ -9,22 +9,25 @@ Invariants:
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from types import TracebackType
 from typing import Self
 
 from pravega_blocking.backoff import Patience
 from pravega_blocking.errors import StreamSealedError
-from segstore_client.buffered_writer import BufferedWriter
+from pravega_wire.sessions.append_session import AppendSession
 from segstore_client.calls import call_blocking, repeat_calls
-from segstore_client.segment_pump import SegmentPump
+from segstore_client.keyed_writer import KeyedWriter
+from segstore_client.segment_pump import Event, SegmentPump
 
 
-class EventWriter(BufferedWriter):
+class EventWriter(KeyedWriter):
     """Writes events to one stream. Use it in an ``async with`` block; leaving it without an error
     waits until all events are stored.
 
-    ``Store.writer`` makes it. All tasks of a program may use one writer.
+    ``Store.writer`` makes it. All tasks of a program may use one writer. An event over 8 MiB is
+    written in pieces, which readers see together.
     """
 
     async def __aenter__(self) -> Self:
@@ -66,3 +69,6 @@ class EventWriter(BufferedWriter):
             self._start_pump(segment)
         for event in events:
             self._pumps[self._routes.find(event[0])].add(event)
+
+    def _new_session(self) -> AppendSession[Event]:
+        return AppendSession(os.urandom(16), takes_long=True)

@@ -7,10 +7,15 @@ A pump connects when its first event comes. One task sends what is in the batch,
 came while it was sending are the next block; another one takes the replies. An idle pump keeps its
 connection, asks every ``KEEP_ALIVE_SECONDS`` whether it lives, and lets it go when it is broken.
 
+A long event waits until all before it are stored. It goes over a connection of its own, and then
+the writer is set up again, which tells whether the event is stored.
+
 Invariants:
 1. When connections break at any moment, each event is stored once, in the order of ``add``. Held by
    ``test_each_event_is_stored_once_in_order_however_connections_break``.
-2. When the store says why it does not answer, the writer is told, and the pump waits for as long
+2. When connections break while a long event is written, it is stored once, in its place. Held by
+   ``test_long_events_are_stored_once_in_order_however_connections_break``.
+3. When the store says why it does not answer, the writer is told, and the pump waits for as long
    as its patience lasts. Held by ``test_a_store_that_waits_says_why``.
 """
 
@@ -18,6 +23,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
@@ -32,6 +38,7 @@ from pravega_blocking.segment_writer import Address, SegmentEndedError, append_r
 from pravega_wire import commands as wire
 from pravega_wire.errors import ProtocolError
 from pravega_wire.sessions.append_session import AppendSession, Block
+from pravega_wire.sessions.long_appends import append_long
 from segstore_client.acknowledgement import Acknowledgement
 from segstore_client.calls import call_blocking, wait_to_repeat
 from segstore_client.connection import REPLY_SECONDS, StoreConnection, open_connection
@@ -69,10 +76,11 @@ class SegmentPump:
         access: StoreAccess,
         patience: float,
         on_delay: OnDelay | None,
+        session: AppendSession[Event] | None = None,
     ) -> None:
         self.segment = segment
         self.name = name
-        self.session = AppendSession[Event](os.urandom(16))
+        self.session = AppendSession[Event](os.urandom(16)) if session is None else session
         self._locate = locate
         self._owner = owner
         self._access = access
@@ -83,6 +91,8 @@ class SegmentPump:
         """Ends the wait for a reply at its deadline."""
         self._address: Address = ("", 0)
         self._request_id = 0
+        self._quiet_seconds = 0.0
+        """Time, in seconds, since the store has answered."""
 
     def add(self, event: Event) -> bool:
         """Add an event, and return whether there is enough to be sent. Raises
@@ -117,13 +127,12 @@ class SegmentPump:
         """Connect and write; returns never, and raises what ended it."""
         self._address = await call_blocking(self._locate)
         async with open_connection(*self._address, self._access) as connection:
-            last = await self._set_up(connection)
-            self._take(self.session.acknowledge(last))
-            for block in self.session.resume(last):
-                await connection.send_bytes(self.session.encode(block, self._request_id))
-            await run_until_one_fails(
-                partial(self._send, connection), partial(self._receive, connection)
-            )
+            while True:
+                last = await self._set_up(connection)
+                self._take(self.session.acknowledge(last))
+                await run_until_one_ends(
+                    partial(self._send, connection, last), partial(self._receive, connection)
+                )
 
     async def _set_up(self, connection: StoreConnection) -> int:
         """Tell the store of the writer; return the number of its last event in the segment."""
@@ -136,11 +145,20 @@ class SegmentPump:
             raise append_refusal(reply, self.name, self._access)
         return reply.last_event_number
 
-    async def _send(self, connection: StoreConnection) -> None:
+    async def _send(self, connection: StoreConnection, stored_number: int) -> None:
+        """Send what is not stored, and what comes, until a long event is stored."""
         session = self.session
+        for block in session.resume(stored_number):
+            if block.is_long:
+                await self._store_long(block)
+                return
+            await connection.send_bytes(session.encode(block, self._request_id))
         while True:
             while session.has_batch and not session.is_full:
                 block = session.begin_block()
+                if block.is_long:
+                    await self._store_long(block)
+                    return
                 await connection.send_bytes(session.encode(block, self._request_id))
                 # An idle connection waits longer for a reply.
                 late = anyio.current_time() + LOOK_SECONDS
@@ -148,22 +166,45 @@ class SegmentPump:
             self._news = anyio.Event()
             await self._news.wait()
 
+    async def _store_long(self, block: Block[Event]) -> None:
+        """Store a long event, after all that is in flight before it."""
+        while self.session.in_flight[0] is not block:
+            self._news = anyio.Event()
+            await self._news.wait()
+        token = await call_blocking(self._access.token) if self._access.has_tokens else ""
+        async with open_connection(*self._address, self._access) as connection:
+            steps = append_long(
+                self.name,
+                self.session.writer_id,
+                block,
+                stored_number=self.session.stored_number,
+                token=token,
+                next_request_id=connection.next_request_id,
+                refusal=lambda reply: append_refusal(reply, self.name, self._access),
+            )
+            with suppress(StopIteration):
+                request = next(steps)
+                while True:
+                    request = steps.send(await connection.call(request))
+                    self._quiet_seconds = 0.0
+                    self._patience.renew()
+
     async def _receive(self, connection: StoreConnection) -> None:
-        quiet_seconds = 0.0
+        self._quiet_seconds = 0.0
         while True:
             seconds = LOOK_SECONDS if self.session.in_flight else KEEP_ALIVE_SECONDS
             replies: list[wire.Reply] = []
             with anyio.move_on_after(seconds) as self._receiving:
                 replies = await connection.receive()
             if replies:
-                quiet_seconds = 0.0
+                self._quiet_seconds = 0.0
                 self._patience.renew()
                 for reply in replies:
                     self._take_reply(reply)
             elif self.session.in_flight:
-                quiet_seconds += LOOK_SECONDS
+                self._quiet_seconds += LOOK_SECONDS
                 await call_blocking(partial(self._delays.look, *self._address, self._patience))
-                if quiet_seconds >= REPLY_SECONDS:
+                if self._quiet_seconds >= REPLY_SECONDS:
                     raise ProtocolError(f"no reply of {connection.peer} in {REPLY_SECONDS:g} s")
             else:
                 await connection.send(wire.KeepAlive())
@@ -171,7 +212,7 @@ class SegmentPump:
     def _take_reply(self, reply: wire.Reply) -> None:
         if isinstance(reply, wire.DataAppended):
             self._take(self.session.acknowledge(reply.event_number))
-            if self.session.has_batch:
+            if self.session.has_batch or self.session.has_long_next:
                 self._news.set()
         elif not isinstance(reply, wire.KeepAlive):
             raise append_refusal(reply, self.name, self._access)
@@ -183,10 +224,10 @@ class SegmentPump:
             self._owner.take_acknowledged(block.byte_count)
 
 
-async def run_until_one_fails(*steps: Callable[[], Awaitable[None]]) -> None:
-    """Run endless steps at the same time; cancel the others when one raises, and raise its error.
+async def run_until_one_ends(*steps: Callable[[], Awaitable[None]]) -> None:
+    """Run steps at the same time until one of them returns or raises; cancel the others.
 
-    A task group would raise a group of errors.
+    Raises its error. A task group would raise a group of errors.
     """
     failures: list[Exception] = []
 
@@ -195,9 +236,10 @@ async def run_until_one_fails(*steps: Callable[[], Awaitable[None]]) -> None:
             await step()
         except (SegmentEndedError, PravegaError, *RETRIED_ERRORS) as error:
             failures.append(error)
-            group.cancel_scope.cancel()
+        group.cancel_scope.cancel()
 
     async with anyio.create_task_group() as group:
         for step in steps:
             group.start_soon(guard, step)
-    raise failures[0]
+    if failures:
+        raise failures[0]

@@ -27,6 +27,8 @@ from pravega_wire.reader_groups.settings import (
     GroupSettings,
 )
 from segstore_client.buffered_writer import BUFFER_BYTES, PATIENCE_SECONDS
+from segstore_client.byte_streams.byte_reader import ByteReader
+from segstore_client.byte_streams.byte_writer import ByteWriter
 from segstore_client.calls import call_blocking
 from segstore_client.event_reader import EventReader
 from segstore_client.event_writer import EventWriter
@@ -290,6 +292,41 @@ class Store:
             *split_name(stream),
             start=start,
             stop_at_tail=stop_at_tail,
+            patience=self._patience,
+        )
+
+    # ---- Bytes -----------------------------------------------------------------------------------
+
+    def byte_writer(
+        self,
+        stream: str,
+        *,
+        buffer_bytes: int = BUFFER_BYTES,
+        on_delay: OnDelay | None = None,
+    ) -> ByteWriter:
+        """Return a writer of bytes without events, to be used in an ``async with`` block.
+
+        The stream has one segment. The arguments are those of ``writer``.
+        """
+        return ByteWriter(
+            self._controller,
+            self._pool,
+            *split_name(stream),
+            patience=self._patience,
+            buffer_bytes=buffer_bytes,
+            on_delay=on_delay,
+        )
+
+    def byte_reader(self, stream: str, *, offset: int | Start = Start.HEAD) -> ByteReader:
+        """Return a reader of a byte stream, to be used in an ``async with`` block.
+
+        It begins at an offset, or at an end of the stream.
+        """
+        return ByteReader(
+            self._controller,
+            self._pool,
+            *split_name(stream),
+            offset=offset,
             patience=self._patience,
         )
 

@@ -1,6 +1,6 @@
 """Reads and changes the entries of a key-value table, without blocking.
 
-Owns: which segment has a key, the retries of requests, and pages of entries.
+Owns: which segment has a key, and pages of entries.
 
 Invariants:
 1. When the answer to an update is lost, the update is tried again; a conditional one that had been
@@ -12,35 +12,26 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 
-from pravega_blocking.access.tokens import StoreAccess
-from pravega_blocking.backoff import Patience
-from pravega_blocking.controller_client import (
-    RETRIED_ERRORS,
-    ControllerClient,
-    Purpose,
-    TableSettings,
-)
+from pravega_blocking.controller_client import ControllerClient, Purpose, TableSettings
 from pravega_blocking.errors import UsageError
-from pravega_blocking.segment_writer import Address
 from pravega_blocking.table_client import (
     ABSENT,
     ANY_VERSION,
     PAGE_ENTRIES,
     Entry,
-    Make,
     table_refusal,
 )
 from pravega_wire import commands as wire
-from pravega_wire.errors import ProtocolError
 from pravega_wire.hashing import table_key_hash
 from pravega_wire.key_text import key_after
-from pravega_wire.names import key_value_table_stream, scoped_name, segment_name
+from pravega_wire.names import key_value_table_stream, scoped_name
 from pravega_wire.sessions.routes import Routes, SegmentRange
-from segstore_client.calls import call_blocking, wait_to_repeat
+from segstore_client.calls import call_blocking
 from segstore_client.request_pool import RequestPool
+from segstore_client.segment_requests import SegmentRequests
 
 KEYS_MAX = 15
 """Maximum number of keys in one request: the reply has room for this many of the longest values."""
@@ -64,17 +55,15 @@ class Table:
         patience: float,
     ) -> None:
         self.settings = settings
-        self._controller = controller
-        self._pool = pool
-        self._scope = scope
-        self._stream = key_value_table_stream(table)
         self._name = scoped_name(scope, table)
-        self._patience = patience
         # The tokens are for the name in the segments' names.
-        self._read_access = controller.store_access(scope, self._stream, Purpose.READ)
-        self._write_access = controller.store_access(scope, self._stream, Purpose.READ_WRITE)
+        stream = key_value_table_stream(table)
+        self._requests = SegmentRequests(
+            controller, pool, scope, stream, what=self._name, patience=patience
+        )
+        self._read_access = controller.store_access(scope, stream, Purpose.READ)
+        self._write_access = controller.store_access(scope, stream, Purpose.READ_WRITE)
         self._routes = Routes(ranges)
-        self._addresses: dict[int, Address] = {}
 
     @property
     def key_bytes(self) -> int:
@@ -123,7 +112,7 @@ class Table:
         Raises ``ConflictError`` otherwise; without a version the key need not exist.
         """
         keys = (wire.TableKey(key, version),)
-        attempts, reply = await self._ask(
+        attempts, reply = await self._requests.ask(
             self._write_access,
             self._segment_of(key),
             lambda i, name, token: wire.RemoveTableKeys(i, name, token, keys),
@@ -151,7 +140,7 @@ class Table:
 
     async def _read(self, segment: int, keys: Sequence[bytes]) -> dict[bytes, Entry | None]:
         wanted = tuple(map(wire.TableKey, keys))
-        _, reply = await self._ask(
+        _, reply = await self._requests.ask(
             self._read_access,
             segment,
             lambda i, name, token: wire.ReadTable(i, name, token, wanted),
@@ -167,7 +156,7 @@ class Table:
 
     async def _read_page(self, segment: int, begin: bytes, end: bytes) -> list[Entry]:
         args = wire.TableIteratorArgs(from_key=begin, to_key=end)
-        _, reply = await self._ask(
+        _, reply = await self._requests.ask(
             self._read_access,
             segment,
             lambda i, name, token: wire.ReadTableEntries(i, name, token, PAGE_ENTRIES, args),
@@ -181,7 +170,7 @@ class Table:
 
     async def _update(self, segment: int, entries: Sequence[wire.TableEntry]) -> list[int]:
         changes = tuple(entries)
-        attempts, reply = await self._ask(
+        attempts, reply = await self._requests.ask(
             self._write_access,
             segment,
             lambda i, name, token: wire.UpdateTableEntries(i, name, token, changes),
@@ -190,29 +179,6 @@ class Table:
             raise table_refusal(reply, self._name, attempts)
         return list(reply.updated_versions)
 
-    async def _ask(self, access: StoreAccess, segment: int, make: Make) -> tuple[int, wire.Reply]:
-        """Ask a segment; return the number of attempts, and the reply."""
-        name = segment_name(self._scope, self._stream, segment)
-        patience, attempts = Patience(self._patience), 0
-        locate = partial(self._controller.segment_address, self._scope, self._stream, segment)
-        while True:
-            attempts += 1
-            try:
-                token = await call_blocking(access.token) if access.has_tokens else ""
-                if segment not in self._addresses:
-                    self._addresses[segment] = await call_blocking(locate)
-                reply = await self._pool.ask(
-                    self._addresses[segment], access, _bind(make, name, token)
-                )
-                if isinstance(reply, wire.AuthTokenCheckFailed):
-                    raise access.refusal(reply, f"no permission for {self._name}")
-                if isinstance(reply, wire.WrongHost):
-                    raise ProtocolError("the segment is at another store")
-                return attempts, reply
-            except RETRIED_ERRORS as error:
-                self._addresses.pop(segment, None)
-                await wait_to_repeat(patience, error, f"{self._name} could not be reached")
-
     def _segment_of(self, key: bytes) -> int:
         self._check_key(key)
         return self._routes.find(table_key_hash(key[: self.settings.primary_key_bytes]))
@@ -220,10 +186,6 @@ class Table:
     def _check_key(self, key: bytes) -> None:
         if len(key) != self.key_bytes:
             raise UsageError(f"a key of {self._name} has {self.key_bytes} bytes, not {len(key)}")
-
-
-def _bind(make: Make, name: str, token: str) -> Callable[[int], wire.Request]:
-    return lambda request_id: make(request_id, name, token)
 
 
 async def open_table(

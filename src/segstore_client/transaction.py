@@ -30,8 +30,8 @@ from pravega_blocking.controller_client import BegunTransaction, ControllerClien
 from pravega_blocking.delays import OnDelay
 from pravega_blocking.errors import ConflictError, PravegaError
 from pravega_wire.names import transaction_segment_name
-from segstore_client.buffered_writer import BufferedWriter
 from segstore_client.calls import call_blocking, repeat_calls
+from segstore_client.keyed_writer import KeyedWriter
 from segstore_client.segment_pump import SegmentPump
 
 T = TypeVar("T")
@@ -49,11 +49,11 @@ class TransactionEndedError(ConflictError):
     """The transaction was aborted by its lease, by somebody else, or with its stream."""
 
 
-class Transaction(BufferedWriter):
+class Transaction(KeyedWriter):
     """Events of one transaction. Use it in an ``async with`` block: leaving it without an error
     commits, and returns when readers see the events; leaving it by an error aborts.
 
-    ``Store.transaction`` makes it.
+    ``Store.transaction`` makes it. An event has at most 8 MiB.
     """
 
     def __init__(

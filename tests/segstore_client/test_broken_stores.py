@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from random import Random
 from types import SimpleNamespace
+from typing import Any
 
 import anyio
 import pytest
@@ -16,9 +17,11 @@ from pravega_wire.codec import encode
 from pravega_wire.connection import Append
 from pravega_wire.event_framing import frame_event
 from pravega_wire.sessions.routes import SegmentRange
-from segstore_client import PravegaError, connection, segment_feed, segment_pump
+from segstore_client import PravegaError, connection, request_pool, segment_fetch, segment_pump
 from segstore_client.event_reader import EventReader
 from segstore_client.event_writer import EventWriter
+from segstore_client.request_pool import RequestPool
+from segstore_client.store import Store
 from support.event_loops import RunClient
 from support.threaded_store import ThreadedStore
 
@@ -47,6 +50,10 @@ class BabblingStore(ThreadedStore):
                 return encode(wire.HELLO)
             case wire.SetupAppend(request_id, writer_id, segment, _):
                 return encode(wire.AppendSetup(request_id, segment, writer_id, -(2**63)))
+            case wire.GetStreamSegmentInfo(request_id, segment, _):
+                return encode(
+                    wire.StreamSegmentInfo(request_id, segment, True, False, False, 0, 9, 0)
+                )
             case wire.ReadSegment(segment, offset, _, _, request_id):
                 data = frame_event(b"event")
                 return encode(wire.SegmentRead(segment, offset, True, False, data, request_id))
@@ -90,10 +97,10 @@ def controller_of(store: BabblingStore) -> SimpleNamespace:
 @pytest.fixture(autouse=True)
 def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segment_pump, "LOOK_SECONDS", 0.1)
-    for module in (segment_pump, connection):
+    for module in (segment_pump, connection, request_pool):
         monkeypatch.setattr(module, "REPLY_SECONDS", 0.3)
-    monkeypatch.setattr(segment_feed, "KEEP_ALIVE_SECONDS", 0.1)
-    monkeypatch.setattr(segment_feed, "SILENCE_SECONDS_MAX", 0.3)
+    monkeypatch.setattr(segment_fetch, "KEEP_ALIVE_SECONDS", 0.1)
+    monkeypatch.setattr(segment_fetch, "SILENCE_SECONDS_MAX", 0.3)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -134,3 +141,26 @@ async def test_a_reader_ends_well_or_with_an_error(seed: int, run_client: RunCli
 
     with BabblingStore(seed).running() as store:
         await run_client(read, controller_of(store))
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_byte_streams_end_well_or_with_an_error(seed: int, run_client: RunClient) -> None:
+    async def use(store: BabblingStore) -> None:
+        calls: Any = controller_of(store)
+        with anyio.fail_after(SECONDS_MAX):
+            async with anyio.create_task_group() as group:
+                pool = RequestPool(group)
+                client = Store(calls, pool, patience=PATIENCE_SECONDS)
+                with contextlib.suppress(PravegaError):
+                    async with client.byte_writer("s/t") as file:
+                        for number in range(60):
+                            await file.write(b"%d" % number)
+                            await file.flush()
+                with contextlib.suppress(PravegaError):
+                    async with client.byte_reader("s/t") as reader:
+                        for _ in range(60):
+                            assert len(await reader.read(9)) <= 9
+                group.cancel_scope.cancel()
+
+    with BabblingStore(seed).running() as store:
+        await run_client(use, store)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from contextlib import AsyncExitStack
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 
 import anyio
@@ -14,6 +15,7 @@ import trio
 import segstore_client
 from pravega_blocking.access.tokens import PLAIN
 from pravega_blocking.event_reader import EventReader
+from pravega_wire.sessions import append_session
 from pravega_wire.sessions.routes import SegmentRange
 from segstore_client import StreamSealedError, UsageError, WriterClosedError
 from segstore_client.event_writer import EventWriter
@@ -22,6 +24,7 @@ from support.full_store import FullStore
 from support.served_stream import ServedStream, run, served_stream
 
 KEYS = 5
+MEBIBYTE = 1024 * 1024
 
 
 def read_numbers(stream: ServedStream) -> list[int]:
@@ -32,9 +35,11 @@ def read_numbers(stream: ServedStream) -> list[int]:
     return numbers
 
 
+@pytest.mark.parametrize("long_each", [0, 150])
 async def test_events_follow_their_keys_through_scalings(
-    tmp_path: Path, run_client: RunClient
+    long_each: int, tmp_path: Path, run_client: RunClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(append_session, "EVENT_BYTES_MAX", 1000)
     scalings = ([(0.0, 0.4), (0.4, 1.0)], [(0.0, 0.5), (0.5, 1.0)], [(0.0, 1.0)])
     each_count = 400
     progress = trio.Event()
@@ -46,7 +51,9 @@ async def test_events_follow_their_keys_through_scalings(
             store.writer("s/t") as writer,
         ):
             while not progress.is_set() or number % each_count:
-                await writer.submit(b"%d" % number, key=str(number % KEYS))
+                is_long = long_each and number % long_each == 0
+                event = b"%d" % number + b" " * (2000 if is_long else 0)
+                await writer.submit(event, key=str(number % KEYS))
                 number += 1
                 if number % 50 == 0:
                     await anyio.sleep(0.001)
@@ -70,6 +77,22 @@ async def test_events_follow_their_keys_through_scalings(
         by_key[number % KEYS].append(number)
     assert sorted(numbers) == list(range(written[0]))
     assert all(each == sorted(each) for each in by_key.values())
+
+
+async def test_long_events_are_read_beside_others(tmp_path: Path, run_client: RunClient) -> None:
+    draw = Random(1)
+    events = [draw.randbytes(length) for length in (10, 20 * MEBIBYTE + 1, 0, 8 * MEBIBYTE + 1, 9)]
+
+    async def write(address: str) -> list[bytes]:
+        async with segstore_client.connect(address) as store:
+            async with store.writer("s/t") as writer:
+                for event in events:
+                    await writer.submit(event)
+            async with store.reader("s/t", stop_at_tail=True) as reader:
+                return [event.data async for event in reader]
+
+    async with served_stream(tmp_path, 0) as stream:
+        assert await run_client(write, stream.address) == events
 
 
 async def test_an_error_reaches_all_who_wait(tmp_path: Path, run_client: RunClient) -> None:
@@ -96,16 +119,22 @@ async def test_an_error_reaches_all_who_wait(tmp_path: Path, run_client: RunClie
         await run_client(write, stream.address)
 
 
-async def test_what_a_writer_cannot_take_is_told(tmp_path: Path, run_client: RunClient) -> None:
+async def test_what_a_writer_cannot_take_is_told(
+    tmp_path: Path, run_client: RunClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def write(address: str) -> None:
         async with segstore_client.connect(address) as store:
             writer = store.writer("s/t")
             with pytest.raises(WriterClosedError, match="the writer of s/t is not entered"):
                 writer.write_nowait(b"1")
             async with writer:
-                with pytest.raises(UsageError, match="at most 8388608 fit"):
-                    await writer.write(bytes(8 * 1024 * 1024 + 1))
+                monkeypatch.setattr(append_session, "LONG_EVENT_BYTES_MAX", 9 * MEBIBYTE)
+                with pytest.raises(UsageError, match="at most 9437184 fit"):
+                    await writer.write(bytes(9 * MEBIBYTE + 1))
                 await writer.write(b"1")
+            with pytest.raises(UsageError, match="at most 8388608 fit"):
+                async with store.transaction("s/t") as transaction:
+                    await transaction.write(bytes(8 * MEBIBYTE + 1))
             with pytest.raises(WriterClosedError, match="the writer of s/t is closed"):
                 await writer.write(b"2")
             with pytest.raises(UsageError, match="'t' is not the name of a stream"):

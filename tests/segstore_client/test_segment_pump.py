@@ -11,10 +11,13 @@ from pravega_blocking.access.tokens import PLAIN
 from pravega_blocking.errors import RefusedError, StoreDelayedError, UnavailableError
 from pravega_blocking.segment_writer import Address
 from pravega_wire.commands import ErrorMessage, NoSuchSegment
+from pravega_wire.sessions import append_session, long_appends
+from pravega_wire.sessions.append_session import AppendSession
 from segstore_client import segment_pump
 from segstore_client.acknowledgement import Acknowledgement
 from segstore_client.segment_pump import SegmentPump
 from support.breaking_store import BreakingStore
+from support.counting_store import NAME, CountingStore
 from support.event_loops import RunClient
 from support.full_store import FULL, FullStore
 
@@ -43,9 +46,18 @@ def new_pump(
     *,
     patience: float = 60.0,
     on_delay: Callable[[str], None] | None = None,
+    name: str = "s/a/0",
+    takes_long: bool = False,
 ) -> SegmentPump:
     return SegmentPump(
-        0, "s/a/0", lambda: address, owner, access=PLAIN, patience=patience, on_delay=on_delay
+        0,
+        name,
+        lambda: address,
+        owner,
+        access=PLAIN,
+        patience=patience,
+        on_delay=on_delay,
+        session=AppendSession(bytes(range(16)), takes_long=takes_long),
     )
 
 
@@ -74,6 +86,37 @@ async def test_each_event_is_stored_once_in_order_however_connections_break(
         await run_client(write, store.address)
     assert store.stored == events
     assert store.connections > 1
+    assert owner.stored_bytes == sum(len(event) + 8 for event in events)
+    assert owner.error is None
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_long_events_are_stored_once_in_order_however_connections_break(
+    seed: int, run_client: RunClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(append_session, "EVENT_BYTES_MAX", 100)
+    monkeypatch.setattr(long_appends, "PIECE_BYTES", 64)
+    events = [b"event %d" % number + bytes(200 * (number % 3 == 0)) for number in range(40)]
+    owner = Owner()
+
+    async def write(address: Address) -> None:
+        pump = new_pump(owner, address, name=NAME, takes_long=True)
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as group:
+                group.start_soon(pump.run)
+                for number, event in enumerate(events):
+                    last = Acknowledgement()
+                    pump.add((0.0, event, last))
+                    if number % 10 == seed:
+                        await last
+                await last
+                assert pump.session.is_idle
+                group.cancel_scope.cancel()
+
+    with CountingStore(seed, breaks=8).running() as store:
+        await run_client(write, store.address)
+    assert store.events == events
+    assert store.merges == 14
     assert owner.stored_bytes == sum(len(event) + 8 for event in events)
     assert owner.error is None
 

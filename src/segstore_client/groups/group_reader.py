@@ -43,7 +43,7 @@ from pravega_wire.reader_groups.changes import Change, CheckpointPublished, Read
 from pravega_wire.reader_groups.membership import EndedSegment, Membership, ReaderRemovedError
 from pravega_wire.reader_groups.settings import RETENTION_AUTOMATIC, GroupSettings
 from pravega_wire.reader_groups.states import GroupState
-from pravega_wire.sessions.read_cursor import ReadEvent, SegmentCursor
+from pravega_wire.sessions.read_cursor import EventCursor, ReadEvent
 from segstore_client.calls import call_blocking
 from segstore_client.groups.group_log import GroupLog
 from segstore_client.piece_queue import PieceQueue
@@ -336,12 +336,12 @@ class GroupReader:
         assert self._tasks is not None
         feed = self._feeds[name] = _OpenFeed(offset, anyio.CancelScope())
         segment = parse_segment_name(name)
-        cursor = SegmentCursor(segment.segment_id, name, offset, end)
+        cursor = EventCursor(segment.segment_id, name, offset, end)
         # A negative offset is the end of a segment that was read.
         cursor.is_sealed = offset < 0
         self._tasks.start_soon(self._read, feed, cursor)
 
-    async def _read(self, feed: _OpenFeed, cursor: SegmentCursor) -> None:
+    async def _read(self, feed: _OpenFeed, cursor: EventCursor) -> None:
         """Deliver the events of one segment, then the end."""
         segment = parse_segment_name(cursor.name)
         key = segment.scope, segment.stream
@@ -366,7 +366,7 @@ class GroupReader:
                 await self._pieces.put(error)
 
 
-async def find_ended(feed: SegmentFeed, cursor: SegmentCursor) -> EndedSegment:
+async def find_ended(feed: SegmentFeed, cursor: EventCursor) -> EndedSegment:
     """Return what follows a segment that was read, as the group's state has it."""
     if cursor.end is not None:
         # The group ends in this segment.

@@ -1,0 +1,1 @@
+"""Streams that are files of bytes, without events: a writer, a reader, and their segment."""

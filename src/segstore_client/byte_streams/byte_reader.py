@@ -1,0 +1,216 @@
+"""Reads the bytes of a byte stream, from any offset, without blocking.
+
+Owns: one task that fetches ahead, and the piece from which the program takes bytes. Two pieces are
+in memory at most: that one, and one that the task has to hand over.
+
+The task begins with the first ``read``, and again where ``seek`` leaves the piece, or after an
+error. When a ``read`` is cancelled, the task goes on, so nothing is lost.
+
+Invariants:
+1. When connections break, the same bytes come out. Held by
+   ``test_bytes_come_once_however_connections_break``.
+2. When bytes were truncated, ``read`` raises ``TruncatedError`` with the new head; it never goes on
+   at other bytes than those that were asked for. Held by
+   ``test_truncated_bytes_are_told_with_the_new_head``.
+"""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack, suppress
+from functools import partial
+from typing import Self
+
+import anyio
+import anyio.lowlevel
+from anyio.abc import TaskGroup
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+
+from pravega_blocking.controller_client import ControllerClient, Purpose
+from pravega_blocking.errors import PravegaError, UsageError
+from pravega_blocking.positions import Start
+from pravega_wire.errors import TruncatedBytesError
+from pravega_wire.names import segment_name
+from pravega_wire.sessions.read_cursor import ByteCursor
+from segstore_client.byte_streams.byte_segment import ByteSegment
+from segstore_client.request_pool import RequestPool
+from segstore_client.segment_fetch import READ_BYTES, SegmentFetch
+
+
+class TruncatedError(PravegaError):
+    """Bytes that a reader wants were deleted by a truncation."""
+
+    def __init__(self, sentence: str, head: int) -> None:
+        super().__init__(sentence)
+        self.head = head
+        """The offset of the first byte that is left."""
+
+
+class ByteReader:
+    """Reads one byte stream; ``async for`` gives its pieces. Use it in an ``async with`` block.
+
+    ``Store.byte_reader`` makes it. One task reads at a time.
+    """
+
+    def __init__(
+        self,
+        controller: ControllerClient,
+        pool: RequestPool,
+        scope: str,
+        stream: str,
+        *,
+        offset: int | Start,
+        patience: float,
+    ) -> None:
+        self._controller = controller
+        self._scope = scope
+        self._stream = stream
+        self._start = offset
+        self._patience = patience
+        self._access = controller.store_access(scope, stream, Purpose.READ)
+        self._segment = ByteSegment(
+            controller, pool, scope, stream, access=self._access, patience=patience
+        )
+        self._piece = b""
+        self._piece_offset = 0
+        self._offset = 0
+        self._group: TaskGroup | None = None
+        self._stack = AsyncExitStack()
+        self._fetching = anyio.CancelScope()
+        self._receive: MemoryObjectReceiveStream[list[bytes] | PravegaError] | None = None
+
+    async def __aenter__(self) -> Self:
+        await self._segment.find()
+        offset = self._start
+        if isinstance(offset, Start):
+            offset = await (self.head() if offset is Start.HEAD else self.tail())
+        await self.seek(offset)
+        self._group = await self._stack.enter_async_context(anyio.create_task_group())
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        assert self._group is not None
+        self._end_fetch()
+        self._group.cancel_scope.cancel()
+        await self._stack.aclose()
+        self._group = None
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        """Return the next piece, as it comes; it ends at the end of a sealed stream. Raises errors
+        as ``read``."""
+        piece = await self.read(READ_BYTES)
+        if not piece:
+            raise StopAsyncIteration
+        return piece
+
+    async def read(self, length_max: int) -> bytes:
+        """Return the next bytes, at least one and at most ``length_max``; at the tail, as soon as
+        there are some. ``b""`` is the end of a sealed stream.
+
+        Raises ``TruncatedError`` if the bytes were deleted, ``NotFoundError`` if the stream was,
+        and ``UnavailableError`` when servers are unreachable for too long. When it is cancelled,
+        the next call returns the same bytes.
+        """
+        if length_max < 1:
+            raise UsageError(f"{length_max} bytes cannot be read: at least 1")
+        start = self._offset - self._piece_offset
+        if start == len(self._piece):
+            self._piece, self._piece_offset, start = b"", self._offset, 0
+            self._piece = await self._fetch_piece()
+        else:
+            await anyio.lowlevel.checkpoint()
+        found = self._piece[start : start + length_max]
+        self._offset += len(found)
+        return found
+
+    async def seek(self, offset: int) -> None:
+        """Continue at an offset. Behind the tail, ``read`` waits for bytes there.
+
+        Outside of the last piece, the next ``read`` connects again.
+        """
+        if offset < 0:
+            raise UsageError(f"{offset} is not an offset: it is negative")
+        await anyio.lowlevel.checkpoint()
+        if not 0 <= offset - self._piece_offset <= len(self._piece):
+            self._end_fetch()
+            self._piece, self._piece_offset = b"", offset
+        self._offset = offset
+
+    def tell(self) -> int:
+        """Return the offset of the next byte."""
+        return self._offset
+
+    async def head(self) -> int:
+        """Return the offset of the first byte that is left now."""
+        return (await self._segment.find_bounds())[0]
+
+    async def tail(self) -> int:
+        """Return the offset behind the last byte that is stored now."""
+        return (await self._segment.find_bounds())[1]
+
+    # ---- Pieces ----------------------------------------------------------------------------------
+
+    async def _fetch_piece(self) -> bytes:
+        """Return the next piece; ``b""`` at the end."""
+        if self._receive is None:
+            self._receive = self._begin_fetch()
+        try:
+            received = await self._receive.receive()
+        except anyio.EndOfStream:
+            received = []
+        if isinstance(received, PravegaError):
+            self._end_fetch()
+            raise received
+        if not received:
+            self._end_fetch()
+        return b"".join(received)
+
+    def _begin_fetch(self) -> MemoryObjectReceiveStream[list[bytes] | PravegaError]:
+        if self._group is None:
+            raise UsageError(f"the reader of {self._segment.name} is not entered")
+        name = segment_name(self._scope, self._stream, self._segment.number)
+        cursor = ByteCursor(self._segment.number, name, self._offset, None)
+        send, receive = anyio.create_memory_object_stream[list[bytes] | PravegaError](0)
+        self._fetching = anyio.CancelScope()
+        self._group.start_soon(self._fetch, cursor, send, self._fetching)
+        return receive
+
+    def _end_fetch(self) -> None:
+        self._fetching.cancel()
+        if self._receive is not None:
+            self._receive.close()
+            self._receive = None
+
+    async def _fetch(
+        self,
+        cursor: ByteCursor,
+        send: MemoryObjectSendStream[list[bytes] | PravegaError],
+        scope: anyio.CancelScope,
+    ) -> None:
+        locate = partial(
+            self._controller.segment_address, self._scope, self._stream, cursor.segment_id
+        )
+        fetch = SegmentFetch(
+            cursor,
+            locate,
+            send.send,
+            what=self._segment.name,
+            access=self._access,
+            patience=self._patience,
+        )
+        # A reader that is not interested any more has closed the other end.
+        with scope, send, suppress(anyio.BrokenResourceError):
+            try:
+                await fetch.run()
+                if cursor.is_gone:
+                    raise self._segment.gone()
+            except TruncatedBytesError as error:
+                sentence = (
+                    f"the bytes of {self._segment.name} from {error.offset} on were truncated: it"
+                    f" begins at {error.head} now"
+                )
+                await send.send(TruncatedError(sentence, error.head))
+            except PravegaError as error:
+                await send.send(error)

@@ -1,0 +1,117 @@
+"""Fetches one segment, piece by piece, through restarts of its segment store.
+
+Owns: one connection at a time, the request that is under way on it, and the waiting at the tail.
+The position is that of a cursor, which makes events or bytes of the pieces.
+
+Invariants:
+1. When connections break, the next one goes on at the cursor's offset: nothing is missing, and
+   nothing is handed over twice. Held by ``test_bytes_come_once_however_connections_break``.
+2. When nothing comes, because the cursor is at the tail, the store is asked whether it lives. Held
+   by ``test_a_store_that_falls_silent_is_left``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+import anyio
+
+from pravega_blocking.access.tokens import StoreAccess
+from pravega_blocking.backoff import Patience
+from pravega_blocking.controller_client import RETRIED_ERRORS
+from pravega_blocking.errors import PravegaError, RefusedError
+from pravega_blocking.segment_writer import Address
+from pravega_wire import commands as wire
+from pravega_wire.errors import ProtocolError, RemoteProtocolError
+from pravega_wire.sessions.read_cursor import SegmentCursor
+from segstore_client.calls import call_blocking, wait_to_repeat
+from segstore_client.connection import StoreConnection, open_connection
+
+T = TypeVar("T")
+READ_BYTES = 1024 * 1024
+KEEP_ALIVE_SECONDS = 20.0
+SILENCE_SECONDS_MAX = 60.0
+
+
+class SegmentFetch(Generic[T]):
+    """The way from a segment to its reader. ``run`` is one task of the reader.
+
+    ``what`` is the stream's name, for errors.
+    """
+
+    def __init__(
+        self,
+        cursor: SegmentCursor[T],
+        locate: Callable[[], Address],
+        hand_over: Callable[[list[T]], Awaitable[None]],
+        *,
+        what: str,
+        access: StoreAccess,
+        patience: float,
+    ) -> None:
+        self._cursor = cursor
+        self._locate = locate
+        self._hand_over = hand_over
+        self._what = what
+        self._access = access
+        self._patience = Patience(patience)
+
+    async def run(self) -> None:
+        """Fetch until the cursor is at its end.
+
+        Raises ``PravegaError`` for what cannot be read, ``UnavailableError`` when servers are
+        unreachable for too long, and errors of the cursor.
+        """
+        while not self._cursor.is_at_end:
+            try:
+                await self._fetch_over_one_connection()
+            except RETRIED_ERRORS as error:
+                await wait_to_repeat(self._patience, error, f"{self._what} could not be read")
+
+    async def _fetch_over_one_connection(self) -> None:
+        host, port = await call_blocking(self._locate)
+        async with open_connection(host, port, self._access) as connection:
+            while not self._cursor.is_at_end:
+                reply = await self._ask(connection)
+                self._patience.renew()
+                try:
+                    found = self._cursor.take(reply)
+                except RemoteProtocolError as error:
+                    raise PravegaError(str(error)) from error
+                if found is None:
+                    raise self._refusal(reply)
+                if found:
+                    await self._hand_over(found)
+
+    async def _ask(self, connection: StoreConnection) -> wire.Reply:
+        """Request the next bytes, and return the reply; at the tail it comes with the next bytes.
+
+        Raises ``ProtocolError`` when the store does not even answer that it lives.
+        """
+        token = await call_blocking(self._access.token) if self._access.has_tokens else ""
+        request_id = connection.next_request_id()
+        cursor, length = self._cursor, self._cursor.bytes_wanted(READ_BYTES)
+        await connection.send(
+            wire.ReadSegment(cursor.name, cursor.offset, length, token, request_id)
+        )
+        quiet_seconds = 0.0
+        while quiet_seconds < SILENCE_SECONDS_MAX:
+            replies: list[wire.Reply] = []
+            with anyio.move_on_after(KEEP_ALIVE_SECONDS):
+                replies = await connection.receive()
+            for reply in replies:
+                if not isinstance(reply, wire.KeepAlive):
+                    return reply
+            quiet_seconds = 0.0 if replies else quiet_seconds + KEEP_ALIVE_SECONDS
+            if not replies:
+                await connection.send(wire.KeepAlive())
+        raise ProtocolError(f"{connection.peer} has fallen silent")
+
+    def _refusal(self, reply: wire.Reply) -> Exception:
+        if isinstance(reply, wire.AuthTokenCheckFailed):
+            return self._access.refusal(reply, f"no permission to read {self._what}")
+        if isinstance(reply, wire.ErrorMessage):
+            return RefusedError(f"the segment store refused a read: {reply.message}")
+        # The reply is WrongHost, or unknown: ask the controller again which store to use.
+        return ProtocolError(f"unexpected {type(reply).__name__}")
