@@ -39,10 +39,8 @@ from segstore_client.segment_fetch import READ_BYTES, SegmentFetch
 class TruncatedError(PravegaError):
     """Bytes that a reader wants were deleted by a truncation."""
 
-    def __init__(self, sentence: str, head: int) -> None:
-        super().__init__(sentence)
-        self.head = head
-        """The offset of the first byte that is left."""
+    head = 0
+    """The offset of the first byte that is left."""
 
 
 class ByteReader:
@@ -211,6 +209,8 @@ class ByteReader:
                     f"the bytes of {self._segment.name} from {error.offset} on were truncated: it"
                     f" begins at {error.head} now"
                 )
-                await send.send(TruncatedError(sentence, error.head))
+                truncated = TruncatedError(sentence)
+                truncated.head = error.head
+                await send.send(truncated)
             except PravegaError as error:
                 await send.send(error)

@@ -7,6 +7,8 @@ Invariants:
 1. When a checkpoint is taken, its positions are behind all that its readers had processed then, and
    before all that they processed later. Held by
    ``test_a_group_continues_at_the_positions_of_a_checkpoint``.
+2. When a checkpoint is taken while the segments of a merge are read, the cut has those that were
+   read to their ends, too. Held by ``test_a_checkpoint_amid_a_merge_is_a_whole_cut``.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from pravega_blocking.groups.lag import find_lags
 from pravega_blocking.groups.seek import seek_group
 from pravega_blocking.positions import Start
 from pravega_blocking.segment_info import tail_offsets
-from pravega_wire.names import parse_segment_name, scoped_name
+from pravega_wire.names import parse_segment_name, scoped_name, segment_name
 from pravega_wire.reader_groups.changes import (
     Change,
     CheckpointBegun,
@@ -138,7 +140,11 @@ class ReaderGroup:
         of this name.
         """
 
+        future: dict[str, set[int]] = {}
+
         def begin(state: GroupState) -> list[Change]:
+            future.clear()
+            future.update({each: set(before) for each, before in state.future.items()})
             if name in state.checkpoints.positions:
                 raise ConflictError(f"reader group {self.name} has a checkpoint {name} already")
             if len(state.checkpoints.outstanding) >= state.settings.outstanding_max:
@@ -167,12 +173,27 @@ class ReaderGroup:
                 await anyio.sleep(CHECKPOINT_LOOK_SECONDS)
                 await log.read()
             await log.change(lambda state: [CheckpointsCleared(name)])
+        positions = {**await self._find_read(future), **complete[0]}
         cuts: dict[str, dict[int, int]] = {}
-        for segment, offset in complete[0].items():
+        for segment, offset in positions.items():
             found = parse_segment_name(segment)
             stream = scoped_name(found.scope, found.stream)
             cuts.setdefault(stream, {})[found.segment_id] = offset
         return dict(cuts)
+
+    async def _find_read(self, future: Mapping[str, set[int]]) -> dict[str, int]:
+        """Return the segments that were read to their ends, and whose successors still wait for
+        others: no reader has them any more. Their offset is -1."""
+        found: dict[str, int] = {}
+        for name, waits_for in future.items():
+            segment = parse_segment_name(name)
+            scope, stream = segment.scope, segment.stream
+            ask = partial(self._controller.successors, scope, stream, min(waits_for))
+            for each in await call_blocking(ask):
+                if each.range.segment_id == segment.segment_id:
+                    read = each.predecessors - waits_for
+                    found |= {segment_name(scope, stream, one): -1 for one in read}
+        return found
 
     async def reset(self, start: Start | Mapping[str, Cut]) -> None:
         """Let the group continue at an end of its streams, or at a stream cut of each.

@@ -11,6 +11,7 @@ from pravega_admin.errors import exit_code_of
 from pravega_admin.output.help_pages import VALUE_NAMES
 from pravega_admin.verbs import app
 from pravega_blocking.errors import PravegaError
+from segstore_client import TruncatedError
 
 WIDTH = {"COLUMNS": "80", "TERMINAL_WIDTH": "80"}
 
@@ -43,4 +44,5 @@ def test_help_tells_each_exit_code_that_a_command_can_have() -> None:
     kinds: list[type[BaseException]] = [KeyboardInterrupt, PravegaError]
     for kind in kinds:
         kinds += kind.__subclasses__()
+    assert TruncatedError in kinds  # whatever else was imported in this process
     assert {exit_code_of(kind()) for kind in kinds} | {errors.EXIT_NO_ROOM} <= told

@@ -14,6 +14,7 @@ from foreign_servers.deadlines import scale
 
 import segstore_client
 from pravega_blocking.controller_client import ControllerClient
+from pravega_blocking.stream_settings import Scaling
 from pravega_wire.reader_groups import membership
 from pravega_wire.reader_groups.changes import ReaderAdded, ReaderRemoved, UpdateBegun
 from pravega_wire.reader_groups.settings import RETENTION_AUTOMATIC
@@ -480,3 +481,65 @@ async def test_a_reader_that_was_removed_is_not_the_next_one_of_its_name(
 ) -> None:
     async with served_stream(tmp_path) as stream:
         await run_client(join_under_its_name, stream.address)
+
+
+async def checkpoint_amid_merge(
+    address: str, stream: ServedStream, token: trio.lowlevel.TrioToken
+) -> None:
+    def merge() -> None:
+        trio.from_thread.run(stream.scale, (0.0, 1.0), trio_token=token)
+
+    async with segstore_client.connect(address) as store:
+        await store.create_scope("s")
+        await store.create_stream("s/t", scaling=Scaling(segment_count_min=1))
+        await anyio.to_thread.run_sync(split, stream, token)
+        await store.create_group("s/g", ["s/t"], refresh_seconds=0.1, checkpoint_seconds=None)
+        group, numbers = store.group("s/g"), Numbers()
+        await numbers.write(store, 40)
+        await anyio.to_thread.run_sync(merge)
+        await numbers.write(store, 8)
+        cuts: dict[str, Mapping[int, int]] = {}
+
+        async def take_checkpoint() -> None:
+            cuts.update(await group.checkpoint("x"))
+
+        with ControllerClient(address) as controller, anyio.fail_after(SECONDS):
+            log = GroupLog(controller, "s", "g", patience=10.0)
+            async with aclosing(log), group.reader("a") as quick, group.reader("b") as slow:
+                while not any(slow.positions.values()):
+                    for reader in (quick, slow):
+                        with anyio.move_on_after(0.1):
+                            await anext(reader)
+                # One predecessor of the merged segment is read, the other one is not.
+                while not (await log.read()).future:
+                    with anyio.move_on_after(0.1):
+                        await anext(quick)
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(take_checkpoint)
+                    while not cuts:
+                        for reader in (quick, slow):
+                            if (await log.read()).checkpoints.next_of(reader.name):
+                                with anyio.move_on_after(0.2):
+                                    await anext(reader)
+        assert len(cuts["s/t"]) == 2
+        assert -1 in cuts["s/t"].values()
+        await group.reset(cuts)
+        with anyio.fail_after(SECONDS):
+            async with group.reader("a") as reader:
+                # The merged segment is read behind the rest of the other one.
+                merged = set[int]()
+                while len(merged) < 8:
+                    number = number_of((await anext(reader)).data.decode())
+                    merged |= {number} if number >= 40 else set()
+
+
+def split(stream: ServedStream, token: trio.lowlevel.TrioToken) -> None:
+    trio.from_thread.run(stream.scale, (0.0, 0.5), (0.5, 1.0), trio_token=token)
+
+
+async def test_a_checkpoint_amid_a_merge_is_a_whole_cut(
+    tmp_path: Path, run_client: RunClient
+) -> None:
+    token = trio.lowlevel.current_trio_token()
+    async with served_stream(tmp_path) as stream:
+        await run_client(checkpoint_amid_merge, stream.address, stream, token)
