@@ -4,10 +4,10 @@ Owns: one feed for each segment that the reader has now, the positions after the
 program has taken, and the changes of the group's state. ``pravega_wire.reader_groups.membership``
 decides on them.
 
-Everything that changes the state happens while the program asks for the next event: it is done with
-the one before, so the positions tell of nothing that is still under way. In an ``async for`` loop
-nothing has to be done for that. When the block is left by an exception, the last event counts as
-not done, and another reader gets it again.
+A reader changes the state only while the program asks for the next event. By asking, the program
+says that it has processed the event before: so each position is behind processed events alone, and
+an ``async for`` loop needs no acknowledgements. When the block is left by an exception, the last
+event counts as not processed, and another reader gets it again.
 
 Invariants:
 1. When readers come and go, each event is read once, and the events of a key in order. Held by
