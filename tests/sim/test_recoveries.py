@@ -38,6 +38,12 @@ def test_a_table_of_which_tier_2_lacks_bytes_before_its_truncation_is_written(
     simulate_recoveries(2815033, tmp_path)
 
 
+def test_a_loss_beside_a_chunk_that_no_metadata_record_is_told(tmp_path: Path) -> None:
+    """The first chunk of a segment is lost. A chunk of an earlier owner has no record, and lies
+    where a later owner wrote."""
+    simulate_recoveries(4410580, tmp_path)
+
+
 def test_a_seed_is_replayed(tmp_path: Path) -> None:
     first, second = (simulate_recoveries(3, tmp_path / each) for each in "ab")
     assert first == second

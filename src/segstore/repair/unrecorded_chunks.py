@@ -15,6 +15,9 @@ Invariants:
 3. When the chunk with the later epoch has lost bytes, an earlier one does not take their place:
    what it has there was given up before. Held by
    ``test_bytes_that_a_later_chunk_lost_are_not_those_of_an_earlier_one``.
+4. The range of a recorded chunk stays recorded when its bytes are missing, at the beginning and at
+   the end of a segment too: otherwise it would be neither found nor reported as lost. Held by
+   ``test_a_recorded_chunk_that_is_missing_keeps_its_range``.
 """
 
 from __future__ import annotations
@@ -69,13 +72,14 @@ def add_unrecorded_chunks(
 
 
 def _join(chunks: Iterable[Chunk], lengths: Mapping[str, int]) -> list[Chunk]:
-    """Return the chunks by offset, each with the length of its existing bytes, and shortened where
-    a later chunk overlaps it. There may be gaps between them."""
+    """Return the chunks by offset, each shortened where a later chunk overlaps it. There may be
+    gaps between them. A recorded chunk of which bytes are missing keeps its recorded length, so
+    that their range counts as missing and not as truncated."""
     joined: list[Chunk] = []
     end = 0
     for chunk in sorted(chunks, key=lambda each: (each.start, each.epoch, each.length)):
         last = joined[-1] if joined else None
-        length = found_length(chunk, lengths)
+        length = max(chunk.length, found_length(chunk, lengths))
         if last is not None and chunk.start < end:
             if chunk.epoch < last.epoch or (chunk.epoch == last.epoch and chunk.end <= end):
                 continue
@@ -83,5 +87,5 @@ def _join(chunks: Iterable[Chunk], lengths: Mapping[str, int]) -> list[Chunk]:
             if chunk.start > last.start:
                 joined.append(last.cut(min(last.length, chunk.start - last.start)))
         joined.append(replace(chunk, length=length, is_open=False))
-        end = chunk.start + max(chunk.length, length)
+        end = chunk.start + length
     return [chunk for chunk in joined if chunk.length]

@@ -76,7 +76,16 @@ def test_bytes_that_a_later_chunk_lost_are_not_those_of_an_earlier_one() -> None
     metadata.put(SEGMENT, StoredSegment(chunks, 660))
     lengths = {name(0, 3): 196, name(513, 3, 2): 147}
     stray = {name(150, 1): 446, name(200, 1, 2): 10}
-    assert ranges(add(metadata, lengths | stray)) == [(0, 196, 3), (513, 660, 3)]
+    assert ranges(add(metadata, lengths | stray)) == [(0, 513, 3), (513, 660, 3)]
+
+
+def test_a_recorded_chunk_that_is_missing_keeps_its_range() -> None:
+    """Seed 4410580: a stray chunk made a truncation of what was lost, and nobody told of it."""
+    chunks = tuple(Chunk(start, 10, name(start, 3, start + 1), 3) for start in (20, 30, 40))
+    metadata = ChunkMetadata()
+    metadata.put(SEGMENT, StoredSegment(chunks, 50))
+    lengths = {name(30, 3, 31): 10, name(30, 1): 4}
+    assert ranges(add(metadata, lengths)) == [(20, 30, 3), (30, 40, 3), (40, 50, 3)]
 
 
 def test_what_the_metadata_have_stays_and_what_they_gave_up_counts_not() -> None:
