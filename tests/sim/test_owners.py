@@ -51,6 +51,12 @@ def test_stores_serve_again_when_tier_2_has_hidden_and_nothing_is_lost(
     assert counts["tier 2 shows nothing"] + counts["tier 2 shows an earlier state"] > 0
 
 
+def test_a_backup_from_between_a_failed_start_and_the_first_life_is_refused(
+    tmp_path: Path,
+) -> None:
+    simulate_owners(4410210, tmp_path)
+
+
 def test_a_seed_is_replayed(tmp_path: Path) -> None:
     first, second = (simulate_owners(3, tmp_path / each) for each in "ab")
     assert first == second

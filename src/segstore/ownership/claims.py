@@ -3,7 +3,9 @@
 Owns: the claims in tier 2, their record in the journal's identity, and the checks of all identities
 at a start; docs/formats/identities.md describes the bytes, docs/adr/0201 explains why. Claims have
 ascending numbers. A start records the claim that it will make in the journal, and then makes it in
-tier 2. Refusals follow the rules in the package's docstring.
+tier 2. If the claim of a start never comes to tier 2, the next start tries the same number under a
+name of its own, which has the same base and a greater count. Refusals follow the rules in the
+package's docstring.
 
 Invariants:
 1. When tier 2 has a later claim than the journal knows, the journal is an older state, or a copy
@@ -19,6 +21,11 @@ Invariants:
    log. Held by ``test_an_owner_that_lost_tier_2_keeps_its_log_and_ends``.
 4. When two starts make a claim at the same time, at most one of them continues. Held by
    ``test_two_copies_that_start_together_never_share_a_tier_2``.
+5. No two starts make the same claim. So a backup of a journal that was made after a failed start is
+   refused when a later start has served. Held by
+   ``test_a_backup_from_before_the_first_claim_is_refused``.
+6. When the claim of a failed start comes to tier 2 late, it stops no later start. Held by
+   ``test_a_claim_that_comes_late_stops_no_start``.
 """
 
 from __future__ import annotations
@@ -67,7 +74,9 @@ from segstore.tiers.api import ChunkStorage
 
 RELEASED: Final = b"released\n"
 RELEASE_SECONDS_MAX: Final = 5.0
-OWNER_BYTES: Final = 8
+BASE_BYTES: Final = 6
+_BASE_DIGITS: Final = 2 * BASE_BYTES
+_TRY_MAX: Final = 0xFFFF
 
 logger = structlog.get_logger(__name__)
 
@@ -169,7 +178,7 @@ async def _claim_all(
     for ownership in ownerships:
         await ownership.check(found)
     for ownership in ownerships:
-        await ownership.claim(random_bytes(OWNER_BYTES).hex())
+        await ownership.claim(random_bytes(BASE_BYTES).hex())
     return ownerships
 
 
@@ -195,24 +204,31 @@ class _Ownership:
         identity = self._identity
         return identity.lock_inode not in (0, self._lock_inode)
 
+    def _was_tried(self, claim: Claim) -> bool:
+        """Return whether an earlier start of this store tried to make a claim, by the journal's
+        identity."""
+        pending = self._identity.next_owner
+        return (
+            claim.turn == self._identity.turn + 1
+            and claim.owner[:_BASE_DIGITS] == pending[:_BASE_DIGITS]
+            and claim.owner <= pending
+        )
+
     async def check(self, found: TierTwoIdentity) -> None:
         """Check that the journal may claim tier 2."""
         identity = self._identity
-        known = {
-            Claim(identity.turn, identity.owner),
-            Claim(identity.turn + 1, identity.next_owner),
-        }
         claims = found.claims.get(self._journal, [])
+        tried = [each for each in claims if self._was_tried(each)]
+        known = {Claim(identity.turn, identity.owner), *tried}
         # Another claim with our number is that of a refused start that was killed before it could
         # delete its claim.
         strangers = [each for each in claims if each.turn > identity.turn and each not in known]
         if strangers:
-            tried = Claim(identity.turn + 1, identity.next_owner)
-            if tried in claims and not self._is_elsewhere:
+            for each in [] if self._is_elsewhere else tried:
                 # An earlier start of this store was killed when it met the other store. Its claim
                 # is deleted, so that it does not keep the other store out. A copy of the directory
                 # deletes nothing, because the claim may be that of the original.
-                await self._delete(self._tier.chunks_under(tried.turn), tried)
+                await self._delete(self._tier.chunks_under(each.turn), each)
             raise self._claimed(
                 f"is older than tier 2 in {self._tier.where}, which was used since by"
                 f" {await self._describe(strangers[-1])}: this is a copy or an earlier state of"
@@ -236,21 +252,22 @@ class _Ownership:
             )
         self._last = last
 
-    async def claim(self, owner: str) -> None:
-        """Claim tier 2 under the name ``owner``. If an earlier start wrote a claim that never came
-        to tier 2, use the name of that claim.
+    async def claim(self, base: str) -> None:
+        """Claim tier 2 under a name that begins with ``base``. If the claim of an earlier start
+        never came to tier 2, the name is the next one of that start's base.
 
         Raises ``IdentityError`` when another start claims tier 2 at the same time.
         """
         identity, last = self._identity, self._last
         # The claim of an earlier start may still be on its way to tier 2. When that claim arrives,
-        # it must be the same as this claim.
+        # the names must show that it is one of this store.
         pending = "" if self._is_elsewhere else identity.next_owner
         if last is None:
             last = Claim(identity.turn, identity.owner)
         elif last.turn > identity.turn:
             pending = ""  # that claim has come
-        self._claim = claim = Claim(last.turn + 1, pending or owner)
+        owner = _next_name(pending) if pending else f"{base}{0:04x}"
+        self._claim = claim = Claim(last.turn + 1, owner)
         self._identity = replace(
             identity,
             journal_count=self._directory.journal_count,
@@ -279,7 +296,7 @@ class _Ownership:
         found = await TierTwoIdentity.read(self._chunks)
         claims = found.claims.get(self._journal, [])
         # Another claim with our number is that of a start that met this one and is refused, as in
-        # `check`.
+        # `check`, or that of an earlier start, which came late.
         if self._claim in claims and claims[-1].turn == self._claim.turn:
             return
         where = f"tier 2 in {self._tier.where}"
@@ -299,7 +316,7 @@ class _Ownership:
         Then both starts are refused, because the first one may not see the claim of the second.
         """
         claim = self._claim
-        rivals = [each for each in claims if each.turn >= claim.turn and each != claim]
+        rivals = [each for each in claims if each.turn >= claim.turn and not self._was_tried(each)]
         if rivals:
             await self._delete(chunks, claim)
             who = await self._describe(rivals[-1])
@@ -357,6 +374,13 @@ class _Ownership:
             tier=f"journal {self._journal}",
             problem=IdentityProblem.CLAIMED,
         )
+
+
+def _next_name(owner: str) -> str:
+    """Return the name under which the next start claims, when the claim under the name ``owner``
+    has not come to tier 2."""
+    count = min(int(owner[_BASE_DIGITS:], 16) + 1, _TRY_MAX)
+    return f"{owner[:_BASE_DIGITS]}{count:04x}"
 
 
 def _text_of(directory: DataDirectory) -> bytes:

@@ -92,6 +92,13 @@ class Place:
             assert sentence in str(caught.value)
         assert everything_in(self.data, self.storage) == before
 
+    async def fail_to_claim(self, chunks: LosingChunks) -> None:
+        """Start the store while the claim does not come to tier 2."""
+        chunks.loses = True
+        with pytest.raises(StorageUnreachableError):
+            await self.start(chunks=chunks)
+        chunks.loses = False
+
     async def refused_when_new(self, sentence: str) -> None:
         """Check the same for a store that has nothing yet: it makes its version file."""
         before = everything_in(self.storage)
@@ -315,6 +322,28 @@ async def test_a_journal_that_is_gone_is_refused(place: Place, tmp_path: Path) -
     assert await place.start() == b"one"
 
 
+class LosingChunks(MemoryChunkStorage):
+    """Chunks of which claims that are written get lost, or come late."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loses = False
+        self.lost: list[str] = []
+        self.late: str | None = None
+        """Comes when the next claim is written."""
+
+    async def write(
+        self, name: str, *, offset: int, data: Sequence[Buffer], meanwhile: Check | None = None
+    ) -> None:
+        if "store$claim" in name and self.loses:
+            self.lost.append(name)
+            raise StorageUnreachableError("the claim is lost")
+        if "store$claim" in name and self.late is not None:
+            late, self.late = self.late, None
+            await super().write(late, offset=0, data=[b"late\n"])
+        await super().write(name, offset=offset, data=data, meanwhile=meanwhile)
+
+
 async def test_another_journal_is_refused(place: Place, tmp_path: Path) -> None:
     other = Place(tmp_path / "other")
     await other.start(b"other")
@@ -336,6 +365,39 @@ async def test_an_older_state_of_a_journal_is_refused(place: Place, tmp_path: Pa
     await place.refused(IdentityProblem.CLAIMED, "is older than tier 2", str(place.data))
     replace_tree(tmp_path / "right", place.journal)
     assert await place.start() == b"onetwo"
+
+
+async def test_a_backup_from_before_the_first_claim_is_refused(
+    place: Place, tmp_path: Path, killed: Callable[[], None]
+) -> None:
+    """The backup knows the claim of a start that failed, and a later start has served."""
+    chunks = LosingChunks()
+    await place.fail_to_claim(chunks)
+    shutil.copytree(place.journal, tmp_path / "backup", copy_function=shutil.copy2)
+    killed()
+    assert await place.start(b"one", chunks=chunks) == b"one"
+    replace_tree(tmp_path / "backup", place.journal)
+    await place.refused(IdentityProblem.CLAIMED, "is older than tier 2", chunks=chunks)
+
+
+@pytest.mark.parametrize("when", ["at the next start", "during the next start", "afterwards"])
+async def test_a_claim_that_comes_late_stops_no_start(
+    place: Place, when: str, killed: Callable[[], None]
+) -> None:
+    chunks = LosingChunks()
+    for _ in range(3):
+        await place.fail_to_claim(chunks)
+    late = chunks.lost.pop(1)
+    killed()
+    if when == "at the next start":
+        await chunks.write(late, offset=0, data=[b"late\n"])
+    elif when == "during the next start":
+        chunks.late = late
+    assert await place.start(b"one", chunks=chunks) == b"one"
+    if when == "afterwards":
+        await chunks.write(late, offset=0, data=[b"late\n"])
+    for number in range(2, 4):
+        assert await place.start(b"x", chunks=chunks) == b"one" + b"x" * (number - 1)
 
 
 @pytest.mark.parametrize(
@@ -410,8 +472,9 @@ async def test_a_copy_does_not_take_the_originals_claim_for_one_that_it_tried(
     )
     async with open_containers(config):
         [claim] = place.storage.rglob("store*claim-0-*")
-        assert "ab" * 8 in claim.name
-        claim.with_name(claim.name.replace("ab" * 8, "f" * 16)).write_text("a refused start")
+        ours = "ab" * 7 + "ac"
+        assert ours in claim.name
+        claim.with_name(claim.name.replace(ours, "f" * 16)).write_text("a refused start")
         await copy.refused(IdentityProblem.CLAIMED, "is older than tier 2", "a refused start")
     assert await place.start(b"two") == b"onetwo"
 
