@@ -1,40 +1,31 @@
 """Reads and changes the entries of a key-value table, without blocking.
 
-Owns: which segment has a key, and pages of entries.
-
-Invariants:
-1. When the answer to an update is lost, the update is tried again; a conditional one that had been
-   done already then fails with ``ConflictError``, whose text says so. Held by
-   ``test_an_update_whose_answer_is_lost_is_not_called_refused``.
-2. When several keys with one primary key are put together, all of them change or none. Held by
-   ``test_entries_of_one_primary_key_change_together``.
+Owns: the way of the requests to the segments. What is asked, and what a reply means, is that of
+``TableSteps``.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
+from typing import TypeVar
 
 from pravega_blocking.controller_client import ControllerClient, Purpose, TableSettings
-from pravega_blocking.errors import UsageError
-from pravega_blocking.table_client import (
-    ABSENT,
+from pravega_blocking.table_steps import (
     ANY_VERSION,
-    PAGE_ENTRIES,
     Entry,
-    table_refusal,
+    Steps,
+    TableReply,
+    TableRequest,
+    TableSteps,
 )
-from pravega_wire import commands as wire
-from pravega_wire.hashing import table_key_hash
-from pravega_wire.key_text import key_after
 from pravega_wire.names import key_value_table_stream, scoped_name
-from pravega_wire.sessions.routes import Routes, SegmentRange
+from pravega_wire.sessions.routes import SegmentRange
 from segstore_client.calls import call_blocking
 from segstore_client.request_pool import RequestPool
 from segstore_client.segment_requests import SegmentRequests
 
-KEYS_MAX = 15
-"""Maximum number of keys in one request: the reply has room for this many of the longest values."""
+T = TypeVar("T")
 
 
 class Table:
@@ -55,20 +46,20 @@ class Table:
         patience: float,
     ) -> None:
         self.settings = settings
-        self._name = scoped_name(scope, table)
+        name = scoped_name(scope, table)
+        self._steps = TableSteps(name, settings, ranges)
         # The tokens are for the name in the segments' names.
         stream = key_value_table_stream(table)
         self._requests = SegmentRequests(
-            controller, pool, scope, stream, what=self._name, patience=patience
+            controller, pool, scope, stream, what=name, patience=patience
         )
         self._read_access = controller.store_access(scope, stream, Purpose.READ)
         self._write_access = controller.store_access(scope, stream, Purpose.READ_WRITE)
-        self._routes = Routes(ranges)
 
     @property
     def key_bytes(self) -> int:
         """Return the length of keys, in bytes."""
-        return self.settings.primary_key_bytes + self.settings.secondary_key_bytes
+        return self._steps.key_bytes
 
     async def get(self, key: bytes) -> Entry | None:
         """Return the entry of a key; None if there is none."""
@@ -79,14 +70,7 @@ class Table:
 
         They are read by several requests if there are many, so not all at one moment.
         """
-        found: dict[bytes, Entry | None] = {}
-        by_segment: dict[int, list[bytes]] = {}
-        for key in keys:
-            by_segment.setdefault(self._segment_of(key), []).append(key)
-        for segment, each in by_segment.items():
-            for start in range(0, len(each), KEYS_MAX):
-                found |= await self._read(segment, each[start : start + KEYS_MAX])
-        return [found[key] for key in keys]
+        return await self._run(self._steps.get_all(keys))
 
     async def put(self, key: bytes, value: bytes, *, version: int = ANY_VERSION) -> int:
         """Set the value of a key; return the new version.
@@ -94,98 +78,45 @@ class Table:
         With a ``version``, only if the key has it; with ``ABSENT``, only if there is no such key.
         Raises ``ConflictError`` otherwise.
         """
-        entry = wire.TableEntry(wire.TableKey(key, version), value)
-        return (await self._update(self._segment_of(key), [entry]))[0]
+        return (await self._run(self._steps.put({key: value}, version)))[0]
 
     async def put_all(self, entries: Mapping[bytes, bytes]) -> list[int]:
         """Set the values of keys with one primary key, all or none; return the new versions."""
-        primary = {key[: self.settings.primary_key_bytes] for key in entries}
-        if len(primary) != 1:
-            raise UsageError("keys that change together have one primary key")
-        segments = [self._segment_of(key) for key in entries]
-        changes = [wire.TableEntry(wire.TableKey(key), value) for key, value in entries.items()]
-        return await self._update(segments[0], changes)
+        return await self._run(self._steps.put(entries, ANY_VERSION))
 
     async def remove(self, key: bytes, *, version: int = ANY_VERSION) -> None:
         """Remove a key; with a ``version`` only if it has it.
 
         Raises ``ConflictError`` otherwise; without a version the key need not exist.
         """
-        keys = (wire.TableKey(key, version),)
-        attempts, reply = await self._requests.ask(
-            self._write_access,
-            self._segment_of(key),
-            lambda i, name, token: wire.RemoveTableKeys(i, name, token, keys),
-        )
-        if not isinstance(reply, wire.TableKeysRemoved):
-            raise table_refusal(reply, self._name, attempts)
+        await self._run(self._steps.remove(key, version))
 
     async def entries(self, *, first: bytes = b"", last: bytes = b"") -> AsyncIterator[Entry]:
         """Yield the entries from the key ``first`` to ``last``, both included; all by default.
 
         Those of one segment come in the order of their keys, so those of one primary key do.
         """
-        begin, end = first or bytes(self.key_bytes), last or b"\xff" * self.key_bytes
-        self._check_key(begin)
-        self._check_key(end)
-        for segment in self._routes.segments:
+        begin, end = self._steps.bounds(first, last)
+        for segment in self._steps.segments:
             position = begin
-            while position and position <= end:
-                page = await self._read_page(segment, position, end)
+            while position:
+                page, position = await self._run(self._steps.read_page(segment, position, end))
                 for entry in page:
                     yield entry
-                position = key_after(page[-1].key) if page else b""
 
-    # ---- Requests --------------------------------------------------------------------------------
+    async def _run(self, steps: Steps[T]) -> T:
+        try:
+            request = next(steps)
+            while True:
+                request = steps.send(await self._ask(request))
+        except StopIteration as done:
+            result: T = done.value
+            return result
 
-    async def _read(self, segment: int, keys: Sequence[bytes]) -> dict[bytes, Entry | None]:
-        wanted = tuple(map(wire.TableKey, keys))
-        _, reply = await self._requests.ask(
-            self._read_access,
-            segment,
-            lambda i, name, token: wire.ReadTable(i, name, token, wanted),
-        )
-        if not isinstance(reply, wire.TableRead) or len(reply.entries) != len(keys):
-            raise table_refusal(reply, self._name)
-        return {
-            key: None
-            if each.key.version == ABSENT
-            else Entry(key, bytes(each.value), each.key.version)
-            for key, each in zip(keys, reply.entries, strict=True)
-        }
-
-    async def _read_page(self, segment: int, begin: bytes, end: bytes) -> list[Entry]:
-        args = wire.TableIteratorArgs(from_key=begin, to_key=end)
-        _, reply = await self._requests.ask(
-            self._read_access,
-            segment,
-            lambda i, name, token: wire.ReadTableEntries(i, name, token, PAGE_ENTRIES, args),
-        )
-        if not isinstance(reply, wire.TableEntriesRead):
-            raise table_refusal(reply, self._name)
-        return [
-            Entry(bytes(each.key.key), bytes(each.value), each.key.version)
-            for each in reply.entries
-        ]
-
-    async def _update(self, segment: int, entries: Sequence[wire.TableEntry]) -> list[int]:
-        changes = tuple(entries)
-        attempts, reply = await self._requests.ask(
-            self._write_access,
-            segment,
-            lambda i, name, token: wire.UpdateTableEntries(i, name, token, changes),
-        )
-        if not isinstance(reply, wire.TableEntriesUpdated):
-            raise table_refusal(reply, self._name, attempts)
-        return list(reply.updated_versions)
-
-    def _segment_of(self, key: bytes) -> int:
-        self._check_key(key)
-        return self._routes.find(table_key_hash(key[: self.settings.primary_key_bytes]))
-
-    def _check_key(self, key: bytes) -> None:
-        if len(key) != self.key_bytes:
-            raise UsageError(f"a key of {self._name} has {self.key_bytes} bytes, not {len(key)}")
+    async def _ask(self, request: TableRequest) -> TableReply:
+        access = self._write_access if request.writes else self._read_access
+        attempts, reply = await self._requests.ask(access, request.segment, request.make)
+        return TableReply(reply, attempts)
 
 
 async def open_table(

@@ -20,9 +20,10 @@ from typer.testing import CliRunner, Result
 
 from pravega_admin.output import output
 from pravega_admin.verbs import app
-from pravega_blocking import table_client
+from pravega_blocking import table_steps
 from pravega_blocking.controller_client import ControllerClient
-from pravega_blocking.table_client import Entry, TableClient
+from pravega_blocking.table import Table
+from pravega_blocking.table_steps import TableReply, TableRequest
 from pravega_wire import controller_pb2 as pb
 from pravega_wire.names import NAME_RULE, USER_NAME_RULE
 from pravega_wire.transaction_ids import id_of_halves
@@ -522,20 +523,20 @@ def test_entries_are_printed_page_by_page(
     invoke("table", "create", table, "--partitions", "2", "--primary-key-bytes", "4")
     keys = [b"%04d" % number for number in range(60)]
     with ControllerClient(store.controller) as controller:
-        filled = TableClient(controller, scope, "many", patience=60)
+        filled = Table(controller, scope, "many", patience=60)
         for key in keys:
             filled.put(key, b"v" * 5)
-    read_page = TableClient._read_page
+    ask = Table._ask
     printed = []
 
-    def note_and_read(self: TableClient, *arguments: Any) -> list[Entry]:
+    def note_and_ask(self: Table, request: TableRequest) -> TableReply:
         sys.stdout.flush()
         printed.append(sys.stdout.buffer.tell())
-        return read_page(self, *arguments)
+        return ask(self, request)
 
-    monkeypatch.setattr(table_client, "PAGE_ENTRIES", 10)
+    monkeypatch.setattr(table_steps, "PAGE_ENTRIES", 10)
     monkeypatch.setattr(output, "WIDTH_ROWS", 10)
-    monkeypatch.setattr(TableClient, "_read_page", note_and_read)
+    monkeypatch.setattr(Table, "_ask", note_and_ask)
     for form in ("json", "yaml", "csv", "table"):
         printed.clear()
         text = invoke("table", "entries", table, "-o", form).stdout

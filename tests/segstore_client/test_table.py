@@ -10,12 +10,13 @@ import anyio
 import pytest
 
 import segstore_client
+from pravega_blocking import table_steps
 from pravega_blocking.access.tokens import PLAIN
 from pravega_blocking.controller_client import TableSettings
 from pravega_wire import commands as wire
 from pravega_wire.blocking import ConnectionLostError
 from pravega_wire.sessions.routes import SegmentRange
-from segstore_client import ABSENT, ConflictError, Entry, NotFoundError, UsageError, table
+from segstore_client import ABSENT, ConflictError, Entry, NotFoundError, UsageError
 from segstore_client.table import Table
 from support.event_loops import RunClient
 from support.served_stream import served_stream
@@ -94,7 +95,7 @@ async def test_entries_of_one_primary_key_change_together(
 async def test_an_update_whose_answer_is_lost_is_not_called_refused(
     run_client: RunClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table, "PAGE_ENTRIES", 1)
+    monkeypatch.setattr(table_steps, "PAGE_ENTRIES", 1)
 
     class LossyPool:
         """Does each request; the answer to the first one does not arrive."""

@@ -26,7 +26,7 @@ from pravega_blocking.controller_client import ControllerClient
 from pravega_blocking.event_reader import EventReader
 from pravega_blocking.event_writer import EventWriter
 from pravega_blocking.stream_settings import Scaling, StreamSettings
-from pravega_blocking.table_client import TableClient
+from pravega_blocking.table import Table
 from pravega_blocking.transaction_writer import TransactionWriter
 from segstore.testing.ports import free_ports
 
@@ -75,7 +75,7 @@ def fill(address: str, *, scope: str = SCOPE) -> None:
         write(controller, scope, SEALED, range(20))
         controller.seal_stream(scope, SEALED)
         controller.create_table(scope, TABLE, partitions=2, primary_key=KEY_BYTES, secondary_key=0)
-        table = TableClient(controller, scope, TABLE, patience=SECONDS)
+        table = Table(controller, scope, TABLE, patience=SECONDS)
         for number in range(60):
             table.put(key_of(number), b"value %d" % number)
         for number in range(0, 60, 3):
@@ -92,7 +92,7 @@ def check(address: str, *, scope: str = SCOPE, added: int = 0) -> None:
         assert read(controller, scope, SEALED) == list(range(20))
         assert list(controller.current_segments(scope, SEALED).ranges) == []
         assert len(controller.current_segments(scope, STREAM).ranges) == 2
-        table = TableClient(controller, scope, TABLE, patience=SECONDS)
+        table = Table(controller, scope, TABLE, patience=SECONDS)
         expected = {key_of(n): b"new value %d" % n for n in range(1, 60, 3)}
         expected |= {key_of(n): b"value %d" % n for n in range(2, 60, 3)}
         assert {entry.key: entry.value for entry in table.entries()} == expected

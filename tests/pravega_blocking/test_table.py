@@ -8,10 +8,11 @@ from typing import Any, Self
 
 import pytest
 
-from pravega_blocking import table_client
+from pravega_blocking import table_steps
 from pravega_blocking.controller_client import Purpose, TableSettings
-from pravega_blocking.errors import ConflictError, NotFoundError
-from pravega_blocking.table_client import ABSENT, ANY_VERSION, TableClient
+from pravega_blocking.errors import ConflictError, UsageError
+from pravega_blocking.table import Table
+from pravega_blocking.table_steps import ABSENT, ANY_VERSION
 from pravega_wire import commands as wire
 from pravega_wire.blocking import ConnectionLostError
 from pravega_wire.hashing import table_key_hash
@@ -36,11 +37,11 @@ class Store:
         self.tokens.append((type(request).__name__, request.delegation_token))
         i = request.request_id
         if isinstance(request, wire.ReadTable):
-            (key,) = request.keys
-            value, version = table.get(key.key, (b"", ABSENT))
-            return wire.TableRead(
-                i, request.segment, (wire.TableEntry(wire.TableKey(key.key, version), value),)
+            found = [(key.key, *table.get(key.key, (b"", ABSENT))) for key in request.keys]
+            entries = tuple(
+                wire.TableEntry(wire.TableKey(key, version), value) for key, value, version in found
             )
+            return wire.TableRead(i, request.segment, entries)
         if isinstance(request, wire.ReadTableEntries):
             self.pages += 1
             keys = sorted(
@@ -52,12 +53,14 @@ class Store:
             )
             return wire.TableEntriesRead(i, request.segment, entries, b"")
         if isinstance(request, wire.UpdateTableEntries):
-            (entry,) = request.table_entries
-            if refusal := self._check(i, request.segment, entry.key):
-                return refusal
-            self._versions += 1
-            table[entry.key.key] = (bytes(entry.value), self._versions)
-            return wire.TableEntriesUpdated(i, (self._versions,))
+            versions = []
+            for entry in request.table_entries:
+                if refusal := self._check(i, request.segment, entry.key):
+                    return refusal
+                self._versions += 1
+                versions.append(self._versions)
+                table[entry.key.key] = (bytes(entry.value), self._versions)
+            return wire.TableEntriesUpdated(i, tuple(versions))
         assert isinstance(request, wire.RemoveTableKeys)
         (key,) = request.keys
         if refusal := self._check(i, request.segment, key):
@@ -100,7 +103,7 @@ def store() -> Store:
 
 
 @pytest.fixture
-def client(store: Store) -> TableClient:
+def client(store: Store) -> Table:
     def store_access(scope: str, stream: str, purpose: Purpose) -> SimpleNamespace:
         """Return an access whose token is the name of its purpose."""
         return SimpleNamespace(
@@ -113,13 +116,13 @@ def client(store: Store) -> TableClient:
         store_access=store_access,
         segment_address=lambda *_: ("127.0.0.1", 1),
     )
-    return TableClient(controller, "s", "k", patience=60.0)
+    return Table(controller, "s", "k", patience=60.0)
 
 
 KEYS = [bytes([high, low, last]) for high in (0, 7, 255) for low in (0, 255) for last in (0, 255)]
 
 
-def test_keys_are_in_the_segment_of_their_primary_key(store: Store, client: TableClient) -> None:
+def test_keys_are_in_the_segment_of_their_primary_key(store: Store, client: Table) -> None:
     for key in KEYS:
         client.put(key, b"v" + key)
     for number, table in enumerate(
@@ -127,14 +130,16 @@ def test_keys_are_in_the_segment_of_their_primary_key(store: Store, client: Tabl
     ):
         assert table
         assert {table_key_hash(key[:2]) >= HALF for key in table} == {bool(number)}
-    assert [client.get(key).value for key in KEYS] == [b"v" + key for key in KEYS]
+    found = client.get_all([*KEYS, b"???", *KEYS])
+    values = [None if each is None else each.value for each in found]
+    assert values == [*(b"v" + key for key in KEYS), None, *(b"v" + key for key in KEYS)]
 
 
 @pytest.mark.parametrize("page", [1, 2, 500])
 def test_all_entries_are_read_page_by_page(
-    store: Store, client: TableClient, monkeypatch: pytest.MonkeyPatch, page: int
+    store: Store, client: Table, monkeypatch: pytest.MonkeyPatch, page: int
 ) -> None:
-    monkeypatch.setattr(table_client, "PAGE_ENTRIES", page)
+    monkeypatch.setattr(table_steps, "PAGE_ENTRIES", page)
     assert list(client.entries()) == []
     for key in KEYS:
         client.put(key, key)
@@ -144,7 +149,7 @@ def test_all_entries_are_read_page_by_page(
     assert store.pages >= len(KEYS) // page
 
 
-def test_a_read_needs_the_right_to_read_alone(store: Store, client: TableClient) -> None:
+def test_a_read_needs_the_right_to_read_alone(store: Store, client: Table) -> None:
     client.put(KEYS[0], b"1")
     client.get(KEYS[0])
     assert list(client.entries())
@@ -157,7 +162,7 @@ def test_a_read_needs_the_right_to_read_alone(store: Store, client: TableClient)
     ]
 
 
-def test_conditions_are_kept(client: TableClient) -> None:
+def test_conditions_are_kept(client: Table) -> None:
     key = KEYS[0]
     version = client.put(key, b"1", version=ABSENT)
     with pytest.raises(ConflictError, match="has another version"):
@@ -166,8 +171,7 @@ def test_conditions_are_kept(client: TableClient) -> None:
         client.remove(key, version=version + 1)
     client.remove(key, version=version)
     client.remove(key)
-    with pytest.raises(NotFoundError):
-        client.get(key)
+    assert client.get(key) is None
     with pytest.raises(ConflictError, match="does not exist"):
         client.put(key, b"2", version=version)
 
@@ -180,7 +184,7 @@ def test_conditions_are_kept(client: TableClient) -> None:
     ],
 )
 def test_an_update_whose_answer_is_lost_is_not_called_refused(
-    store: Store, client: TableClient, update: Callable[[TableClient], object]
+    store: Store, client: Table, update: Callable[[Table], object]
 ) -> None:
     assert client.put(KEYS[1], b"0") == 1
     store.lost = 1
@@ -188,4 +192,27 @@ def test_an_update_whose_answer_is_lost_is_not_called_refused(
         update(client)
     store.lost = 2
     assert client.put(KEYS[2], b"2") > 0
-    assert client.get(KEYS[2]).value == b"2"
+    found = client.get(KEYS[2])
+    assert found is not None
+    assert found.value == b"2"
+
+
+def test_entries_of_one_primary_key_change_together(client: Table) -> None:
+    versions = client.put_all({b"ab1": b"one", b"ab2": b"two"})
+    found = client.get_all([b"ab1", b"ab2"])
+    assert [each and (each.value, each.version) for each in found] == [
+        (b"one", versions[0]),
+        (b"two", versions[1]),
+    ]
+    for wrong in ({b"ab1": b"", b"bb1": b""}, {}):
+        with pytest.raises(UsageError, match="have one primary key"):
+            client.put_all(wrong)
+
+
+def test_a_part_of_the_entries_is_read(client: Table) -> None:
+    for key in KEYS:
+        client.put(key, key)
+    found = client.entries(first=KEYS[1], last=KEYS[6])
+    assert sorted(each.key for each in found) == KEYS[1:7]
+    with pytest.raises(UsageError, match="has 3 bytes, not 4"):
+        next(client.entries(first=b"four"))
