@@ -168,10 +168,12 @@ def normalize(document: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rest]:
-    [port] = free_ports(1)
+    port, store_port = free_ports(2)
     properties = {
         "singlenode.controller.rest.enable": "true",
         "singlenode.controller.rest.port": str(port),
+        # Its segment store then opens a port for REST, too, which is the same for all by default.
+        "pravegaservice.rest.listener.port": str(store_port),
     }
     # Its REST server makes classes in a way that Java 17 allows only when it is told to.
     options = ("--add-opens", "java.base/java.lang=ALL-UNNAMED")
