@@ -133,7 +133,7 @@ def _follow(
         at = time.monotonic() - began
         sent = time.monotonic()
         for _ in range(int(due)):
-            writer.write(EVENT, routing_key=str(number % KEYS))
+            writer.submit(EVENT, key=str(number % KEYS))
             number += 1
         events += int(due)
         count = int(due)

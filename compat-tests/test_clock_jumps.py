@@ -43,7 +43,7 @@ class Load:
     def write(self) -> None:
         """Write an event of 100 bytes."""
         with EventWriter(self._client, "s", "a") as writer:
-            writer.write(b"x" * 92)
+            writer.submit(b"x" * 92)
         self._length += 100
 
     def write_until_truncated(self) -> None:

@@ -76,13 +76,13 @@ def write(controller: ControllerClient, ended: threading.Event) -> None:
     number = 0
     with EventWriter(controller, "shop", "orders") as writer:
         for each in range(100):
-            writer.write(b"x" * 10_000, routing_key=str(each))
+            writer.submit(b"x" * 10_000, key=str(each))
         writer.flush()
         while not ended.wait(PAUSE_SECONDS):
             for _ in range(10):
                 number += 1
                 event = json.dumps({"order": number, "item": "<b>tea</b>"})
-                writer.write(event.encode(), routing_key=str(number % 50))
+                writer.submit(event.encode(), key=str(number % 50))
             writer.flush()
 
 

@@ -255,7 +255,7 @@ class Load:
                 EventWriter(client, "demo", self._stream, patience=COMMAND_SECONDS_MAX) as writer,
             ):
                 while not self._ends.is_set():
-                    writer.write(str(self.acknowledged + 1).encode(), routing_key="one")
+                    writer.submit(str(self.acknowledged + 1).encode(), key="one")
                     writer.flush()
                     self.acknowledged += 1
         except Exception as error:

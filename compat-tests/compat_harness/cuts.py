@@ -182,7 +182,7 @@ class Server:
     def _write(self, stream: str) -> None:
         with EventWriter(self._client, self.scope, stream) as writer:
             for number in range(40):
-                writer.write(b"twenty bytes of data", routing_key=f"key {number}")
+                writer.submit(b"twenty bytes of data", key=f"key {number}")
             writer.flush()
 
     # ---- Questions -------------------------------------------------------------------------------

@@ -87,7 +87,7 @@ def write_events(client: ControllerClient, name: str) -> None:
     client.create_stream(SCOPE, name, settings)
     with EventWriter(client, SCOPE, name) as writer:
         for number in range(EVENTS):
-            writer.write(f"event {number}".encode(), routing_key=f"key-{number % 9}")
+            writer.submit(f"event {number}".encode(), key=f"key-{number % 9}")
 
 
 def test_a_connect_client_reads_follows_and_writes(

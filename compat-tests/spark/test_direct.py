@@ -134,7 +134,7 @@ class Stream:
         events, keys = self._events(count)
         with EventWriter(self.stored.client, SCOPE, self.name) as writer:
             for event, key in zip(events, keys, strict=True):
-                writer.write(event, routing_key=key)
+                writer.submit(event, key=key)
 
     def write_transaction(self, count: int = EVENTS) -> None:
         events, keys = self._events(count)
@@ -363,7 +363,7 @@ def test_the_original_has_no_plans_and_is_read_over_the_wire(original: str) -> N
         client.create_stream(SCOPE, name, StreamSettings())
         with EventWriter(client, SCOPE, name) as writer:
             for _ in range(1_800):
-                writer.write(bytes(EVENT_BYTES), routing_key="key")
+                writer.submit(bytes(EVENT_BYTES), key="key")
         options = {"controller": original, "scope": SCOPE, "stream": name}
         source = PravegaDataSource({**options, "read_path": "direct"})
         with pytest.raises(PlanRefusedError, match="does not tell"):

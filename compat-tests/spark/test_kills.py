@@ -153,7 +153,7 @@ class Source:
                 while not self._stop.wait(0.05):
                     for _ in range(min(20, self.allowed - self.count)):
                         key = f"key-{self.count % KEYS}"
-                        writer.write(f"{key} {self.count}".encode(), routing_key=key)
+                        writer.submit(f"{key} {self.count}".encode(), key=key)
                         self.count += 1
                     writer.flush()
         except BaseException as error:

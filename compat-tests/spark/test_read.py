@@ -58,7 +58,7 @@ class Stream:
         with retried(lambda: EventWriter(self._client, SCOPE, self.name)) as writer:
             for number in range(self.count, self.count + count):
                 key = f"key-{number % KEYS}"
-                writer.write(f"{key} {number}".encode(), routing_key=key)
+                writer.submit(f"{key} {number}".encode(), key=key)
         self.count += count
 
     def split(self) -> None:
@@ -183,7 +183,7 @@ def test_times_become_the_cuts_of_watermarks(store: Server, client: ControllerCl
             for each in ranges
         }
         with EventWriter(client, SCOPE, marks) as writer:
-            writer.write(encode_watermark(Watermark(time_ms, time_ms + 10, keyed)))
+            writer.submit(encode_watermark(Watermark(time_ms, time_ms + 10, keyed)))
         cuts.append(cut)
         stream.split()
     stream.write(100)
@@ -204,8 +204,8 @@ def test_json_becomes_columns_on_the_way(
     stream = Stream(client, segments=1)
     with EventWriter(client, SCOPE, stream.name) as writer:
         for number in range(1_000):
-            writer.write(json.dumps({"n": number, "at": "2026-03-01T12:00:00Z"}).encode())
-        writer.write(b"no JSON")
+            writer.submit(json.dumps({"n": number, "at": "2026-03-01T12:00:00Z"}).encode())
+        writer.submit(b"no JSON")
     columns = "n bigint, at timestamp, _corrupt_record string"
     options = stream.options(store, schema=columns)
     frame = spark.read.format("pravega").options(**options).load()
@@ -240,7 +240,7 @@ def test_times_without_a_zone_are_of_the_session(
     texts = [f"2026-03-01T{hour}:{minute:02}:00" for hour in (11, 12, 13) for minute in range(6)]
     with EventWriter(client, SCOPE, stream.name) as writer:
         for text in texts:
-            writer.write(json.dumps({"at": text}).encode())
+            writer.submit(json.dumps({"at": text}).encode())
     options = stream.options(store, schema="at timestamp", start_stream_cut="earliest")
     former = spark.conf.get("spark.sql.session.timeZone")
     spark.conf.set("spark.sql.session.timeZone", zone)
@@ -283,8 +283,8 @@ def test_avro_becomes_columns_on_the_way(
             record = {"n": number, "at": 1_772_366_400_000, "tags": {"a": [number, 1]}}
             data = io.BytesIO()
             schemaless_writer(data, schema, record)
-            writer.write(data.getvalue())
-        writer.write(b"no record")
+            writer.submit(data.getvalue())
+        writer.submit(b"no record")
     options = stream.options(store, schema=json.dumps(schema))
     frame = spark.read.format("pravega").options(**options).load()
     found = frame.selectExpr(

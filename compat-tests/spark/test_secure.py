@@ -63,7 +63,7 @@ class Secured:
         events = [b"%06d " % number + bytes(EVENT_BYTES) for number in range(EVENTS)]
         with EventWriter(self.administrator, SCOPE, stream) as writer:
             for number, event in enumerate(events):
-                writer.write(event, routing_key=f"key-{number % 50}")
+                writer.submit(event, key=f"key-{number % 50}")
         return events
 
     def add_user(self, **levels: str) -> str:

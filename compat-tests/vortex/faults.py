@@ -287,7 +287,7 @@ def free_full_disk(site: Site) -> None:
 def _write_ballast(client: ControllerClient, stream: str, event: bytes, count: int) -> None:
     with EventWriter(client, BALLAST, stream, patience=FREEING_SECONDS_MAX) as writer:
         for _ in range(count):
-            writer.write(event)
+            writer.submit(event)
 
 
 def _wait_for_chunks(site: Site, stream: str, *, least: int = 0, most: int = 2**63) -> None:

@@ -76,7 +76,7 @@ def write(
             for key, sequence in batch:
                 event = encode_event(key, sequence, rng)
                 byte_count += len(event)
-                writer.write(event, routing_key=key)
+                writer.submit(event, key=key)
             writer.flush()
             _add_facts(ledger, "acked", batch)
             acked_count += len(batch)

@@ -52,6 +52,10 @@ class StreamSealedError(ConflictError):
     """The stream accepts no more events."""
 
 
+class TransactionEndedError(ConflictError):
+    """A transaction was aborted by its lease, by somebody else, or with its stream."""
+
+
 class RefusedError(PravegaError):
     """A server refused a request, and would refuse it each time."""
 

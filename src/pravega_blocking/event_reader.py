@@ -111,6 +111,17 @@ class EventReader:
         for address in list(self._links):
             self._drop(address)
 
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> ReadEvent:
+        """Return the next event; it ends where reading was to stop, or at the end of a sealed
+        stream. Raises errors as ``next_event``."""
+        event = self.next_event()
+        if event is None:
+            raise StopIteration
+        return event
+
     @property
     def is_finished(self) -> bool:
         """Return whether every event has been returned and the reader has reached its end."""

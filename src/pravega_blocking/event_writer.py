@@ -4,8 +4,8 @@ Owns: one writer per segment.
 
 Invariants:
 1. When a stream is scaled while events are under way, the unacknowledged events of a sealed segment
-   go to its successors before any later event of the same keys. So the events of one routing key
-   are stored in the order of ``write``.
+   go to its successors before any later event of the same keys. So the events of one key are stored
+   in the order of the calls.
    Held by ``test_events_in_flight_follow_their_keys_through_scalings``.
 2. When segment stores are killed and restarted, each event is stored exactly once.
    Held by ``test_nothing_is_lost_or_doubled_when_the_segment_store_is_killed``.
@@ -20,9 +20,10 @@ from types import TracebackType
 from typing import Self
 
 from pravega_blocking.backoff import Patience
-from pravega_blocking.controller_client import RETRIED_ERRORS, ControllerClient, Purpose
+from pravega_blocking.calls import repeat_calls
+from pravega_blocking.controller_client import ControllerClient, Purpose
 from pravega_blocking.delays import OnDelay
-from pravega_blocking.errors import StreamSealedError, gave_up
+from pravega_blocking.errors import StreamSealedError
 from pravega_blocking.segment_writer import (
     PATIENCE_SECONDS,
     SegmentEndedError,
@@ -36,9 +37,10 @@ from pravega_wire.sessions.routes import Routes, Successor
 class EventWriter:
     """Writes events to a stream. Use it in one thread, within a ``with`` block.
 
-    ``write`` returns before the event is stored; ``flush`` returns when all events are. Leaving the
-    block without an error flushes. ``patience`` is the number of seconds for which servers may be
-    unreachable, or delay requests. ``on_delay`` is called once a second with the reason of a delay.
+    ``write`` returns when the event is stored, ``submit`` earlier; ``flush`` returns when all
+    events are. Leaving the block without an error flushes. ``patience`` is the number of seconds
+    for which servers may be unreachable, or delay requests. ``on_delay`` is called once a second
+    with the reason of a delay.
     """
 
     def __init__(
@@ -97,13 +99,20 @@ class EventWriter:
         for writer in self._writers():
             writer.disconnect()
 
-    def write(self, data: bytes, *, routing_key: str | None = None) -> None:
-        """Add an event; without a routing key it goes to any segment.
+    def write(self, data: bytes, *, key: str | None = None) -> None:
+        """Write an event, and those before it; return when they are stored. Raises errors as
+        ``submit``."""
+        self.submit(data, key=key)
+        self.flush()
 
+    def submit(self, data: bytes, *, key: str | None = None) -> None:
+        """Queue an event as soon as there is room for it; without a key it goes to any segment.
+
+        What is queued is sent in batches: by the event that fills one, by ``send`` and ``flush``.
         Raises ``UsageError`` for an event over 8 MiB, ``StreamSealedError`` when the stream has
         been sealed, ``UnavailableError`` when servers are unreachable for too long.
         """
-        position = self._random.random() if routing_key is None else routing_key_hash(routing_key)
+        position = self._random.random() if key is None else routing_key_hash(key)
         writer = self._route(position)
         if writer.add((position, data)):
             self._drive(writer, drain=False)
@@ -167,11 +176,6 @@ class EventWriter:
                 self._segment_writers[new] = self._new_writer(new)
 
     def _ask_successors(self, segment: int) -> tuple[Successor, ...]:
-        while True:
-            try:
-                return self._controller.successors(self._scope, self._stream, segment)
-            except RETRIED_ERRORS as error:
-                if not self._patience.wait():
-                    name = scoped_name(self._scope, self._stream)
-                    what = f"{name} could not be written to for {self._patience.seconds:g} s"
-                    raise gave_up(what, error) from error
+        ask = partial(self._controller.successors, self._scope, self._stream, segment)
+        name = scoped_name(self._scope, self._stream)
+        return repeat_calls(ask, self._patience, f"{name} could not be written to")

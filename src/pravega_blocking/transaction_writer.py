@@ -20,7 +20,8 @@ from functools import partial
 from pravega_blocking.access.tokens import PLAIN, StoreAccess
 from pravega_blocking.backoff import Patience
 from pravega_blocking.controller_client import BegunTransaction
-from pravega_blocking.errors import RefusedError, UsageError
+from pravega_blocking.delays import OnDelay
+from pravega_blocking.errors import TransactionEndedError, UsageError
 from pravega_blocking.segment_writer import (
     PATIENCE_SECONDS,
     Address,
@@ -35,6 +36,8 @@ class TransactionWriter:
     """Writes events to the segments of a transaction. Use it in one thread.
 
     ``locate`` returns the store of a segment of the stream; ``access`` is the way to the stores.
+    ``patience`` is the number of seconds for which servers may be unreachable, or delay requests;
+    ``on_delay`` is called once a second with the reason of a delay.
     """
 
     def __init__(
@@ -45,6 +48,8 @@ class TransactionWriter:
         locate: Callable[[int], Address],
         *,
         access: StoreAccess = PLAIN,
+        patience: float = PATIENCE_SECONDS,
+        on_delay: OnDelay | None = None,
     ) -> None:
         ranges = sorted(transaction.ranges, key=lambda item: item.low)
         self._lows = [item.low for item in ranges]
@@ -55,17 +60,18 @@ class TransactionWriter:
                 ),
                 partial(locate, item.segment_id),
                 access=access,
+                on_delay=on_delay,
             )
             for item in ranges
         ]
-        self._patience = Patience(PATIENCE_SECONDS)
+        self._patience = Patience(patience)
         self._next = int.from_bytes(os.urandom(2), "big") % len(self._writers)
 
     def write(self, events: Sequence[bytes | str], keys: Sequence[str | None] | None) -> None:
         """Write events, each with its routing key; an event without a key goes to any segment.
 
-        Raises ``UsageError`` for an event that cannot be stored, ``RefusedError`` when the
-        transaction has ended, ``UnavailableError`` when servers are unreachable for too long.
+        Raises ``UsageError`` for an event that cannot be stored, ``TransactionEndedError`` when
+        the transaction has ended, ``UnavailableError`` when servers are unreachable for too long.
         """
         if keys is None:
             # All go to one segment, which keeps their order. The next call uses another segment.
@@ -102,7 +108,7 @@ class TransactionWriter:
         try:
             writer.drive(self._patience, drain=drain)
         except SegmentEndedError:
-            raise RefusedError(
+            raise TransactionEndedError(
                 f"transaction segment {writer.name} is gone: the transaction has ended, by its"
                 " lease (transaction_timeout_ms) or with its stream"
             ) from None

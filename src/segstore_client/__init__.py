@@ -22,6 +22,7 @@ from pravega_blocking.errors import (
     StoreDelayedError,
     StreamSealedError,
     TimedOutError,
+    TransactionEndedError,
     UnavailableError,
     UntrustedServerError,
     UsageError,
@@ -39,7 +40,7 @@ from segstore_client.groups.reader_group import ReaderGroup
 from segstore_client.states.synchronizer import Synchronizer
 from segstore_client.store import Store, connect
 from segstore_client.table import Table
-from segstore_client.transaction import Transaction, TransactionEndedError
+from segstore_client.transaction import Transaction
 
 __all__ = [
     "ABSENT",

@@ -13,11 +13,10 @@ from typing import TypeVar
 
 import anyio
 
-from pravega_blocking.access.settings import AccessSettings, build_access, read_environment
+from pravega_blocking.access.settings import AccessSettings
 from pravega_blocking.addresses import DEFAULT_CONTROLLER
 from pravega_blocking.controller_client import ControllerClient
 from pravega_blocking.delays import OnDelay
-from pravega_blocking.errors import UsageError
 from pravega_blocking.positions import Start
 from pravega_blocking.stream_settings import Retention, Scaling, StreamSettings
 from pravega_wire.reader_groups.settings import (
@@ -26,6 +25,7 @@ from pravega_wire.reader_groups.settings import (
     Cut,
     GroupSettings,
 )
+from segstore_client.blocking.control import Control, open_controller, split_name
 from segstore_client.buffered_writer import BUFFER_BYTES, PATIENCE_SECONDS
 from segstore_client.byte_streams.byte_reader import ByteReader
 from segstore_client.byte_streams.byte_writer import ByteWriter
@@ -45,8 +45,6 @@ from segstore_client.table import Table, open_table
 from segstore_client.transaction import LEASE_SECONDS, Transaction
 
 S = TypeVar("S")
-FIRST_SECONDS = 5.0
-"""Time, in seconds, for which the first call is repeated: the store may be starting."""
 
 
 class Store:
@@ -54,6 +52,7 @@ class Store:
 
     def __init__(self, controller: ControllerClient, pool: RequestPool, *, patience: float) -> None:
         self._controller = controller
+        self._control = Control(controller)
         self._pool = pool
         self._patience = patience
 
@@ -61,16 +60,15 @@ class Store:
 
     async def create_scope(self, scope: str, *, exist_ok: bool = False) -> None:
         """Create a scope. Raises ``AlreadyExistsError`` unless ``exist_ok``."""
-        calls = self._controller
-        await call_blocking(partial(calls.ensure_scope if exist_ok else calls.create_scope, scope))
+        await call_blocking(partial(self._control.create_scope, scope, exist_ok=exist_ok))
 
     async def delete_scope(self, scope: str, *, recursive: bool = False) -> None:
         """Delete an empty scope; with ``recursive`` also one with contents."""
-        await call_blocking(partial(self._controller.delete_scope, scope, recursive=recursive))
+        await call_blocking(partial(self._control.delete_scope, scope, recursive=recursive))
 
     async def list_scopes(self) -> list[str]:
         """Return the names of all scopes that the caller may see."""
-        return await call_blocking(lambda: list(self._controller.list_scopes()))
+        return await call_blocking(self._control.list_scopes)
 
     # ---- Streams ---------------------------------------------------------------------------------
 
@@ -88,39 +86,40 @@ class Store:
 
         Raises ``AlreadyExistsError`` unless ``exist_ok``; the existing one keeps its settings.
         """
-        settings = StreamSettings(
-            scaling=scaling or Scaling(segment_count_min=segments),
-            retention=retention or Retention(),
-            tags=tuple(tags),
+        create = partial(
+            self._control.create_stream,
+            stream,
+            segments=segments,
+            scaling=scaling,
+            retention=retention,
+            tags=tags,
+            exist_ok=exist_ok,
         )
-        calls = self._controller
-        create = calls.ensure_stream if exist_ok else calls.create_stream
-        await call_blocking(partial(create, *split_name(stream), settings))
+        await call_blocking(create)
 
     async def stream_settings(self, stream: str) -> StreamSettings:
         """Return a stream's settings."""
-        return await call_blocking(partial(self._controller.stream_settings, *split_name(stream)))
+        return await call_blocking(partial(self._control.stream_settings, stream))
 
     async def update_stream(self, stream: str, settings: StreamSettings) -> None:
         """Replace a stream's settings."""
-        await call_blocking(partial(self._controller.update_stream, *split_name(stream), settings))
+        await call_blocking(partial(self._control.update_stream, stream, settings))
 
     async def seal_stream(self, stream: str) -> None:
         """Seal a stream, which then accepts no more events; sealing it twice is no error."""
-        await call_blocking(partial(self._controller.seal_stream, *split_name(stream)))
+        await call_blocking(partial(self._control.seal_stream, stream))
 
     async def delete_stream(self, stream: str) -> None:
         """Delete a sealed stream."""
-        await call_blocking(partial(self._controller.delete_stream, *split_name(stream)))
+        await call_blocking(partial(self._control.delete_stream, stream))
 
     async def truncate_stream(self, stream: str, cut: Mapping[int, int]) -> None:
         """Delete a stream's events before a stream cut: offsets by segment id."""
-        await call_blocking(partial(self._controller.truncate_stream, *split_name(stream), cut))
+        await call_blocking(partial(self._control.truncate_stream, stream, cut))
 
     async def list_streams(self, scope: str, *, tag: str | None = None) -> list[str]:
         """Return the names of a scope's streams, ``SCOPE/STREAM``, those of the system left out."""
-        found = await call_blocking(lambda: list(self._controller.list_streams(scope, tag=tag)))
-        return [f"{scope}/{each}" for each in found if not each.startswith("_")]
+        return await call_blocking(partial(self._control.list_streams, scope, tag=tag))
 
     # ---- Key-value tables ------------------------------------------------------------------------
 
@@ -137,22 +136,21 @@ class Store:
         Raises ``AlreadyExistsError``.
         """
         create = partial(
-            self._controller.create_table,
-            *split_name(table),
+            self._control.create_table,
+            table,
+            primary_key_bytes=primary_key_bytes,
+            secondary_key_bytes=secondary_key_bytes,
             partitions=partitions,
-            primary_key=primary_key_bytes,
-            secondary_key=secondary_key_bytes,
         )
         await call_blocking(create)
 
     async def delete_table(self, table: str) -> None:
         """Delete a key-value table with everything in it."""
-        await call_blocking(partial(self._controller.delete_table, *split_name(table)))
+        await call_blocking(partial(self._control.delete_table, table))
 
     async def list_tables(self, scope: str) -> list[str]:
         """Return the names of a scope's key-value tables, ``SCOPE/TABLE``."""
-        found = await call_blocking(lambda: list(self._controller.list_tables(scope)))
-        return [f"{scope}/{each}" for each in found]
+        return await call_blocking(partial(self._control.list_tables, scope))
 
     async def table(self, table: str) -> Table:
         """Return the entries of a key-value table. Raises ``NotFoundError``."""
@@ -225,12 +223,11 @@ class Store:
 
     async def list_groups(self, scope: str) -> list[str]:
         """Return the names of a scope's reader groups, ``SCOPE/GROUP``."""
-        found = await call_blocking(lambda: list(self._controller.list_groups(scope)))
-        return [f"{scope}/{each}" for each in found]
+        return await call_blocking(partial(self._control.list_groups, scope))
 
     async def delete_group(self, group: str) -> None:
         """Delete a reader group. Its readers fail, and retention keeps nothing for it any more."""
-        await call_blocking(partial(self._controller.delete_group, *split_name(group)))
+        await call_blocking(partial(self._control.delete_group, group))
 
     # ---- Events ----------------------------------------------------------------------------------
 
@@ -349,8 +346,7 @@ async def connect(
     servers may be unreachable, or delay requests, before a writer or reader gives up.
     """
     named = AccessSettings(user=user, password=password, token=token, ca=ca)
-    access = await call_blocking(lambda: build_access([named, read_environment(os.environ)]))
-    client = ControllerClient(controller, first_patience=FIRST_SECONDS, access=access)
+    client = await call_blocking(partial(open_controller, controller, named))
     # Closed by hand: as a context manager, the group would wrap the program's errors in its own.
     stack = AsyncExitStack()
     group = await stack.enter_async_context(anyio.create_task_group())
@@ -361,11 +357,3 @@ async def connect(
         await stack.aclose()
         with anyio.CancelScope(shield=True):
             await call_blocking(client.close)
-
-
-def split_name(name: str) -> tuple[str, str]:
-    """Return scope and stream of ``SCOPE/STREAM``; ``UsageError`` for anything else."""
-    scope, delimiter, stream = name.partition("/")
-    if not delimiter or not scope or not stream:
-        raise UsageError(f"{name!r} is not the name of a stream: write SCOPE/STREAM")
-    return scope, stream

@@ -28,7 +28,7 @@ import anyio
 from pravega_blocking.backoff import Patience
 from pravega_blocking.controller_client import BegunTransaction, ControllerClient
 from pravega_blocking.delays import OnDelay
-from pravega_blocking.errors import ConflictError, PravegaError
+from pravega_blocking.errors import PravegaError, TransactionEndedError
 from pravega_wire.names import transaction_segment_name
 from segstore_client.calls import call_blocking, repeat_calls
 from segstore_client.keyed_writer import KeyedWriter
@@ -43,10 +43,6 @@ ABORT_SECONDS_MAX = 5.0
 """Maximum time, in seconds, to tell the controller of an abort; otherwise the lease ends it."""
 LOOK_SECONDS = 0.01
 LOOK_SECONDS_MAX = 0.5
-
-
-class TransactionEndedError(ConflictError):
-    """The transaction was aborted by its lease, by somebody else, or with its stream."""
 
 
 class Transaction(KeyedWriter):

@@ -80,7 +80,7 @@ def write_on(store: Stores, first: int, last: int, *, stream: str = "events") ->
         EventWriter(controller, "demo", stream) as writer,
     ):
         for number in range(first, last):
-            writer.write(b"%d" % number, routing_key=f"key-{number % KEYS}")
+            writer.submit(b"%d" % number, key=f"key-{number % KEYS}")
 
 
 def test_nothing_is_lost_or_doubled_when_killed_stores_go_on_in_other_numbers(

@@ -24,7 +24,7 @@ async def write_scaling(stream: ServedStream) -> int:
     def write(first: int) -> None:
         with EventWriter(stream.client, "s", "t") as writer:
             for number in range(first, first + 50):
-                writer.write(b"%d" % number, routing_key=str(number % KEYS))
+                writer.submit(b"%d" % number, key=str(number % KEYS))
 
     count = 0
     for ranges in ([(0.0, 0.4), (0.4, 1.0)], [(0.0, 0.5), (0.5, 1.0)], [(0.0, 1.0)], []):

@@ -15,7 +15,8 @@ from segstore_client import (
     UnavailableError,
     UsageError,
 )
-from segstore_client.store import split_name
+from segstore_client.blocking import control
+from segstore_client.blocking.control import split_name
 from support.event_loops import RunClient
 from support.served_stream import served_stream
 
@@ -81,7 +82,7 @@ async def test_an_error_of_the_program_leaves_the_block_as_it_is(run_client: Run
 async def test_a_controller_that_is_not_there_is_told(
     run_client: RunClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(segstore_client.store, "FIRST_SECONDS", 0.2)
+    monkeypatch.setattr(control, "FIRST_SECONDS", 0.2)
 
     async def ask() -> None:
         async with segstore_client.connect("tcp://127.0.0.1:1") as store:

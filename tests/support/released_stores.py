@@ -115,7 +115,7 @@ def write(controller: ControllerClient, scope: str, stream: str, numbers: range)
     """Write numbers, each with one of a few routing keys."""
     with EventWriter(controller, scope, stream) as writer:
         for number in numbers:
-            writer.write(b"%d" % number, routing_key=f"key-{number % KEYS}")
+            writer.submit(b"%d" % number, key=f"key-{number % KEYS}")
 
 
 def commit(controller: ControllerClient, scope: str, numbers: range) -> None:

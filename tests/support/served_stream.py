@@ -45,7 +45,7 @@ class ServedStream:
         def write() -> None:
             with EventWriter(self.client, "s", "t") as writer:
                 for number in range(events):
-                    writer.write(b"event %d" % number)
+                    writer.submit(b"event %d" % number)
 
         await run(write)
 

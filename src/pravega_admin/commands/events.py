@@ -215,7 +215,7 @@ def _write_lines(
             )
             try:
                 for line in lines:
-                    writer.write(line, routing_key=key_of(line))
+                    writer.submit(line, key=key_of(line))
                     event_count += 1
                     byte_count += len(line)
                     position = byte_count + event_count

@@ -80,7 +80,7 @@ def test_rates_are_measured(store: Standalone, command: Command, stream: str) ->
             EventWriter(client, scope, "a") as writer,
         ):
             while not ends.wait(0.01):
-                writer.write(b"event", routing_key=None)
+                writer.submit(b"event", key=None)
                 writer.flush()
 
     writer = threading.Thread(target=write)
@@ -107,7 +107,7 @@ def test_top_shows_the_busiest_stream_first(
 
         def write() -> None:
             while not ends.wait(0.01):
-                writer.write(b"event", routing_key=None)
+                writer.submit(b"event", key=None)
                 writer.flush()
 
         thread = threading.Thread(target=write)

@@ -73,7 +73,7 @@ def write_numbers(
         EventWriter(controller, "demo", stream) as writer,
     ):
         for number in range(count):
-            writer.write(b"%d" % number, routing_key=f"key-{number % KEYS}")
+            writer.submit(b"%d" % number, key=f"key-{number % KEYS}")
             if number % every == every - 1:
                 writer.send()
                 meanwhile()

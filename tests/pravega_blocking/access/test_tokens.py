@@ -151,7 +151,7 @@ def test_streams_are_written_and_read_with_tokens(authority: trustme.CA, secured
             open_client(port, authority if secured else None) as client,
         ):
             with EventWriter(client, "s", "a", patience=5) as writer:
-                writer.write(b"event")
+                writer.submit(b"event")
                 writer.flush()
             with EventReader(client, "s", "a", patience=5) as reader:
                 events = [reader.next_event(timeout=10) for _ in range(2)]
@@ -167,7 +167,7 @@ def test_without_credentials_no_token_is_asked_for() -> None:
         controller = Controller(store_port, users=())
         with controller.running() as port, open_client(port, known=False) as client:
             with EventWriter(client, "s", "a", patience=5) as writer:
-                writer.write(b"event")
+                writer.submit(b"event")
             assert tail_offsets(client, "s", "a") == {0: 10}
     assert controller.accesses == []
     assert set(store.tokens) == {""}
@@ -180,7 +180,7 @@ def test_a_token_that_a_store_calls_expired_is_asked_for_anew() -> None:
         controller = Controller(store_port)
         with controller.running() as port, open_client(port) as client:
             with EventWriter(client, "s", "a", patience=20) as writer:
-                writer.write(b"event")
+                writer.submit(b"event")
                 writer.flush()
             with EventReader(client, "s", "a", patience=20) as reader:
                 assert reader.next_event(timeout=20) is not None
@@ -194,7 +194,7 @@ def test_a_refused_token_is_told_and_not_tried_again() -> None:
         controller = Controller(store_port)
         with controller.running() as port, open_client(port) as client:
             with EventWriter(client, "s", "a", patience=20) as writer:
-                writer.write(b"event")
+                writer.submit(b"event")
                 with pytest.raises(NoPermissionError, match=r"write to segment s/a/0.* the token"):
                     writer.flush()
                 writer.close()

@@ -38,7 +38,7 @@ def write(stream: ServedStream, first: int, count: int = EVENTS) -> None:
     with EventWriter(stream.client, "s", "t") as writer:
         for number in range(first, first + count):
             event = {"user": {"id": number % 9}, "number": number}
-            writer.write(json.dumps(event).encode(), routing_key=str(number % 9))
+            writer.submit(json.dumps(event).encode(), key=str(number % 9))
 
 
 def open_keyed(
@@ -127,7 +127,7 @@ async def test_long_events_and_events_without_bytes_are_copied(
         def write_all() -> None:
             with EventWriter(client, "s", "t") as writer:
                 for event in events:
-                    writer.write(event, routing_key="k")
+                    writer.submit(event, key="k")
 
         await run(write_all)
         data = await run(lambda: export_bytes(client, manifest_of(client, "s", "t")))

@@ -65,7 +65,7 @@ def write(stream: ServedStream, first: int, name: str = "t", count: int = EVENTS
         for number in range(first, first + count):
             key = f"key-{number % 7}"
             event = {"key": key, "number": number}
-            writer.write(json.dumps(event).encode(), routing_key=key)
+            writer.submit(json.dumps(event).encode(), key=key)
 
 
 async def make_source(stream: ServedStream) -> None:

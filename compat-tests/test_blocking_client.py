@@ -1,0 +1,99 @@
+"""``segstore_client.blocking`` beside the official Java client: each reads what the other wrote."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections import defaultdict
+from contextlib import suppress
+
+import pytest
+from compat_harness.group_steps import open_group
+from compat_harness.java import NEWEST, JavaClient, JavaError
+from compat_harness.server import TARGET_VARIABLE, Server
+
+from segstore_client import blocking
+
+pytestmark = [
+    pytest.mark.compat,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(TARGET_VARIABLE in os.environ, reason="kills its own server"),
+]
+
+KEYS = 7
+EVENTS = 3_000
+
+
+def key_of(number: int) -> str:
+    """Return the key that ``GroupSteps`` gives the event, too."""
+    return f"key-{number % KEYS}"
+
+
+def event_of(number: int) -> bytes:
+    return b"event-%d" % number
+
+
+def write_among_kills(server: Server, stream: str) -> None:
+    """Write events; kill store and controller when the last kill's first event was stored."""
+    victims = {500: server.kill_segment_store, 1_500: server.kill_controller}
+    with blocking.connect(server.controller_uri) as store, store.writer(stream) as writer:
+        for number in range(EVENTS):
+            if (kill := victims.get(number)) is None:
+                writer.submit(event_of(number), key=key_of(number))
+            else:
+                writer.write(event_of(number), key=key_of(number))
+                kill()
+
+
+def write_transactions(server: Server, stream: str, first: int) -> None:
+    """Commit a transaction of ten events among a kill, and abort another one of ten."""
+    with blocking.connect(server.controller_uri) as store:
+        with store.transaction(stream) as transaction:
+            for number in range(first, first + 10):
+                transaction.write(event_of(number), key=key_of(number))
+                if number == first + 5:
+                    server.kill_segment_store()
+        with suppress(ZeroDivisionError), store.transaction(stream) as transaction:
+            for number in range(10):
+                transaction.write(event_of(number), key=key_of(number))
+            _ = 1 / 0
+
+
+def read_all(server: Server, stream: str) -> list[int]:
+    """Return the numbers of the events up to the present end, in the order of reading."""
+    numbers = []
+    with (
+        blocking.connect(server.controller_uri) as store,
+        store.reader(stream, stop_at_tail=True) as reader,
+    ):
+        for event in reader:
+            numbers.append(int(event.data.removeprefix(b"event-")))
+            if len(numbers) == 1_000:
+                server.kill_segment_store()
+    return numbers
+
+
+def test_events_go_to_and_fro_between_it_and_the_java_client(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    try:
+        client = JavaClient.build(NEWEST)
+    except JavaError as error:
+        pytest.fail(str(error), pytrace=False)
+    scope = f"blocking-{uuid.uuid4().hex[:8]}"
+    stream = f"{scope}/stream"
+    with (
+        Server(tmp_path_factory.mktemp("blocking")) as server,
+        open_group(client, server.controller_uri, scope, segments=3) as group,
+    ):
+        write_among_kills(server, stream)
+        assert group.step(f"write {EVENTS} 100 0") == "written"
+        write_transactions(server, stream, EVENTS + 100)
+        total = EVENTS + 110
+        assert group.read(total) == list(range(total))
+        numbers = read_all(server, stream)
+    by_key = defaultdict(list)
+    for number in numbers:
+        by_key[key_of(number)].append(number)
+    assert sorted(numbers) == list(range(total))
+    assert all(each == sorted(each) for each in by_key.values())

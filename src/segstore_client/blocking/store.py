@@ -1,0 +1,98 @@
+"""The first thing that a program that blocks gets: a store, with its scopes and streams.
+
+Owns: one controller client, and who calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+
+from pravega_blocking.access.settings import AccessSettings
+from pravega_blocking.addresses import DEFAULT_CONTROLLER
+from pravega_blocking.controller_client import ControllerClient
+from pravega_blocking.delays import OnDelay
+from pravega_blocking.event_reader import EventReader
+from pravega_blocking.event_writer import EventWriter
+from pravega_blocking.positions import Start
+from pravega_blocking.table import Table
+from segstore_client.blocking.control import Control, open_controller, split_name
+from segstore_client.blocking.transaction import Transaction
+from segstore_client.buffered_writer import PATIENCE_SECONDS
+from segstore_client.transaction import LEASE_SECONDS
+
+
+class Store(Control):
+    """A store that was connected to. Names of streams are ``SCOPE/STREAM``.
+
+    All threads may use it; each has writers, readers, tables and transactions of its own.
+    """
+
+    def __init__(self, controller: ControllerClient, *, patience: float) -> None:
+        super().__init__(controller)
+        self._patience = patience
+
+    def writer(self, stream: str, *, on_delay: OnDelay | None = None) -> EventWriter:
+        """Return a writer of events, to be used in a ``with`` block.
+
+        ``on_delay`` is called with the reason why a store does not answer now.
+        """
+        return EventWriter(
+            self._controller, *split_name(stream), patience=self._patience, on_delay=on_delay
+        )
+
+    def transaction(
+        self, stream: str, *, lease: float = LEASE_SECONDS, on_delay: OnDelay | None = None
+    ) -> Transaction:
+        """Begin a transaction, to be used in a ``with`` block, which commits it.
+
+        The calls on it renew its lease. If none comes for ``lease`` seconds, the controller aborts
+        it.
+        """
+        return Transaction(
+            self._controller,
+            *split_name(stream),
+            lease=lease,
+            patience=self._patience,
+            on_delay=on_delay,
+        )
+
+    def reader(
+        self,
+        stream: str,
+        *,
+        start: Start | Mapping[int, int] = Start.HEAD,
+        stop_at_tail: bool = False,
+    ) -> EventReader:
+        """Return a reader of all events, to be used in a ``with`` block.
+
+        It begins at an end of the stream, or at a stream cut. It goes on until the stream is
+        sealed, or with ``stop_at_tail`` at the end that the stream has now.
+        """
+        return EventReader(
+            self._controller,
+            *split_name(stream),
+            start=start,
+            stop_at_tail=stop_at_tail,
+            patience=self._patience,
+        )
+
+    def table(self, table: str) -> Table:
+        """Return the entries of a key-value table. Raises ``NotFoundError``."""
+        return Table(self._controller, *split_name(table), patience=self._patience)
+
+
+@contextmanager
+def connect(
+    controller: str = DEFAULT_CONTROLLER,
+    *,
+    user: str = "",
+    password: str = "",
+    token: str = "",
+    ca: str = "",
+    patience: float = PATIENCE_SECONDS,
+) -> Iterator[Store]:
+    """Connect to a store; the arguments are those of ``segstore_client.connect``."""
+    named = AccessSettings(user=user, password=password, token=token, ca=ca)
+    with closing(open_controller(controller, named)) as client:
+        yield Store(client, patience=patience)
