@@ -100,6 +100,26 @@ WALKED_ELSEWHERE = {
     "spark.md": "test_spark_guide.py",
     "upgrade.md": "test_upgrades.py, cluster/test_rolling_upgrade.py",
 }
+PRODUCE_AND_CONSUME = """
+import anyio
+
+
+async def main():
+    global print
+    async with segstore_client.connect("tcp://127.0.0.1:9090") as store:
+        await produce(store)
+        send, receive = anyio.create_memory_object_stream(10_000)
+        print = send.send_nowait
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(consume, store)
+            while await receive.receive() != b"two apples":
+                pass
+            tasks.cancel_scope.cancel()
+
+
+anyio.run(main)
+"""
+"""Runs what the guide for users of Kafka defines, until the event was read."""
 PASSWORDS = {"SEGSTORE_ADMIN_PASSWORD": PASSWORD, "SEGSTORE_PASSWORD": PASSWORD}
 PRODUCTION = ("With systemd", "In containers", "On Kubernetes")
 """Parts of the guide to secure stores, each of which is about machines of its own."""
@@ -203,6 +223,8 @@ def test_the_commands_of_the_guide_for_users_of_kafka(shell: GuideShell) -> None
     with shell:
         shell.start_server(shell.with_free_ports("segstore standalone --data-dir ./data"))
         walk(shell, steps_of(GUIDES / "from-kafka.md"))
+        [python] = [step for step in read_steps(GUIDES / "from-kafka.md") if step.kind == "python"]
+        shell.run_python(f"{python.text}\n{PRODUCE_AND_CONSUME}")
 
 
 def test_the_commands_of_the_guide_to_full_disks(shell: GuideShell) -> None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import enum
 import os
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -762,7 +763,8 @@ class ControllerClient:
     def _find_mistake(self) -> PravegaError:
         """Return the error of an address at which no controller answers, with its reason."""
         sentence = f"no controller answers at {self.address}"
-        for each in self.address.split(","):
+        addresses = self.address.split(",")
+        for each in addresses:
             host, port = parse_host_port(each)
             context = None
             if self._tls is not None:
@@ -780,6 +782,8 @@ class ControllerClient:
                 return UnavailableError(f"{sentence}: {each} is a segment store's port")
             if self._tls is None and speaks_tls(host, port, seconds_max=LOOK_SECONDS):
                 return UntrustedServerError(f"{sentence}: {each} speaks TLS, so say tls://{each}")
+            if len(addresses) == 1 and (reason := _find_obstacle(host, port)):
+                return UnavailableError(f"{sentence}: {reason}")
         return UnavailableError(sentence)
 
     def _turn_from(self, index: int) -> None:
@@ -845,6 +849,19 @@ def _open_channel(address: str, tls: ClientTls | None) -> grpc.Channel:
     if tls is None:
         return grpc.insecure_channel(address, options=options)
     return grpc.secure_channel(address, make_channel_credentials(tls), options=options)
+
+
+def _find_obstacle(host: str, port: int) -> str:
+    """Return why nothing can be asked at an address; "" if something listens there."""
+    try:
+        socket.create_connection((host, port), timeout=LOOK_SECONDS).close()
+    except socket.gaierror:
+        return f"{host} is not a known host"
+    except ConnectionRefusedError:
+        return "nothing listens there"
+    except OSError as error:
+        return f"it cannot be reached ({error.strerror or error})"
+    return ""
 
 
 def _is_away(error: grpc.RpcError) -> bool:

@@ -194,7 +194,7 @@ def test_an_absent_controller_is_one_sentence_and_exit_code_5(arguments: list[st
     assert result.exit_code == 5
     assert result.stdout == ""
     assert result.stderr.strip().splitlines()[-1] == (
-        "segstore: no controller answers at 127.0.0.1:9"
+        "segstore: no controller answers at 127.0.0.1:9: nothing listens there"
     )
 
 

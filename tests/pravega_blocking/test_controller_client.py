@@ -107,6 +107,23 @@ def test_a_controller_that_never_answered_is_not_waited_for_as_long() -> None:
         client.create_scope("any")
 
 
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [
+        ("127.0.0.1:9", "nothing listens there"),
+        ("no-such-host.invalid:9090", "no-such-host.invalid is not a known host"),
+    ],
+)
+def test_an_address_at_which_nothing_can_be_is_told_from_a_server_that_is_silent(
+    address: str, reason: str
+) -> None:
+    with (
+        ControllerClient(address, first_patience=0) as client,
+        pytest.raises(UnavailableError, match=f"no controller answers at {address}: {reason}"),
+    ):
+        client.create_scope("any")
+
+
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])

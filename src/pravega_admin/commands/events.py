@@ -55,7 +55,10 @@ def write(
         ),
     ] = None,
     delimiter: Annotated[
-        str, typer.Option("--delimiter", "-d", help="What separates the fields of a line.")
+        str,
+        typer.Option(
+            "--delimiter", "-d", show_default="a tab", help="What separates the fields of a line."
+        ),
     ] = "\t",
     patience: Annotated[
         float,
@@ -92,7 +95,8 @@ def write(
         print_document({**fields, "seconds": round(seconds, 3)}, output)
     else:
         print_message(
-            f"{event_count} events ({byte_count} bytes) stored in {name} in {seconds:.2f} s"
+            f"{event_count} {'event' if event_count == 1 else 'events'} ({byte_count} bytes)"
+            f" stored in {name} in {seconds:.2f} s"
         )
 
 
@@ -191,7 +195,7 @@ def _describe_stored(writer: EventWriter) -> str:
     """Return a text with the number of stored events, or with its bounds."""
     least, most = writer.acknowledged_events, writer.sent_events
     if least == most:
-        return f"{least} events were stored"
+        return f"{least} {'event was' if least == 1 else 'events were'} stored"
     return f"at least {least}, at most {most} events were stored"
 
 
@@ -205,8 +209,11 @@ def _write_lines(
 
     event_count = byte_count = shown_bytes = 0
     total = size_of(source)
+    is_typed = source.isatty()
+    if is_typed:
+        print_message("each line is an event; Ctrl-D ends")
     try:
-        with progress("writing", total=total, in_bytes=True) as advance:
+        with progress("writing", total=total, in_bytes=True, shown=not is_typed) as advance:
             lines = iterate_lines(
                 source,
                 bytes_max=EVENT_BYTES_MAX,

@@ -48,7 +48,8 @@ class Verb(TyperCommand):
         try:
             return super().parse_args(ctx, args)
         except NoSuchOption as error:
-            error.message = explain_option(error.option_name) or error.message
+            if answer := explain_option(error.option_name):
+                error.message, error.possibilities = answer, []
             raise
 
     def format_help(self, ctx: Any, formatter: Any) -> None:

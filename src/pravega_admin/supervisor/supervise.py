@@ -101,6 +101,7 @@ def main(arguments: Sequence[str]) -> int:
         return exit_code_of(error)
     finally:
         directory.remove_pid(SUPERVISOR)
+    print_at_once("stopped", sys.stderr)
     return EXIT_OK
 
 

@@ -286,7 +286,7 @@ class DataDirectory:
                 take_lock(
                     descriptor,
                     f"data directory {self.path}",
-                    remark=f": it holds {path.name}",
+                    remark=f", which holds {path.name}: end it, or name another directory",
                     wait_seconds=wait_seconds,
                     tell=tell,
                 )

@@ -43,6 +43,8 @@ TELL_SECONDS: Final = 1.0
 """Time after which it says that it waits."""
 POLL_SECONDS: Final = 0.02
 COMMAND_LENGTH_MAX: Final = 100
+_OWN_MODULE: Final = "pravega_admin"
+"""The module that each process of a store runs."""
 _PID_BYTES: Final = 16
 _LISTENS: Final = "0A"
 
@@ -258,6 +260,9 @@ def _command(pid: int) -> str:
             program, *arguments = file.read().decode(errors="replace").rstrip("\0").split("\0")
     except OSError:
         return "it has just ended"
+    if arguments[:2] == ["-m", _OWN_MODULE]:
+        # Its arguments are for the process alone, up to the verb.
+        program, arguments = "segstore", arguments[2:3]
     told = takewhile(lambda each: not each.startswith("-") or each == "-m", arguments)
     words = " ".join([os.path.basename(program), *told])
     text = "".join(each if each.isprintable() else " " for each in words)

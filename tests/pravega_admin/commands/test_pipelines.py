@@ -60,7 +60,7 @@ def test_a_missing_controller_is_told_before_spark_is_started(tmp_path: Path) ->
     java.chmod(0o755)
     said = CliRunner(env={"JAVA_HOME": str(tmp_path)}).invoke(root, ["pipeline", *STATS])
     assert said.exit_code == 5
-    assert said.stderr == "segstore: no controller answers at 127.0.0.1:9\n"
+    assert said.stderr == "segstore: no controller answers at 127.0.0.1:9: nothing listens there\n"
 
 
 @pytest.mark.processes

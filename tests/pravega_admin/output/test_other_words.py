@@ -58,6 +58,7 @@ def test_words_of_kafka_are_answered_with_ours(arguments: list[str], answer: str
     result = CliRunner(env={"COLUMNS": "200"}).invoke(app, arguments)
     assert result.exit_code == 2
     assert answer in result.stderr
+    assert "Possible options" not in result.stderr
     assert result.stdout == ""
 
 

@@ -189,10 +189,10 @@ def test_a_second_store_in_the_same_directory_is_refused(store: "Standalone") ->
     assert done.stdout == ""
     waiting, refusal = done.stderr.splitlines()
     assert store.process is not None
-    use = f"data directory {store.data_dir} is in use by process {store.process.pid} (python"
+    use = f"data directory {store.data_dir} is in use by process {store.process.pid} (segstore"
     assert waiting.startswith(f"segstore: waiting: {use}")
     assert refusal.startswith(f"segstore: {use}")
-    assert refusal.endswith("): it holds standalone.lock")
+    assert refusal.endswith("), which holds standalone.lock: end it, or name another directory")
 
 
 def test_data_survives_a_gentle_end_and_a_brutal_one(

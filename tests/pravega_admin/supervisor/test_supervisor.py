@@ -468,6 +468,7 @@ def test_another_program_in_the_same_process_goes_on_with_the_children(tmp_path:
         _, sentences = supervisor.communicate(timeout=SECONDS_MAX)
     assert supervisor.returncode == 0
     assert "stopping; press Ctrl-C again to stop at once" in sentences
+    assert sentences.splitlines()[-1] == "stopped"
     assert list((tmp_path / "run").iterdir()) == []
     assert not is_alive(pid)
 

@@ -208,7 +208,7 @@ def test_another_process_is_named_and_its_death_frees_the_journal(tmp_path: Path
         assert sentence.startswith(
             f"data directory {tmp_path} is in use by process {holder.pid} (python"
         )
-        assert sentence.endswith("): it holds journal-0.lock")
+        assert sentence.endswith("), which holds journal-0.lock: end it, or name another directory")
         holder.send_signal(signal.SIGKILL)
         holder.wait()
         with directory.lock_journal(0):

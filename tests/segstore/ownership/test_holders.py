@@ -202,3 +202,14 @@ def test_a_socket_that_only_has_the_port_is_named_too() -> None:
 def test_a_process_that_cannot_be_seen_is_not_named() -> None:
     assert holders.describe_use("it", []) == "it is in use by a process that this one may not see"
     assert "(it has just ended)" in holders.describe_use("it", [2**22 + 1])
+
+
+@pytest.mark.processes
+def test_a_process_of_a_store_is_named_by_its_verb(tmp_path: Path) -> None:
+    """What follows the verb is for the process alone, and long."""
+    (tmp_path / "pravega_admin.py").write_text("input()")
+    command = [sys.executable, "-m", "pravega_admin", "supervise", '{"run_directory": "x"}']
+    with subprocess.Popen(command, stdin=subprocess.PIPE, cwd=tmp_path) as process:
+        told = holders.describe_use("it", [process.pid])
+        process.communicate(b"\n")
+    assert told == f"it is in use by process {process.pid} (segstore supervise)"
