@@ -28,7 +28,7 @@ from pravega_blocking.errors import (
     UsageError,
 )
 from pravega_blocking.positions import Start
-from pravega_blocking.table_steps import ABSENT, Entry
+from pravega_blocking.tables.table_steps import ABSENT, Entry
 from segstore_client.acknowledgement import Acknowledgement
 from segstore_client.buffered_writer import WriterClosedError
 from segstore_client.byte_streams.byte_reader import ByteReader, TruncatedError

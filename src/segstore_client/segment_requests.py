@@ -12,7 +12,7 @@ from pravega_blocking.access.tokens import StoreAccess
 from pravega_blocking.backoff import Patience
 from pravega_blocking.controller_client import RETRIED_ERRORS, ControllerClient
 from pravega_blocking.segment_writer import Address
-from pravega_blocking.table_steps import Make
+from pravega_blocking.tables.table_steps import Make
 from pravega_wire import commands as wire
 from pravega_wire.errors import ProtocolError
 from pravega_wire.names import segment_name

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import datetime
 from functools import partial
 from typing import TypeVar
 
@@ -25,7 +26,12 @@ from pravega_wire.reader_groups.settings import (
     Cut,
     GroupSettings,
 )
-from segstore_client.blocking.control import Control, open_controller, split_name
+from segstore_client.blocking.control import (
+    SCALE_SECONDS_MAX,
+    Control,
+    open_controller,
+    split_name,
+)
 from segstore_client.buffered_writer import BUFFER_BYTES, PATIENCE_SECONDS
 from segstore_client.byte_streams.byte_reader import ByteReader
 from segstore_client.byte_streams.byte_writer import ByteWriter
@@ -104,6 +110,25 @@ class Store:
     async def update_stream(self, stream: str, settings: StreamSettings) -> None:
         """Replace a stream's settings."""
         await call_blocking(partial(self._control.update_stream, stream, settings))
+
+    async def scale_stream(
+        self, stream: str, segments: int, *, timeout: float = SCALE_SECONDS_MAX
+    ) -> None:
+        """Replace all segments of a stream by so many of equal width; return when that is done.
+
+        Raises ``ConflictError`` for a sealed stream or fewer segments than the stream's policy
+        wants, and ``TimedOutError`` after ``timeout`` seconds; it may be done later then.
+        """
+        await call_blocking(partial(self._control.scale_stream, stream, segments, timeout=timeout))
+
+    async def stream_cut(self, stream: str, at: Start | datetime) -> dict[int, int]:
+        """Return the stream cut at an end of a stream, or before the events of a time: offsets by
+        segment id.
+
+        Raises ``ConflictError`` for the tail of a sealed stream, and ``UsageError`` for a time if
+        the writers of the stream record none.
+        """
+        return await call_blocking(partial(self._control.stream_cut, stream, at))
 
     async def seal_stream(self, stream: str) -> None:
         """Seal a stream, which then accepts no more events; sealing it twice is no error."""

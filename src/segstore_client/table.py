@@ -11,7 +11,7 @@ from functools import partial
 from typing import TypeVar
 
 from pravega_blocking.controller_client import ControllerClient, Purpose, TableSettings
-from pravega_blocking.table_steps import (
+from pravega_blocking.tables.table_steps import (
     ANY_VERSION,
     Entry,
     Steps,

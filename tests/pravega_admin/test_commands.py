@@ -20,10 +20,10 @@ from typer.testing import CliRunner, Result
 
 from pravega_admin.output import output
 from pravega_admin.verbs import app
-from pravega_blocking import table_steps
 from pravega_blocking.controller_client import ControllerClient
-from pravega_blocking.table import Table
-from pravega_blocking.table_steps import TableReply, TableRequest
+from pravega_blocking.tables import table_steps
+from pravega_blocking.tables.table import Table
+from pravega_blocking.tables.table_steps import TableReply, TableRequest
 from pravega_wire import controller_pb2 as pb
 from pravega_wire.names import NAME_RULE, USER_NAME_RULE
 from pravega_wire.transaction_ids import id_of_halves

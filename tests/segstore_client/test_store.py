@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from segstore_client import (
     AlreadyExistsError,
     ConflictError,
     NotFoundError,
+    Start,
     UnavailableError,
     UsageError,
 )
@@ -47,9 +49,20 @@ async def use(address: str) -> None:
             await store.delete_stream("demo/orders")
         async with store.writer("demo/orders") as writer:
             await writer.write(b"12345", key="k")
-        await store.truncate_stream("demo/orders", {0: 0, 1: 0, 2: 0})
+        head = await store.stream_cut("demo/orders", Start.HEAD)
+        assert head == {0: 0, 1: 0, 2: 0}
+        tail = await store.stream_cut("demo/orders", Start.TAIL)
+        assert sorted(tail.values()) == [0, 0, 13]
+        await store.truncate_stream("demo/orders", tail)
+        assert await store.stream_cut("demo/orders", Start.HEAD) == tail
+        with pytest.raises(UsageError, match="its writers record no times"):
+            await store.stream_cut("demo/orders", datetime(2026, 1, 1, tzinfo=UTC))
+        await store.scale_stream("demo/orders", 5)
+        assert len(await store.stream_cut("demo/orders", Start.TAIL)) == 5
         for stream in ("demo/orders", "demo/clicks"):
             await store.seal_stream(stream)
+            with pytest.raises(ConflictError, match="a sealed stream cannot be scaled"):
+                await store.scale_stream(stream, 3)
             await store.delete_stream(stream)
         with pytest.raises(NotFoundError):
             await store.stream_settings("demo/orders")

@@ -10,9 +10,9 @@ import anyio
 import pytest
 
 import segstore_client
-from pravega_blocking import table_steps
 from pravega_blocking.access.tokens import PLAIN
 from pravega_blocking.controller_client import TableSettings
+from pravega_blocking.tables import table_steps
 from pravega_wire import commands as wire
 from pravega_wire.blocking import ConnectionLostError
 from pravega_wire.sessions.routes import SegmentRange

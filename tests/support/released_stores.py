@@ -26,7 +26,7 @@ from pravega_blocking.controller_client import ControllerClient
 from pravega_blocking.event_reader import EventReader
 from pravega_blocking.event_writer import EventWriter
 from pravega_blocking.stream_settings import Scaling, StreamSettings
-from pravega_blocking.table import Table
+from pravega_blocking.tables.table import Table
 from pravega_blocking.transaction_writer import TransactionWriter
 from segstore.testing.ports import free_ports
 

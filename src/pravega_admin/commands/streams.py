@@ -337,7 +337,7 @@ def scale(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Change a stream's segments, and wait until that is done."""
-    from pravega_admin.commands.scaling import plan_merge, plan_replacement, plan_split
+    from pravega_blocking.scaling import plan_merge, plan_replacement, plan_split
 
     name = parse_stream_name(stream)
     if sum(choice is not None for choice in (segments, split, merge)) != 1:

@@ -23,8 +23,8 @@ from pravega_blocking.errors import NotFoundError, UsageError
 from pravega_wire.key_text import decode_key_text, encode_key_text
 
 if TYPE_CHECKING:
-    from pravega_blocking.table import Table
-    from pravega_blocking.table_steps import Entry
+    from pravega_blocking.tables.table import Table
+    from pravega_blocking.tables.table_steps import Entry
 
 app = Verbs(help="Create, inspect and delete key-value tables, and their entries.")
 
@@ -160,7 +160,7 @@ def put(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Set the value of a key."""
-    from pravega_blocking.table_steps import ABSENT, ANY_VERSION
+    from pravega_blocking.tables.table_steps import ABSENT, ANY_VERSION
 
     if if_absent and if_version is not None:
         raise UsageError("the condition is either --if-absent or --if-version, not both")
@@ -184,7 +184,7 @@ def remove(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Remove the entry of a key, if there is one."""
-    from pravega_blocking.table_steps import ANY_VERSION
+    from pravega_blocking.tables.table_steps import ANY_VERSION
 
     condition = ANY_VERSION if if_version is None else if_version
     with _open(table, controller, patience) as opened:
@@ -213,7 +213,7 @@ def entries(
 
 @contextmanager
 def _open(table: str, controller: str, patience: float) -> Iterator[Table]:
-    from pravega_blocking.table import Table
+    from pravega_blocking.tables.table import Table
 
     name = parse_name(table, WHAT)
     with open_controller(controller) as client:

@@ -14,8 +14,15 @@ from __future__ import annotations
 
 from pravega_blocking.event_reader import EventReader
 from pravega_blocking.event_writer import EventWriter
-from pravega_blocking.table import Table
-from segstore_client.blocking.store import Store, connect
-from segstore_client.blocking.transaction import Transaction
+from pravega_blocking.tables.table import Table
+from segstore_client.blocking.store import BlockingStore, connect
+from segstore_client.blocking.transaction import BlockingTransaction
 
-__all__ = ["EventReader", "EventWriter", "Store", "Table", "Transaction", "connect"]
+__all__ = [
+    "BlockingStore",
+    "BlockingTransaction",
+    "EventReader",
+    "EventWriter",
+    "Table",
+    "connect",
+]

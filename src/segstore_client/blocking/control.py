@@ -1,4 +1,4 @@
-"""What a store is asked about scopes, streams, tables and groups, by calls that block.
+"""Calls that block, by which a program manages scopes, streams, tables and groups.
 
 Owns: the names ``SCOPE/STREAM`` of callers, and what they leave out, such as who they are.
 
@@ -9,12 +9,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 
 from pravega_blocking.access.settings import AccessSettings, build_access, read_environment
 from pravega_blocking.controller_client import ControllerClient
+from pravega_blocking.cuts.places import Place, find_cut
 from pravega_blocking.errors import UsageError
+from pravega_blocking.positions import Start
+from pravega_blocking.scaling import plan_replacement
 from pravega_blocking.stream_settings import Retention, Scaling, StreamSettings
 
+SCALE_SECONDS_MAX = 60.0
 FIRST_SECONDS = 5.0
 """Time, in seconds, for which the first call is repeated: the store may be starting."""
 
@@ -71,6 +76,33 @@ class Control:
     def update_stream(self, stream: str, settings: StreamSettings) -> None:
         """Replace a stream's settings."""
         self._controller.update_stream(*split_name(stream), settings)
+
+    def scale_stream(
+        self, stream: str, segments: int, *, timeout: float = SCALE_SECONDS_MAX
+    ) -> None:
+        """Replace all segments of a stream by so many of equal width; return when that is done.
+
+        Raises ``ConflictError`` for a sealed stream or fewer segments than the stream's policy
+        wants, and ``TimedOutError`` after ``timeout`` seconds; it may be done later then.
+        """
+        scope, name = split_name(stream)
+        plan = plan_replacement(self._controller.current_segments(scope, name).ranges, segments)
+        self._controller.scale_stream(
+            scope, name, sealed=plan.sealed, ranges=plan.ranges, timeout=timeout
+        )
+
+    def stream_cut(self, stream: str, at: Start | datetime) -> dict[int, int]:
+        """Return the stream cut at an end of a stream, or before the events of a time: offsets by
+        segment id.
+
+        Raises ``ConflictError`` for the tail of a sealed stream, and ``UsageError`` for a time if
+        the writers of the stream record none.
+        """
+        if isinstance(at, datetime):
+            place = Place(time_ms=int(at.timestamp() * 1000))
+        else:
+            place = Place(end=at)
+        return find_cut(self._controller, *split_name(stream), place)
 
     def seal_stream(self, stream: str) -> None:
         """Seal a stream, which then accepts no more events; sealing it twice is no error."""

@@ -15,14 +15,14 @@ from pravega_blocking.delays import OnDelay
 from pravega_blocking.event_reader import EventReader
 from pravega_blocking.event_writer import EventWriter
 from pravega_blocking.positions import Start
-from pravega_blocking.table import Table
+from pravega_blocking.tables.table import Table
 from segstore_client.blocking.control import Control, open_controller, split_name
-from segstore_client.blocking.transaction import Transaction
+from segstore_client.blocking.transaction import BlockingTransaction
 from segstore_client.buffered_writer import PATIENCE_SECONDS
 from segstore_client.transaction import LEASE_SECONDS
 
 
-class Store(Control):
+class BlockingStore(Control):
     """A store that was connected to. Names of streams are ``SCOPE/STREAM``.
 
     All threads may use it; each has writers, readers, tables and transactions of its own.
@@ -43,13 +43,13 @@ class Store(Control):
 
     def transaction(
         self, stream: str, *, lease: float = LEASE_SECONDS, on_delay: OnDelay | None = None
-    ) -> Transaction:
+    ) -> BlockingTransaction:
         """Begin a transaction, to be used in a ``with`` block, which commits it.
 
         The calls on it renew its lease. If none comes for ``lease`` seconds, the controller aborts
         it.
         """
-        return Transaction(
+        return BlockingTransaction(
             self._controller,
             *split_name(stream),
             lease=lease,
@@ -91,8 +91,8 @@ def connect(
     token: str = "",
     ca: str = "",
     patience: float = PATIENCE_SECONDS,
-) -> Iterator[Store]:
+) -> Iterator[BlockingStore]:
     """Connect to a store; the arguments are those of ``segstore_client.connect``."""
     named = AccessSettings(user=user, password=password, token=token, ca=ca)
     with closing(open_controller(controller, named)) as client:
-        yield Store(client, patience=patience)
+        yield BlockingStore(client, patience=patience)

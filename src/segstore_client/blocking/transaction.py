@@ -34,11 +34,11 @@ from segstore_client.transaction import LOOK_SECONDS, LOOK_SECONDS_MAX, RENEWALS
 T = TypeVar("T")
 
 
-class Transaction:
+class BlockingTransaction:
     """Events of one transaction. Use it in one thread, within a ``with`` block: leaving it without
     an error commits, and returns when readers see the events; leaving it by an error aborts.
 
-    ``Store.transaction`` makes it. An event has at most 8 MiB.
+    ``BlockingStore.transaction`` makes it. An event has at most 8 MiB.
     """
 
     def __init__(

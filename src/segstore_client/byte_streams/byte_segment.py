@@ -8,7 +8,7 @@ from __future__ import annotations
 from pravega_blocking.access.tokens import StoreAccess
 from pravega_blocking.controller_client import ControllerClient, CurrentSegments, HeadSegments
 from pravega_blocking.errors import NotFoundError, PravegaError, UsageError
-from pravega_blocking.table_steps import Make
+from pravega_blocking.tables.table_steps import Make
 from pravega_wire import commands as wire
 from pravega_wire.names import scoped_name
 from segstore_client.calls import call_blocking

@@ -14,10 +14,10 @@ from urllib.request import urlopen
 
 import pytest
 
-from pravega_admin.commands.scaling import plan_replacement
 from pravega_blocking.controller_client import ControllerClient
 from pravega_blocking.event_reader import EventReader
 from pravega_blocking.event_writer import EventWriter
+from pravega_blocking.scaling import plan_replacement
 from pravega_blocking.stream_settings import Scaling, StreamSettings
 from segstore.testing.ports import free_ports
 

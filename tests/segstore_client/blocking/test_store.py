@@ -13,6 +13,7 @@ from segstore_client import (
     AlreadyExistsError,
     ConflictError,
     NotFoundError,
+    Start,
     StreamSealedError,
     UsageError,
     blocking,
@@ -37,6 +38,8 @@ def use_streams(address: str) -> None:
         assert store.list_streams("demo", tag="fruit") == ["demo/orders"]
         with pytest.raises(ConflictError, match="must be sealed first"):
             store.delete_stream("demo/orders")
+        store.scale_stream("demo/orders", 4)
+        assert len(store.stream_cut("demo/orders", Start.TAIL)) == 4
         with pytest.raises(UsageError, match="write SCOPE/STREAM"):
             store.writer("orders")
         store.seal_stream("demo/orders")

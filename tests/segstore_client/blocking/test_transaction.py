@@ -13,7 +13,7 @@ from segstore_client.blocking import transaction
 from support.served_stream import run, served_stream
 
 
-def read_events(store: blocking.Store) -> list[bytes]:
+def read_events(store: blocking.BlockingStore) -> list[bytes]:
     with store.reader("s/t", stop_at_tail=True) as reader:
         return [event.data for event in reader]
 
@@ -67,7 +67,7 @@ async def test_the_calls_on_a_transaction_renew_its_lease(
         await run(write, stream.address)
 
 
-def write_for_ever(mine: blocking.Transaction) -> None:
+def write_for_ever(mine: blocking.BlockingTransaction) -> None:
     """Write until the transaction's segments are gone, a moment after its end."""
     while True:
         mine.write(b"event", key="k")

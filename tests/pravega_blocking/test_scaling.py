@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pravega_admin.commands.scaling import plan_merge, plan_replacement, plan_split
 from pravega_blocking.errors import ConflictError, NotFoundError, UsageError
+from pravega_blocking.scaling import plan_merge, plan_replacement, plan_split
 from pravega_wire.sessions.routes import SegmentRange
 
 THIRDS = [

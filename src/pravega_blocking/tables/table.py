@@ -11,7 +11,7 @@ from typing import TypeVar
 from pravega_blocking.backoff import Patience
 from pravega_blocking.controller_client import RETRIED_ERRORS, ControllerClient, Purpose
 from pravega_blocking.errors import gave_up
-from pravega_blocking.table_steps import (
+from pravega_blocking.tables.table_steps import (
     ANY_VERSION,
     Entry,
     Steps,

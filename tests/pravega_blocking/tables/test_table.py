@@ -8,11 +8,11 @@ from typing import Any, Self
 
 import pytest
 
-from pravega_blocking import table_steps
 from pravega_blocking.controller_client import Purpose, TableSettings
 from pravega_blocking.errors import ConflictError, UsageError
-from pravega_blocking.table import Table
-from pravega_blocking.table_steps import ABSENT, ANY_VERSION
+from pravega_blocking.tables import table_steps
+from pravega_blocking.tables.table import Table
+from pravega_blocking.tables.table_steps import ABSENT, ANY_VERSION
 from pravega_wire import commands as wire
 from pravega_wire.blocking import ConnectionLostError
 from pravega_wire.hashing import table_key_hash
