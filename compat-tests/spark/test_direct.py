@@ -16,9 +16,9 @@ from foreign_servers.deadlines import scale
 from foreign_servers.s3 import CREDENTIALS, client_of, moto_server
 from pyspark.sql.types import BinaryType, StringType, StructType
 
-from pravega_admin.commands.scaling import plan_merge, plan_split
 from pravega_blocking.controller_client import RETRIED_ERRORS, ControllerClient
 from pravega_blocking.event_writer import EventWriter
+from pravega_blocking.scaling import plan_merge, plan_split
 from pravega_blocking.segment_info import tail_offsets
 from pravega_blocking.stream_settings import Scaling, StreamSettings
 from pravega_spark.errors import DamagedError, DataLossError, PlanRefusedError, TierMissingError

@@ -25,11 +25,11 @@ from compat_harness.queries import run_query_to_its_end
 from compat_harness.server import CONTROLLER, SEGMENT_STORE, Server
 from foreign_servers.tied_processes import tied
 
-from pravega_admin.commands.scaling import plan_merge, plan_split
 from pravega_admin.inspection.open_transactions import read_open_transactions
 from pravega_blocking.controller_client import RETRIED_ERRORS, ControllerClient
 from pravega_blocking.errors import PravegaError
 from pravega_blocking.event_writer import EventWriter
+from pravega_blocking.scaling import plan_merge, plan_split
 from pravega_blocking.stream_settings import Scaling, StreamSettings
 
 if str(Path(__file__).parent) not in sys.path:

@@ -17,9 +17,9 @@ from compat_harness.queries import run_query_to_its_end
 from compat_harness.server import Server
 from fastavro import schemaless_writer
 
-from pravega_admin.commands.scaling import plan_merge, plan_split
 from pravega_blocking.controller_client import RETRIED_ERRORS, ControllerClient
 from pravega_blocking.event_writer import EventWriter
+from pravega_blocking.scaling import plan_merge, plan_split
 from pravega_blocking.segment_info import tail_offsets
 from pravega_blocking.stream_settings import Scaling, StreamSettings
 from pravega_spark.options import Options
