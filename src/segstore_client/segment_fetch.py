@@ -21,6 +21,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import cache
 from typing import Generic, TypeVar
 
 import anyio
@@ -40,6 +41,18 @@ T = TypeVar("T")
 READ_BYTES = 1024 * 1024
 KEEP_ALIVE_SECONDS = 20.0
 SILENCE_SECONDS_MAX = 60.0
+KEPT_BYTES = 4 * READ_BYTES
+
+
+@cache
+def keep_freed_memory() -> None:
+    """Let the memory of one piece serve the next one.
+
+    glibc gives freed memory back to the system at once when there is more than twice the longest
+    mapping that was freed. The buffers of a piece are at that limit, so that each of their pages
+    would be mapped anew for each piece, which took a fourth of a reader's time.
+    """
+    bytearray(KEPT_BYTES)
 
 
 class SegmentFetch(Generic[T]):
@@ -71,6 +84,7 @@ class SegmentFetch(Generic[T]):
         Raises ``PravegaError`` for what cannot be read, ``UnavailableError`` when servers are
         unreachable for too long, and errors of the cursor.
         """
+        keep_freed_memory()
         while not self._cursor.is_at_end:
             try:
                 await self._fetch_over_one_connection()

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import platform
+import subprocess
+import sys
 from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from foreign_servers.deadlines import scale
 
 from pravega_blocking.access.tokens import PLAIN, StoreAccess
@@ -87,3 +91,31 @@ async def test_a_piece_is_not_lost_when_the_next_one_cannot_be_requested(
     with PiecemealStore().running() as store:
         offsets = await run_client(read, controller_of(store, access))
     assert offsets == [number * len(EVENT) for number in range(6)]
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is about glibc's memory")
+def test_pages_are_not_mapped_anew_for_each_piece() -> None:
+    program = """if True:
+        import resource, sys
+        from segstore_client.segment_fetch import READ_BYTES, keep_freed_memory
+
+        def take_pieces(count):
+            for _ in range(count):
+                received = bytearray()
+                for _ in range(4):
+                    received += bytes(READ_BYTES // 4)
+                events = [bytes(received[at:at + 10000]) for at in range(0, READ_BYTES, 10000)]
+
+        if sys.argv[1] == "keep":
+            keep_freed_memory()
+        take_pieces(10)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        take_pieces(50)
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+    """
+    faults = [
+        int(subprocess.check_output([sys.executable, "-c", program, argument]))
+        for argument in ("keep", "give back")
+    ]
+    assert faults[0] < faults[1] / 10, faults
