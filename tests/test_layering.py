@@ -44,7 +44,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "pravega_cluster",
     },
     "pravega_blocking": {"_fast", "pravega_wire", "pravega_security"},
-    "segstore_client": {"pravega_wire", "pravega_blocking"},
+    "segstore_client": {"_fast", "pravega_wire", "pravega_blocking"},
     "pravega_spark": {"_fast", "pravega_wire", "pravega_security", "pravega_blocking"},
     "pravega_admin": {
         "_fast",

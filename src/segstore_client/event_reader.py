@@ -1,6 +1,7 @@
 """Reads the events of a stream, in the order of each key, without blocking.
 
-Owns: one feed for each segment that is read now, and the handing over to the program.
+Owns: one feed for each segment that is read now, and the handing over to the program: event by
+event, or in ``Batches``, which the readers of groups have, too.
 
 Invariants:
 1. When segments are merged or split, a successor is read after all of its predecessors. Held by
@@ -11,14 +12,14 @@ Invariants:
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from typing import Self
 
 import anyio
 from anyio.abc import TaskGroup
 
+from _fast.wire.ready_events import ReadyEvents
 from pravega_blocking.controller_client import ControllerClient, Purpose
 from pravega_blocking.errors import PravegaError
 from pravega_blocking.positions import Start
@@ -30,6 +31,21 @@ from segstore_client.piece_queue import PieceQueue
 from segstore_client.segment_feed import SegmentFeed
 
 PATIENCE_SECONDS = 60.0
+
+
+class Batches:
+    """The lists of events of a reader, for ``async for``. ``take`` returns the next one, or raises
+    ``StopAsyncIteration``."""
+
+    def __init__(self, take: Callable[[], Awaitable[list[ReadEvent]]]) -> None:
+        self._take = take
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> list[ReadEvent]:
+        """Return the next events, at least one."""
+        return await self._take()
 
 
 class EventReader:
@@ -59,7 +75,7 @@ class EventReader:
         self._order = SegmentOrder()
         self._reading = 0
         """The number of segments whose ends the program has not come to."""
-        self._events: deque[ReadEvent] = deque()
+        self._ready = ReadyEvents(self.__anext__)
         self._error: Exception | None = None
         self._group: TaskGroup | None = None
         self._stack = AsyncExitStack()
@@ -77,8 +93,8 @@ class EventReader:
         self._group.cancel_scope.cancel()
         await self._stack.aclose()
 
-    def __aiter__(self) -> Self:
-        return self
+    def __aiter__(self) -> AsyncIterator[ReadEvent]:
+        return self._ready
 
     async def __anext__(self) -> ReadEvent:
         """Return the next event; it ends where reading was to stop, or at the end of a sealed
@@ -87,7 +103,25 @@ class EventReader:
         Raises ``PravegaError`` if the stream's bytes are no events, and ``UnavailableError`` when
         servers are unreachable for too long.
         """
-        while not self._events:
+        if not self._ready:
+            await self._wait()
+        return self._ready.take()
+
+    def batches(self) -> Batches:
+        """Return an iterator by which ``async for`` gives lists of all events that are there.
+
+        It ends, and raises errors, as that of events. Both can be used in turns.
+        """
+        return Batches(self._take_batch)
+
+    async def _take_batch(self) -> list[ReadEvent]:
+        if not self._ready:
+            await self._wait()
+        return self._ready.take_all()
+
+    async def _wait(self) -> None:
+        """Wait until there are events."""
+        while not self._ready:
             if self._error is not None:
                 raise type(self._error)(*self._error.args) from self._error
             if not self._reading:
@@ -99,8 +133,7 @@ class EventReader:
             elif isinstance(piece, Exception):
                 self._error = piece
             else:
-                self._events.extend(piece)
-        return self._events.popleft()
+                self._ready.replace(piece)
 
     # ---- Segments --------------------------------------------------------------------------------
 

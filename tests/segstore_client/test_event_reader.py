@@ -120,6 +120,31 @@ async def test_an_error_in_one_segment_ends_the_reading_of_all(
         await run_client(read, stream.address)
 
 
+async def test_events_come_in_batches_and_one_by_one_in_turns(
+    tmp_path: Path, run_client: RunClient
+) -> None:
+    async def read(address: str) -> None:
+        async with (
+            segstore_client.connect(address) as store,
+            store.reader("s/t", start={0: 15}, stop_at_tail=True) as reader,
+        ):
+            batches = reader.batches()
+            assert (await anext(reader)).data == b"event 1"
+            assert [event.data for event in await anext(batches)] == [b"event 2", b"event 3"]
+            for ended in (reader, batches):
+                with pytest.raises(StopAsyncIteration):
+                    await anext(ended)
+        async with (
+            segstore_client.connect(address) as store,
+            store.reader("s/t", start={0: 9}) as reader,
+        ):
+            with pytest.raises(PravegaError, match="does not hold events"):
+                await anext(reader.batches())
+
+    async with served_stream(tmp_path, 4) as stream:
+        await run_client(read, stream.address)
+
+
 async def test_what_cannot_be_read_is_told(tmp_path: Path, run_client: RunClient) -> None:
     async def read(address: str) -> None:
         async with segstore_client.connect(address) as store:

@@ -1,4 +1,4 @@
-from typing import overload
+from typing import final, overload
 
 from typing_extensions import Buffer
 
@@ -35,6 +35,41 @@ def compact_events(
     Returns the values, one after the other; their offsets, one more than there are events, int32
     or, when ``wide``, int64; and the position after the last event. Returns only as many values as
     fit into 2 GiB - 1 bytes, the limit of int32 offsets.
+
+    Raises ``EventError`` like ``scan_events``.
+    """
+
+@final
+class ReadEvent:
+    """An event, and the offset of its header in its segment, which has this id and this name.
+
+    Its attributes cannot be set. Events are equal when all of them are.
+    """
+
+    def __init__(self, data: bytes, segment_id: int, offset: int, segment: str) -> None: ...
+    @property
+    def data(self) -> bytes: ...
+    @property
+    def segment_id(self) -> int: ...
+    @property
+    def offset(self) -> int: ...
+    @property
+    def segment(self) -> str: ...
+    @property
+    def end_offset(self) -> int:
+        """Return the offset behind the event, where the next one begins."""
+
+    @property
+    def stream(self) -> str:
+        """Return the stream of the event, ``SCOPE/STREAM``."""
+
+    def __hash__(self) -> int: ...
+
+def split_events(
+    data: bytes, *, segment_id: int, offset: int, segment: str, position: int = 0
+) -> tuple[list[ReadEvent], int]:
+    """Return the complete events of ``data``, which is at ``offset`` in its segment, from
+    ``position`` on, and the position after the last one.
 
     Raises ``EventError`` like ``scan_events``.
     """

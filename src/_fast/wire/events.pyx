@@ -1,6 +1,7 @@
-"""Finds the events in a segment's bytes, and lays them out as columns.
+"""Finds the events in a segment's bytes, and lays them out as columns or as objects.
 
-Owns: the walk from header to header. An event is an int32 zero, an int32 length, and the bytes.
+Owns: the walk from header to header, and ``ReadEvent``. An event is an int32 zero, an int32 length,
+and the bytes.
 
 Invariants:
 1. No byte outside the buffer is read, even if another thread changes the buffer during the call.
@@ -10,14 +11,16 @@ Invariants:
 3. When the buffer ends within an event, the position of that event is returned, and a later call
    with more bytes finds it whole. Held by
    ``test_a_stream_of_pieces_gives_the_events_of_the_whole``.
-4. Both functions find the same events and errors as the decoder in Python. Held by
+4. All functions find the same events and errors as the decoder in Python. Held by
    ``test_events_are_found_where_the_plain_reading_finds_them``.
 """
 
+cimport cython
 from cpython.buffer cimport (
     PyBUF_FORMAT, PyBUF_ND, PyBUF_SIMPLE, PyBUF_STRIDES, PyBUF_WRITABLE,
     PyBuffer_Release, PyObject_GetBuffer,
 )
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc, PyMem_RawRealloc
 from libc.stdint cimport int32_t, int64_t, uint64_t
 from libc.string cimport memcpy
@@ -300,3 +303,83 @@ cdef Outcome count_values(Walk *walk, Values *values) noexcept nogil:
         values.count += 1
         values.length += length
         walk.position += HEADER_BYTES + length
+
+
+@cython.final
+@cython.freelist(1024)
+cdef class ReadEvent:
+    """See events.pyi."""
+
+    cdef readonly bytes data
+    cdef readonly int64_t segment_id
+    cdef readonly int64_t offset
+    cdef readonly str segment
+
+    def __init__(
+        self, bytes data not None, int64_t segment_id, int64_t offset, str segment not None
+    ):
+        self.data = data
+        self.segment_id = segment_id
+        self.offset = offset
+        self.segment = segment
+
+    @property
+    def end_offset(self):
+        return self.offset + HEADER_BYTES + PyBytes_GET_SIZE(self.data)
+
+    @property
+    def stream(self):
+        return self.segment.rpartition("/")[0]
+
+    def __eq__(self, other):
+        if not isinstance(other, ReadEvent):
+            return NotImplemented
+        return self._key() == (<ReadEvent>other)._key()
+
+    def __hash__(self):
+        return hash(self._key())
+
+    def __reduce__(self):
+        return ReadEvent, self._key()
+
+    def __repr__(self):
+        return (
+            f"ReadEvent(data={self.data!r}, segment_id={self.segment_id}, offset={self.offset},"
+            f" segment={self.segment!r})"
+        )
+
+    cdef tuple _key(self):
+        return self.data, self.segment_id, self.offset, self.segment
+
+
+def split_events(
+    bytes data not None,
+    *,
+    int64_t segment_id,
+    int64_t offset,
+    str segment not None,
+    Py_ssize_t position=0,
+):
+    """See events.pyi."""
+    cdef Walk walk
+    cdef Py_ssize_t length
+    cdef ReadEvent event
+    cdef list events = []
+    if position < 0 or position > PyBytes_GET_SIZE(data):
+        raise ValueError(f"position {position} is outside of {PyBytes_GET_SIZE(data)} bytes")
+    walk.data = <const unsigned char *>PyBytes_AS_STRING(data)
+    walk.position = position
+    walk.end = PyBytes_GET_SIZE(data)
+    while True:
+        length = next_length(&walk)
+        if length < 0:
+            judge(COMPLETE if length == -1 else BAD, &walk)
+            return events, walk.position
+        event = ReadEvent.__new__(ReadEvent)
+        event.segment_id = segment_id
+        event.offset = offset + walk.position
+        event.segment = segment
+        walk.position += HEADER_BYTES
+        event.data = PyBytes_FromStringAndSize(<char *>walk.data + walk.position, length)
+        walk.position += length
+        events.append(event)

@@ -24,27 +24,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from _fast.wire.events import EventError, ReadEvent, split_events
 from pravega_wire import commands as wire
 from pravega_wire.errors import RemoteProtocolError, TruncatedBytesError
-from pravega_wire.event_framing import count_missing_bytes, iterate_event_spans
+from pravega_wire.event_framing import count_missing_bytes
 from pravega_wire.sessions.routes import Successor
 
+__all__ = ["ByteCursor", "EventCursor", "ReadEvent", "SegmentCursor", "SegmentOrder"]
+
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class ReadEvent:
-    """An event, and the offset of its header in its segment, which has this id and this name."""
-
-    data: bytes
-    segment_id: int
-    offset: int
-    segment: str
-
-    @property
-    def stream(self) -> str:
-        """Return the stream of the event, ``SCOPE/STREAM``."""
-        return self.segment.rpartition("/")[0]
 
 
 @dataclass(slots=True, eq=False)
@@ -116,31 +104,43 @@ class EventCursor(SegmentCursor[ReadEvent]):
 
         Raises ``RemoteProtocolError`` for bytes that are no events.
         """
-        if len(data) < self._missing_bytes:
-            # A long event comes in many pieces, which are joined once.
-            self._pieces += [data] if data else []
-            self._missing_bytes -= len(data)
-            self.offset += len(data)
-            return []
-        buffer = b"".join([*self._pieces, data])
-        end_offset = self.offset + len(data)
-        first = end_offset - len(buffer)
-        consumed = 0
-        events = []
+        begun: list[ReadEvent] = []
+        position = 0
+        # Only the bytes of the event that had begun are joined with those before: of a long event,
+        # which comes in many pieces, once.
+        while self._pieces and position < len(data):
+            taken = data[position : position + self._missing_bytes]
+            position += len(taken)
+            self._pieces.append(taken)
+            self._missing_bytes -= len(taken)
+            if not self._missing_bytes:
+                joined = b"".join(self._pieces)
+                begun, consumed = self._split(joined, self.offset + position - len(joined))
+                self._keep(joined[consumed:])
+        events, consumed = self._split(data, self.offset, position)
+        if position < len(data):
+            self._keep(data[consumed:])
+        self.offset += len(data)
+        return begun + events if begun else events
+
+    def _split(self, data: bytes, offset: int, position: int = 0) -> tuple[list[ReadEvent], int]:
         try:
-            for start, end in iterate_event_spans(buffer):
-                offset = first + consumed
-                events.append(ReadEvent(buffer[start:end], self.segment_id, offset, self.name))
-                consumed = end
-        except RemoteProtocolError as error:
+            return split_events(
+                data,
+                segment_id=self.segment_id,
+                offset=offset,
+                segment=self.name,
+                position=position,
+            )
+        except EventError as error:
             raise RemoteProtocolError(
                 f"segment {self.name} does not hold events, perhaps a byte stream: {error}"
             ) from error
-        rest = buffer[consumed:]
+
+    def _keep(self, rest: bytes) -> None:
+        """Keep the beginning of an incomplete event, if there is one."""
         self._pieces = [rest] if rest else []
         self._missing_bytes = count_missing_bytes(rest)
-        self.offset = end_offset
-        return events
 
     def skip_to(self, offset: int) -> None:
         """Continue at an offset after the bytes that a truncation deleted."""

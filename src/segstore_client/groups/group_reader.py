@@ -7,7 +7,8 @@ decides on them.
 A reader changes the state only while the program asks for the next event. By asking, the program
 says that it has processed the event before: so each position is behind processed events alone, and
 an ``async for`` loop needs no acknowledgements. When the block is left by an exception, the last
-event counts as not processed, and another reader gets it again.
+event counts as not processed, and another reader gets it again. A program that takes batches says
+so of a whole batch.
 
 Invariants:
 1. When readers come and go, each event is read once, and the events of a key in order. Held by
@@ -22,8 +23,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -33,11 +33,11 @@ from typing import Self
 import anyio
 from anyio.abc import TaskGroup
 
+from _fast.wire.ready_events import ReadyEvents
 from pravega_blocking.access.tokens import StoreAccess
 from pravega_blocking.controller_client import ControllerClient, Purpose
 from pravega_blocking.errors import ConflictError, PravegaError
 from pravega_blocking.groups.configuration import find_configured
-from pravega_wire.codec import HEADER_BYTES
 from pravega_wire.names import parse_segment_name, segment_name
 from pravega_wire.reader_groups.changes import Change, CheckpointPublished, ReaderAdded
 from pravega_wire.reader_groups.membership import EndedSegment, Membership, ReaderRemovedError
@@ -45,6 +45,7 @@ from pravega_wire.reader_groups.settings import RETENTION_AUTOMATIC, GroupSettin
 from pravega_wire.reader_groups.states import GroupState
 from pravega_wire.sessions.read_cursor import EventCursor, ReadEvent
 from segstore_client.calls import call_blocking
+from segstore_client.event_reader import Batches
 from segstore_client.groups.group_log import GroupLog
 from segstore_client.piece_queue import PieceQueue
 from segstore_client.segment_feed import SegmentFeed
@@ -94,24 +95,25 @@ class GroupReader:
         *,
         patience: float,
         on_checkpoint: OnCheckpoint | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self.name = name
         self._controller = controller
         self._scope, self._group = scope, group
         self._patience = patience
         self._on_checkpoint = on_checkpoint
-        self._clock = clock
+        self._clock = clock or time.monotonic
         self._log = GroupLog(controller, scope, group, patience=patience)
-        self._membership = Membership(name, clock(), lambda: str(uuid.uuid4()))
+        self._membership = Membership(name, self._clock(), lambda: str(uuid.uuid4()))
         self._is_removed = False
         self._update_at = 0.0
-        self._due = 0.0
         self._feeds: dict[str, _OpenFeed] = {}
         self._accesses: dict[tuple[str, str], StoreAccess] = {}
-        self._items: deque[ReadEvent | _Ended] = deque()
-        self._last: ReadEvent | None = None
-        """The event that the program has now."""
+        self._ready = ReadyEvents(self.__anext__, clock)
+        """The events of one segment that the program has, and those that it gets next. ``due`` is
+        when the group's state has to be looked at."""
+        self._ready.due = 0.0
+        self._ready_segment = ""
         self._error: Exception | None = None
         self._tasks: TaskGroup | None = None
         self._stack = AsyncExitStack()
@@ -143,7 +145,7 @@ class GroupReader:
         if self._tasks is None:
             return
         if kind is None:
-            self._take_last()
+            self._note_done()
         self._tasks.cancel_scope.cancel()
         try:
             with anyio.move_on_after(LEAVE_SECONDS_MAX, shield=True):
@@ -164,8 +166,8 @@ class GroupReader:
         the end of a sealed one."""
         return self._positions()
 
-    def __aiter__(self) -> Self:
-        return self
+    def __aiter__(self) -> AsyncIterator[ReadEvent]:
+        return self._ready
 
     async def __anext__(self) -> ReadEvent:
         """Return the next event; it ends when the group has read everything that there will be.
@@ -174,41 +176,58 @@ class GroupReader:
         reset; ``PravegaError`` if a stream's bytes are no events, and ``UnavailableError`` when
         servers are unreachable for too long.
         """
-        if self._error is not None:
-            raise type(self._error)(*self._error.args) from self._error
-        self._take_last()
-        while True:
-            if self._clock() >= self._due:
-                await self._update()
-            if not self._items:
-                await self._wait()
-                continue
-            item = self._items.popleft()
-            if isinstance(item, ReadEvent):
-                self._last = item
-                return item
-            feed = self._feeds[item.segment]
-            feed.position, feed.ended = item.offset, item.found
-            self._due = 0.0
+        await self._prepare()
+        return self._ready.take()
 
-    def _take_last(self) -> None:
-        """Note that the program is done with its event."""
-        last, self._last = self._last, None
+    def batches(self) -> Batches:
+        """Return an iterator by which ``async for`` gives lists of all events that are there.
+
+        It ends, and raises errors, as that of events. Both can be used in turns.
+        """
+        return Batches(self._take_batch)
+
+    async def _take_batch(self) -> list[ReadEvent]:
+        await self._prepare()
+        return self._ready.take_all()
+
+    async def _prepare(self) -> None:
+        """Do what the group wants now, and wait until there are events."""
+        self._note_done()
+        while True:
+            if self._error is not None:
+                raise type(self._error)(*self._error.args) from self._error
+            if self._clock() >= self._ready.due:
+                await self._update()
+            if self._ready:
+                return
+            await self._wait()
+
+    def _note_done(self) -> None:
+        """Note that the program is done with its events."""
+        last = self._ready.last
+        self._ready.release()
         if last is not None and (feed := self._feeds.get(last.segment)) is not None:
-            feed.position = last.offset + HEADER_BYTES + len(last.data)
+            feed.position = last.end_offset
 
     async def _wait(self) -> None:
         """Wait for a piece of a segment, or until the group's state has to be looked at."""
-        with anyio.move_on_after(max(0.0, self._due - self._clock())):
+        with anyio.move_on_after(max(0.0, self._ready.due - self._clock())):
             await self._pieces.wait()
             piece = self._pieces.take()
             if isinstance(piece, Exception):
                 self._error = piece
                 raise piece
-            items = [piece] if isinstance(piece, _Ended) else piece
             # It may be the last one of a segment that was given up.
-            if items[0].segment in self._feeds:
-                self._items.extend(items)
+            segment = piece.segment if isinstance(piece, _Ended) else piece[0].segment
+            feed = self._feeds.get(segment)
+            if feed is None:
+                return
+            if isinstance(piece, _Ended):
+                feed.position, feed.ended = piece.offset, piece.found
+                self._ready.due = 0.0
+            else:
+                self._ready.replace(piece)
+                self._ready_segment = segment
 
     # ---- The state of the group ------------------------------------------------------------------
 
@@ -255,7 +274,7 @@ class GroupReader:
                 await self._on_checkpoint(checkpoint, self._positions())
             await self._make_changes(checkpoint)
         await self._publish_checkpoint()
-        self._due = member.due_at(self._log.state)
+        self._ready.due = member.due_at(self._log.state)
 
     async def _make_changes(self, reached: str | None) -> None:
         member, now = self._membership, self._clock()
@@ -318,7 +337,12 @@ class GroupReader:
     # ---- Segments --------------------------------------------------------------------------------
 
     def _positions(self) -> dict[str, int]:
-        return {name: feed.position for name, feed in self._feeds.items()}
+        positions = {name: feed.position for name, feed in self._feeds.items()}
+        first = self._ready.first
+        if first is not None and first.segment in positions:
+            # The program is done with those before it, of which no note was made.
+            positions[first.segment] = first.offset
+        return positions
 
     def _follow_assignments(self, state: GroupState) -> None:
         """Read the segments that the reader has in the state, and no others."""
@@ -326,9 +350,8 @@ class GroupReader:
         gone = self._feeds.keys() - mine.keys()
         for name in gone:
             self._feeds.pop(name).scope.cancel()
-        if gone:
-            kept = [each for each in self._items if each.segment not in gone]
-            self._items = deque(kept)
+        if self._ready_segment in gone:
+            self._ready.replace([])
         for name in mine.keys() - self._feeds.keys():
             self._open(name, mine[name], state.ends.get(name))
 

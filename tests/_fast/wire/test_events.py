@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import contextlib
 import importlib.util
+import pickle
 import struct
 import threading
 import tracemalloc
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from _fast.wire.events import EventError, compact_events, scan_events
+from _fast.wire.events import EventError, ReadEvent, compact_events, scan_events, split_events
 from pravega_wire.errors import RemoteProtocolError
 from pravega_wire.event_framing import frame_events, iterate_event_spans
 
@@ -54,6 +55,9 @@ def test_events_are_found_where_the_plain_reading_finds_them(data: bytes, skippe
             with pytest.raises(EventError, match=f"position {bad}$") as caught:
                 function(data, position=position)
             assert caught.value.position == bad
+        with pytest.raises(EventError, match=f"position {bad}$") as caught:
+            split_events(data, segment_id=7, offset=50, segment="s/t/7", position=position)
+        assert caught.value.position == bad
         data = data[:bad]
     found, consumed = scan_events(data, position=position)
     assert (found.format, pairs(found), consumed) == ("q", spans, end)
@@ -67,6 +71,36 @@ def test_events_are_found_where_the_plain_reading_finds_them(data: bytes, skippe
         assert [
             bytes(values[offsets[i] : offsets[i + 1]]) for i in range(len(offsets) - 1)
         ] == events
+    objects, consumed = split_events(
+        data, segment_id=7, offset=50, segment="s/t/7", position=position
+    )
+    assert consumed == end
+    assert objects == [
+        ReadEvent(data[start : start + length], 7, 50 + start - HEADER.size, "s/t/7")
+        for start, length in spans
+    ]
+
+
+def test_an_event_is_a_value() -> None:
+    event = ReadEvent(b"ab", 2**40, 30, "s/t/0.#epoch.256")
+    assert (event.data, event.segment_id, event.offset) == (b"ab", 2**40, 30)
+    assert (event.segment, event.stream, event.end_offset) == ("s/t/0.#epoch.256", "s/t", 40)
+    for other in (
+        ReadEvent(b"aB", 2**40, 30, event.segment),
+        ReadEvent(b"ab", 2**41, 30, event.segment),
+        ReadEvent(b"ab", 2**40, 31, event.segment),
+        ReadEvent(b"ab", 2**40, 30, "s/u/0.#epoch.256"),
+        b"ab",
+    ):
+        assert event != other
+    same = pickle.loads(pickle.dumps(event))
+    assert same == event
+    assert len({same, event}) == 1
+    assert "data=b'ab', segment_id=1099511627776, offset=30" in repr(event)
+    with pytest.raises(AttributeError):
+        event.offset = 31  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        ReadEvent("ab", 0, 0, "")  # type: ignore[arg-type]
 
 
 @given(data=BYTES, room=st.integers(0, 5))
@@ -110,6 +144,7 @@ def test_room_grows_when_the_first_event_was_no_measure(sizes: list[int]) -> Non
 def test_no_bytes_are_no_events() -> None:
     spans, consumed = scan_events(b"")
     assert (spans.nbytes, consumed) == (0, 0)
+    assert split_events(b"", segment_id=0, offset=0, segment="") == ([], 0)
     values, offsets, consumed = compact_events(b"")
     assert (values.nbytes, list(offsets), consumed) == (0, [0], 0)
 
@@ -145,6 +180,8 @@ def test_a_position_outside_the_buffer_is_refused(position: int) -> None:
         scan_events(frame_events([b"ab"]), position=position)
     with pytest.raises(ValueError, match="outside"):
         compact_events(frame_events([b"ab"]), position=position)
+    with pytest.raises(ValueError, match="outside"):
+        split_events(frame_events([b"ab"]), segment_id=0, offset=0, segment="", position=position)
 
 
 def test_a_length_that_is_not_there_asks_for_no_memory() -> None:
@@ -153,6 +190,7 @@ def test_a_length_that_is_not_there_asks_for_no_memory() -> None:
     try:
         assert scan_events(data)[1] == compact_events(data, wide=True)[2] == 10
         assert scan_events(data, position=10)[1] == 10
+        assert split_events(data, segment_id=0, offset=0, segment="")[1] == 10
         assert tracemalloc.get_traced_memory()[1] < 100_000
     finally:
         tracemalloc.stop()

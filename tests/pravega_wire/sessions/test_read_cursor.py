@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pravega_wire import commands as wire
 from pravega_wire.errors import RemoteProtocolError, TruncatedBytesError
-from pravega_wire.event_framing import frame_events
+from pravega_wire.event_framing import frame_events, iterate_event_spans
 from pravega_wire.sessions.read_cursor import ByteCursor, EventCursor, ReadEvent, SegmentOrder
 from pravega_wire.sessions.routes import SegmentRange, Successor
 
@@ -38,6 +38,48 @@ def test_events_come_out_alike_however_their_bytes_come(
     for each in found:
         assert (each.segment_id, each.offset) == (7, position)
         position += 8 + len(each.data)
+
+
+def read_plainly(data: bytes) -> tuple[list[tuple[bytes, int]], bytes, bool]:
+    """Return all events with their offsets, the incomplete one, and whether other bytes follow."""
+    found, consumed = [], 0
+    try:
+        for start, end in iterate_event_spans(data):
+            found.append((data[start:end], start - 8))
+            consumed = end
+    except RemoteProtocolError:
+        return found, b"", True
+    return found, data[consumed:], False
+
+
+# Events, whole and cut, and bytes that are none.
+STORED = st.lists(
+    st.one_of(
+        st.binary(max_size=30).map(lambda data: frame_events([data])),
+        st.binary(max_size=3).map(lambda data: b"\0" * 4 + data),
+        st.binary(max_size=9),
+    ),
+    max_size=8,
+).map(b"".join)
+
+
+@given(STORED, st.lists(st.integers(0, 25)))
+def test_pieces_of_any_bytes_bring_what_the_whole_brings(data: bytes, lengths: list[int]) -> None:
+    events, rest, is_broken = read_plainly(data)
+    cursor, found, start = EventCursor(7, NAME, 100, None), list[ReadEvent](), 0
+    try:
+        for length in [*lengths, len(data)]:
+            found += cursor.feed(data[start : start + length])
+            start = min(start + length, len(data))
+            assert cursor.offset == 100 + start
+    except RemoteProtocolError:
+        assert is_broken
+    else:
+        assert not is_broken
+        assert cursor.pending == rest
+    # Bytes that are no events take those of their own piece along.
+    assert [(each.data, each.offset - 100) for each in found] == events[: len(found)]
+    assert is_broken or len(found) == len(events)
 
 
 def test_a_reply_tells_the_end_of_a_segment_a_truncation_or_that_it_is_gone() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from pathlib import Path
 
 import anyio
@@ -102,8 +102,9 @@ async def read_on(reader: GroupReader) -> None:
 async def fail_at(reader: GroupReader, *events: bytes) -> None:
     """Leave the reader's block by an error, after these events."""
     async with reader:
+        given = aiter(reader)
         for event in events:
-            assert (await anext(reader)).data == event
+            assert (await anext(given)).data == event
         raise ZeroDivisionError
 
 
@@ -259,6 +260,110 @@ async def test_the_event_of_a_block_that_failed_is_read_again(
 ) -> None:
     async with served_stream(tmp_path) as stream:
         await run_client(leave, stream.address)
+
+
+async def read_batches(reader: GroupReader, count: int, *, ends_well: bool) -> list[bytes]:
+    """Read so many events in batches, and leave the reader's block then."""
+    found: list[bytes] = []
+    with pytest.raises(ZeroDivisionError) if not ends_well else nullcontext():
+        async with reader:
+            async for batch in reader.batches():
+                found += [event.data for event in batch]
+                if len(found) == count:
+                    break
+            if not ends_well:
+                raise ZeroDivisionError
+    return found
+
+
+async def take_batches(address: str) -> None:
+    async with segstore_client.connect(address) as store:
+        group = await make_stream(store, 1)
+        numbers = Numbers()
+        await numbers.write(store, 6)
+        written = [f"k{number}-{number}".encode() for number in range(6)]
+        with anyio.fail_after(SECONDS):
+            # All that are there come in one batch, which counts as a whole.
+            assert await read_batches(group.reader("a"), 6, ends_well=False) == written
+            async with group.reader("a") as reader:
+                assert (await anext(reader)).data == written[0]
+                [start] = reader.positions.values()
+                assert start == 0
+                # By asking for the batch, the program says that it is done with the event.
+                batch = await anext(reader.batches())
+                assert [event.data for event in batch] == written[1:]
+                assert list(reader.positions.values()) == [batch[0].offset]
+                await numbers.write(store, 1)
+                assert (await anext(reader)).data == b"k6-6"
+                assert list(reader.positions.values()) == [batch[-1].end_offset]
+                with anyio.move_on_after(0.1):
+                    await anext(reader.batches())
+            await numbers.write(store, 2)
+            assert await read_batches(group.reader("a"), 2, ends_well=True) == [b"k7-7", b"k0-8"]
+            await store.seal_stream("s/t")
+            async with group.reader("a") as reader:
+                assert [batch async for batch in reader.batches()] == []
+
+
+async def test_a_batch_is_done_as_a_whole(tmp_path: Path, run_client: RunClient) -> None:
+    async with served_stream(tmp_path) as stream:
+        await run_client(take_batches, stream.address)
+
+
+async def fail_amid_piece(address: str) -> None:
+    async with segstore_client.connect(address) as store:
+        group = await make_stream(store, 1, checkpoint_seconds=None)
+        numbers = Numbers()
+        await numbers.write(store, 5)
+        with anyio.fail_after(SECONDS):
+            # They come in one piece, of which nothing was told to the group yet.
+            with pytest.raises(ZeroDivisionError):
+                await fail_at(group.reader("a"), b"k0-0", b"k1-1", b"k2-2")
+            with pytest.raises(ZeroDivisionError):
+                await fail_at(group.reader("a"), b"k2-2", b"k3-3")
+            wanted = [b"k3-3", b"k4-4"]
+            async with group.reader("a") as reader:
+                async for event in reader:
+                    assert event.data == wanted.pop(0)
+                    assert list(reader.positions.values()) == [event.offset]
+                    if not wanted:
+                        break
+
+
+async def test_a_reader_that_failed_amid_a_piece_was_done_with_the_events_before(
+    tmp_path: Path, run_client: RunClient
+) -> None:
+    async with served_stream(tmp_path) as stream:
+        await run_client(fail_amid_piece, stream.address)
+
+
+async def remove_amid_piece(address: str) -> None:
+    now = 0.0
+    async with segstore_client.connect(address) as store:
+        group = await make_stream(store, 1)
+        numbers = Numbers()
+        await numbers.write(store, 5)
+        with ControllerClient(address) as controller, anyio.fail_after(SECONDS):
+            reader = GroupReader(controller, "s", "g", "a", patience=10.0, clock=lambda: now)
+            async with reader:
+                while not numbers.count:
+                    # What this clock says does not change while it waits.
+                    now += 1.0
+                    with anyio.move_on_after(0.1):
+                        numbers.take("a", (await anext(reader)).data)
+                await group.remove_reader("a")
+                assert (await anext(reader)).data == b"k1-1"
+                now += 100.0
+                for events in (reader, aiter(reader), reader.batches()):
+                    with pytest.raises(RemovedFromGroupError):
+                        await anext(events)
+
+
+async def test_a_reader_that_was_removed_amid_a_piece_gives_nothing_more(
+    tmp_path: Path, run_client: RunClient
+) -> None:
+    async with served_stream(tmp_path) as stream:
+        await run_client(remove_amid_piece, stream.address)
 
 
 async def continue_at(address: str) -> None:

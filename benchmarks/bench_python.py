@@ -1,0 +1,217 @@
+"""How fast does our Python client write and read events, beside the official clients?
+
+Run from the repository's root, on a machine that runs nothing else:
+`python -m benchmarks.bench_python [--rows read-100B,read-10KB] [--rounds 3] [--without-java]`. It
+takes three minutes, and needs the official client `pravega`, of Python up to 3.11, and for Java's
+row Java 17 and Maven.
+
+1. One `segstore standalone` serves all clients, in turns, with streams of one segment. What is read
+   was written before, by append blocks, and is in the store's cache for everybody.
+2. Each client is a process of its own, and does a smaller work of the same kind first: warm.
+3. Every event comes to the loop of the program, where its bytes are counted. Each reader is the
+   only one of a new reader group.
+4. `CPU` is that of the client's process alone. Java's is told nowhere: its compiler is in it.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.comparison import (
+    ComparedRow,
+    Metric,
+    Outcome,
+    compare,
+    plain_table,
+    report_progress,
+    write_json_if_asked,
+)
+from benchmarks.load import Backlog, LoadFailedError
+from benchmarks.measured import list_remarks
+from benchmarks.peers.segstore_standalone import with_benchmarks
+from benchmarks.python_clients.works import Taken
+from benchmarks.spark.stores import SCOPE, Events, Ours
+from pravega_blocking.controller_client import ControllerClient
+
+RATE = Metric("events", "events/s", "higher")
+CPU = Metric("CPU per event", "µs", "lower")
+OURS, OFFICIAL, JAVA = "ours", "official", "java"
+SECONDS_MAX = 600.0
+JAVA_STREAM, JAVA_WARM_STREAM = "backlog", "warm-up"
+"""What the driver of the Java client reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A work, and how much faster than each peer it is to be."""
+
+    work: str
+    events: int
+    event_bytes: int
+    reaches: dict[str, float]
+    peer_work: str = ""
+    """What the peers do instead, who have no such work."""
+
+
+ROWS = {
+    "write-100B": Row("write", 5_000, 100, {OFFICIAL: 1.0}),
+    "read-100B": Row("read", 3_000_000, 100, {OFFICIAL: 2.0}),
+    "read-100B-batches": Row("read-batches", 3_000_000, 100, {OFFICIAL: 2.0}, "read"),
+    "read-10KB": Row("read", 100_000, 10_000, {OFFICIAL: 2.0, JAVA: 0.8}),
+}
+SMALL_SHARE = 500
+WARM_SHARE = 4
+"""The work before has the fourth part of the events."""
+
+
+class Bench:
+    """Clients in turns beside one store."""
+
+    def __init__(self, ours: Ours, *, share: int, java: bool) -> None:
+        self._ours = ours
+        self._share = share
+        self._java = java
+        self._number = 0
+
+    def run(self, name: str, rounds: int) -> tuple[list[ComparedRow], list[str]]:
+        """Measure a row; return it beside each peer, and what went wrong."""
+        row = ROWS[name]
+        peers = [each for each in row.reaches if each != JAVA or self._java]
+        outcomes: dict[str, list[Outcome]] = {each: [] for each in (OURS, *peers)}
+        count = row.events // self._share
+        stream = name
+        if row.work != "write":
+            self._fill(stream, row, count)
+        for _ in range(rounds):
+            for client, found in outcomes.items():
+                if row.work == "write":
+                    stream = self._make_empty(name)
+                found.append(self._measure(client, row, stream, count))
+        compared = [
+            each
+            for peer in peers
+            for each in compare(
+                name,
+                ours=outcomes[OURS],
+                peer=outcomes[peer],
+                reaches={RATE.name: row.reaches[peer]},
+                peer_name=peer,
+            )
+            if each.metric is RATE or peer != JAVA
+        ]
+        return compared, list_remarks({(name, key): found for key, found in outcomes.items()})
+
+    def _fill(self, stream: str, row: Row, count: int) -> None:
+        names = {stream: count, f"{stream}-warm": count // WARM_SHARE}
+        if JAVA in row.reaches and self._java:
+            names |= {JAVA_STREAM: count, JAVA_WARM_STREAM: count // WARM_SHARE}
+        for name, events in names.items():
+            self._ours.fill(Events(name, events, row.event_bytes, 1))
+
+    def _make_empty(self, name: str) -> str:
+        self._number += 1
+        stream = f"{name}-{self._number}"
+        for each in (stream, f"{stream}-warm"):
+            self._ours.create(each, 1)
+        return stream
+
+    def _measure(self, client: str, row: Row, stream: str, count: int) -> Outcome:
+        try:
+            taken = (
+                self._drain_with_java(row, count)
+                if client == JAVA
+                else self._run_python(client, row, stream, count)
+            )
+        except (LoadFailedError, subprocess.CalledProcessError) as error:
+            said = getattr(error, "stderr", None) or str(error)
+            return Outcome({}, failure=said.strip().splitlines()[-1])
+        report_progress(f"{stream}, {client}", f"{count:,} events", taken.seconds)
+        return Outcome({RATE: count / taken.seconds, CPU: taken.cpu_seconds / count * 1e6})
+
+    def _run_python(self, client: str, row: Row, stream: str, count: int) -> Taken:
+        work = row.work if client == OURS else row.peer_work or row.work
+        numbers = count // WARM_SHARE, count, row.event_bytes
+        done = subprocess.run(
+            [
+                *with_benchmarks(f"benchmarks.python_clients.{client}"),
+                *(self._ours.address, work, stream, *map(str, numbers)),
+            ],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=SECONDS_MAX,
+            env=os.environ,
+        )
+        return Taken(**json.loads(done.stdout))
+
+    def _drain_with_java(self, row: Row, count: int) -> Taken:
+        drained = Backlog(
+            events=count,
+            warm_events=count // WARM_SHARE,
+            event_size=row.event_bytes,
+            segments=1,
+        ).run(
+            self._ours.address,
+            writes=False,
+            heap="1g",
+            speaks_kafka=False,
+            seconds_max=SECONDS_MAX,
+        )
+        # The next round's reader has the same name, in a group of the same name.
+        with ControllerClient(self._ours.address) as client:
+            for group in client.list_groups(SCOPE):
+                client.delete_group(SCOPE, group)
+        return Taken(drained.seconds, drained.client_cpu_seconds)
+
+
+def run(
+    rows: Sequence[str], directory: Path, *, rounds: int, share: int = 1, java: bool = True
+) -> tuple[list[ComparedRow], list[str]]:
+    """Measure rows beside a store of its own in an empty directory.
+
+    Each work has the given share of its events: 2 is half of them.
+    """
+    ours = Ours(directory)
+    try:
+        bench = Bench(ours, share=share, java=java)
+        found = [bench.run(row, rounds) for row in rows]
+    finally:
+        ours.stop()
+    compared = [each for rows_of, _ in found for each in rows_of]
+    return compared, [each for _, remarks in found for each in remarks]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run from the command line; 1 when something failed."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.bench_python", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument("--rows", default=",".join(ROWS), help="of " + ", ".join(ROWS))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--without-java", action="store_true")
+    parser.add_argument("--small", action="store_true", help="what the test suite runs")
+    parser.add_argument("--directory", type=Path, help="an empty directory for the store's data")
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory(dir=options.directory) as directory:
+        found, remarks = run(
+            options.rows.split(","),
+            Path(directory),
+            rounds=1 if options.small else options.rounds,
+            share=SMALL_SHARE if options.small else 1,
+            java=not options.without_java,
+        )
+    print(plain_table(found))
+    for remark in remarks:
+        print(remark)
+    write_json_if_asked(found)
+    return int(bool(remarks))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

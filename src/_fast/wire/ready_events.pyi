@@ -1,0 +1,46 @@
+from collections.abc import Awaitable, Callable
+from typing import Self, final
+
+from _fast.wire.events import ReadEvent
+
+@final
+class ReadyEvents:
+    """The events that a reader has ready, and those that the program has: an iterator of
+    ``async for``.
+
+    ``ask`` returns the next event as ``__anext__`` does, after waiting for it. It is called when no
+    event is ready, and from the time ``due`` on, which it moves; at first there is no such time.
+    ``clock`` tells the time; without it, that is ``time.monotonic``, some milliseconds late.
+    """
+
+    due: float
+
+    def __init__(
+        self,
+        ask: Callable[[], Awaitable[ReadEvent]],
+        clock: Callable[[], float] | None = None,
+    ) -> None: ...
+    def __len__(self) -> int:
+        """Return how many events are ready."""
+
+    def __aiter__(self) -> Self: ...
+    def __anext__(self) -> Awaitable[ReadEvent]: ...
+    @property
+    def first(self) -> ReadEvent | None:
+        """Return the first event that the program has; None after ``release``."""
+
+    @property
+    def last(self) -> ReadEvent | None:
+        """Return the last event that the program has; None after ``release``."""
+
+    def take(self) -> ReadEvent:
+        """Give the next event to the program. One has to be ready."""
+
+    def take_all(self) -> list[ReadEvent]:
+        """Give all events that are ready to the program, at least one."""
+
+    def replace(self, events: list[ReadEvent]) -> None:
+        """Replace the events that are ready by these."""
+
+    def release(self) -> None:
+        """Note that the program has no event any more."""

@@ -1,0 +1,94 @@
+"""The events that a reader has ready, given to ``async for`` without a coroutine for each.
+
+Owns: ``ReadyEvents``. Python awaits whatever ``__anext__`` returns: here it is the object itself,
+which ends at once, as a coroutine does that does not wait. The event is taken when it is awaited,
+so that a call of ``__anext__`` whose result is dropped loses nothing.
+
+Invariants:
+1. Events come out in order, each once, in whatever way they are taken. Held by
+   ``test_events_come_in_order_however_they_are_taken``.
+2. When it is time, or no event is ready, the reader is asked instead. Held by
+   ``test_the_reader_is_asked_when_nothing_is_ready_or_it_is_time``.
+"""
+
+cimport cython
+from libc.math cimport INFINITY
+from posix.time cimport clock_gettime, timespec
+
+cdef extern from "<time.h>" nogil:
+    # It has steps of a few milliseconds, and costs a fourth of the exact one.
+    int CLOCK_MONOTONIC_COARSE
+
+cdef extern from *:
+    # The caller's NULL, which Cython returns for a bare StopIteration, then carries the value.
+    """
+    static void set_result(PyObject *value) { PyErr_SetObject(PyExc_StopIteration, value); }
+    """
+    void set_result(object value) noexcept
+
+
+@cython.final
+cdef class ReadyEvents:
+    """See ready_events.pyi."""
+
+    cdef readonly object first
+    cdef readonly object last
+    cdef public double due
+    cdef list _left
+    """In reverse."""
+    cdef object _ask
+    cdef object _clock
+
+    def __init__(self, ask, clock=None):
+        self.due = INFINITY
+        self._left = []
+        self._ask = ask
+        self._clock = clock
+
+    def __len__(self):
+        return len(self._left)
+
+    def __aiter__(self):
+        return self
+
+    def __anext__(self):
+        if self._left and (self.due == INFINITY or self.is_early()):
+            return self
+        return self._ask()
+
+    def __await__(self):
+        return self
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        set_result(self.take())
+        raise StopIteration
+
+    cdef bint is_early(self) except -1:
+        cdef timespec now
+        if self._clock is not None:
+            return <double>self._clock() < self.due
+        clock_gettime(CLOCK_MONOTONIC_COARSE, &now)
+        return now.tv_sec + now.tv_nsec * 1e-9 < self.due
+
+    cpdef take(self):
+        self.first = self.last = event = self._left.pop()
+        return event
+
+    def take_all(self):
+        cdef list taken = self._left
+        if not taken:
+            raise IndexError("no event is ready")
+        self._left = []
+        self.last = taken[0]
+        taken.reverse()
+        self.first = taken[0]
+        return taken
+
+    def replace(self, list events not None):
+        self._left = events[::-1]
+
+    def release(self):
+        self.first = self.last = None
