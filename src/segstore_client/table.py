@@ -8,11 +8,14 @@ Invariants:
    ``test_an_update_whose_answer_is_lost_is_not_called_refused``.
 2. When several keys with one primary key are put together, all of them change or none. Held by
    ``test_entries_of_one_primary_key_change_together``.
+3. When a wait for the next entry is cancelled or fails, the iteration goes on with that entry. Held
+   by ``test_an_iteration_goes_on_after_a_wait_that_was_cancelled``.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from pravega_blocking.controller_client import ControllerClient, Purpose, TableSettings
@@ -120,21 +123,17 @@ class Table:
         if not isinstance(reply, wire.TableKeysRemoved):
             raise table_refusal(reply, self._name, attempts)
 
-    async def entries(self, *, first: bytes = b"", last: bytes = b"") -> AsyncIterator[Entry]:
-        """Yield the entries from the key ``first`` to ``last``, both included; all by default.
+    def entries(self, *, first: bytes = b"", last: bytes = b"") -> AsyncIterator[Entry]:
+        """Return an iterator of the entries from the key ``first`` to ``last``, both included; of
+        all by default.
 
         Those of one segment come in the order of their keys, so those of one primary key do.
         """
         begin, end = first or bytes(self.key_bytes), last or b"\xff" * self.key_bytes
         self._check_key(begin)
         self._check_key(end)
-        for segment in self._routes.segments:
-            position = begin
-            while position and position <= end:
-                page = await self._read_page(segment, position, end)
-                for entry in page:
-                    yield entry
-                position = key_after(page[-1].key) if page else b""
+        segments = self._routes.segments if begin <= end else ()
+        return _Entries(self._read_page, segments, begin, end)
 
     # ---- Requests --------------------------------------------------------------------------------
 
@@ -186,6 +185,35 @@ class Table:
     def _check_key(self, key: bytes) -> None:
         if len(key) != self.key_bytes:
             raise UsageError(f"a key of {self._name} has {self.key_bytes} bytes, not {len(key)}")
+
+
+class _Entries(AsyncIterator[Entry]):
+    """An iteration over the entries of segments. A generator would end when it is cancelled."""
+
+    def __init__(
+        self,
+        read_page: Callable[[int, bytes, bytes], Awaitable[Sequence[Entry]]],
+        segments: Iterable[int],
+        begin: bytes,
+        end: bytes,
+    ) -> None:
+        self._read_page = read_page
+        self._segments = deque(segments)
+        self._begin = self._position = begin
+        self._end = end
+        self._page: deque[Entry] = deque()
+
+    async def __anext__(self) -> Entry:
+        while not self._page:
+            if not self._segments:
+                raise StopAsyncIteration
+            page = await self._read_page(self._segments[0], self._position, self._end)
+            self._page.extend(page)
+            self._position = key_after(page[-1].key) if page else b""
+            if not b"" < self._position <= self._end:
+                self._segments.popleft()
+                self._position = self._begin
+        return self._page.popleft()
 
 
 async def open_table(
