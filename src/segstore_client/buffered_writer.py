@@ -6,8 +6,11 @@ Invariants:
 1. When ``BUFFER_BYTES`` wait to be stored, a write waits, and ``write_nowait`` raises, so that
    memory is bounded. Held by ``test_a_writer_takes_no_more_than_its_buffer`` and
    ``test_a_byte_writer_takes_no_more_than_its_buffer``.
-2. When the writer has failed, each event that is not stored gets the error, and so does each later
-   call. Held by ``test_an_error_reaches_all_who_wait``.
+2. When the writer has failed, or its block is left, each event that is not stored gets the error,
+   and so does each later call. Held by ``test_an_error_reaches_all_who_wait`` and
+   ``test_a_block_that_is_cancelled_tells_all_who_wait``.
+3. When a call that queues an event is cancelled, also by asyncio itself, the event is not queued.
+   Held by ``test_a_write_that_is_cancelled_has_taken_what_it_tells``.
 """
 
 from __future__ import annotations
@@ -67,6 +70,8 @@ class BufferedWriter(ABC):
         self._replacements = 0
         """Number of segments that have ended."""
         self._waiting_bytes = 0
+        self._is_block_ready = False
+        """True when enough was added to be sent, and the pumps may not have run since."""
         self._room = anyio.Event()
         self._error: Exception | None = None
         self._group: TaskGroup | None = None
@@ -90,34 +95,34 @@ class BufferedWriter(ABC):
     async def _submit(self, data: bytes, position: float) -> Acknowledgement:
         """Queue an event for the segment of a position as soon as there is room for it; return what
         to await."""
+        if self._is_block_ready:
+            # A program that waits for nothing else would fill the buffer before anything is sent.
+            self._is_block_ready = False
+            await anyio.lowlevel.checkpoint()
         while not self._has_room() and self._error is None:
             await self._room.wait()
         await anyio.lowlevel.checkpoint_if_cancelled()
-        acknowledgement, is_ready = self._add(data, position)
-        if is_ready:
-            # A program that waits for nothing else would fill the buffer before anything is sent.
-            await anyio.lowlevel.cancel_shielded_checkpoint()
-        return acknowledgement
+        return self._add(data, position)
 
     def _submit_nowait(self, data: bytes, position: float) -> Acknowledgement:
         """Queue an event; return what to await. Raises ``anyio.WouldBlock`` without room."""
         if not self._has_room() and self._error is None:
             raise anyio.WouldBlock
-        return self._add(data, position)[0]
+        return self._add(data, position)
 
-    def _add(self, data: bytes, position: float) -> tuple[Acknowledgement, bool]:
-        """Queue an event; return what to await, and whether there is enough to be sent."""
+    def _add(self, data: bytes, position: float) -> Acknowledgement:
+        """Queue an event; return what to await."""
         self._raise_error()
         if self._routes is None:
             raise WriterClosedError(f"the writer of {self._name} is not entered")
         acknowledgement = Acknowledgement()
         try:
             pump = self._pumps[self._routes.find(position)]
-            is_ready = pump.add((position, data, acknowledgement))
+            self._is_block_ready |= pump.add((position, data, acknowledgement))
         except EventTooLongError as error:
             raise UsageError(str(error)) from None
         self._waiting_bytes += len(data) + HEADER_BYTES
-        return acknowledgement, is_ready
+        return acknowledgement
 
     def _raise_error(self) -> None:
         """Raise the error of the writer, if it has failed."""
@@ -151,6 +156,7 @@ class BufferedWriter(ABC):
 
     async def _start(self, ranges: Iterable[SegmentRange]) -> None:
         """Start a pump for each segment, in a task group of its own."""
+        self._stack.callback(self.fail, WriterClosedError(f"the writer of {self._name} is closed"))
         self._group = await self._stack.enter_async_context(anyio.create_task_group())
         self._routes = Routes(ranges)
         for segment in self._routes.segments:
@@ -161,7 +167,6 @@ class BufferedWriter(ABC):
         assert self._group is not None
         self._group.cancel_scope.cancel()
         await self._stack.aclose()
-        self.fail(WriterClosedError(f"the writer of {self._name} is closed"))
 
     def _new_session(self) -> AppendSession[Event]:
         """Return the state of the appends to one segment."""

@@ -1,19 +1,26 @@
-"""One connection to a segment store, for a task that does not block.
+"""One connection to a segment store, for tasks that do not block.
 
-Owns: a byte stream of AnyIO, and the greeting.
+Owns: a byte stream of AnyIO, the greeting, and the two tasks of a connection that is busy on both
+sides.
+
+Only one task sends on a connection, and nobody cancels it but who closes the connection then: a
+command of which a part was sent would take its rest from the next one.
 """
 
 from __future__ import annotations
 
 import itertools
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import anyio
 from anyio.abc import ByteStream
 
 from pravega_blocking.access.tokens import StoreAccess, raise_if_untrusted
+from pravega_blocking.controller_client import RETRIED_ERRORS
+from pravega_blocking.errors import PravegaError
+from pravega_blocking.segment_writer import SegmentEndedError
 from pravega_wire import commands as wire
 from pravega_wire.blocking import ConnectionLostError
 from pravega_wire.connection import Connection, Role
@@ -32,15 +39,18 @@ class StoreConnection:
         self._stream = stream
         self._connection = Connection(Role.CLIENT)
         self._request_ids = itertools.count(1)
-        self._others: list[wire.Reply] = []
 
     def next_request_id(self) -> int:
         """Return a request id that this connection has not returned before."""
         return next(self._request_ids)
 
+    def encode(self, command: wire.Request) -> bytes:
+        """Return the bytes of a command. Raises ``ProtocolError`` if it is too long."""
+        return self._connection.send(command)
+
     async def send(self, command: wire.Request) -> None:
         """Send a command. Raises ``ConnectionLostError``."""
-        await self.send_bytes(self._connection.send(command))
+        await self.send_bytes(self.encode(command))
 
     async def send_bytes(self, data: bytes) -> None:
         """Send bytes as they are. Raises ``ConnectionLostError``."""
@@ -92,6 +102,27 @@ async def open_connection(
         if low > wire.WIRE_VERSION or high < wire.OLDEST_COMPATIBLE_VERSION:
             raise ConnectionLostError(f"{peer} speaks other versions: {hello}")
         yield connection
+
+
+async def run_until_one_ends(*steps: Callable[[], Awaitable[None]]) -> None:
+    """Run steps at the same time until one of them returns or raises; cancel the others.
+
+    Raises its error. A task group would raise a group of errors.
+    """
+    failures: list[Exception] = []
+
+    async def guard(step: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await step()
+        except (SegmentEndedError, PravegaError, *RETRIED_ERRORS) as error:
+            failures.append(error)
+        group.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as group:
+        for step in steps:
+            group.start_soon(guard, step)
+    if failures:
+        raise failures[0]
 
 
 async def _connect(host: str, port: int, access: StoreAccess) -> ByteStream:

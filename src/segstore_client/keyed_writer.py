@@ -25,8 +25,10 @@ class KeyedWriter(BufferedWriter):
         await (await self.submit(data, key=key))
 
     async def submit(self, data: bytes, *, key: str | None = None) -> Acknowledgement:
-        """Queue an event as soon as there is room for it; return what to await for its
-        storage. Raises errors as ``write``."""
+        """Queue an event as soon as there is room for it; return what to await for its storage.
+
+        Raises errors as ``write``. When it is cancelled, the event is not queued.
+        """
         return await self._submit(data, _position_of(key))
 
     def write_nowait(self, data: bytes, *, key: str | None = None) -> Acknowledgement:

@@ -1,6 +1,7 @@
 """Requests of many tasks to segment stores, over one connection to each store.
 
-Owns: the connections, a task for each that takes the replies, and who waits for which reply.
+Owns: the connections, two tasks for each, one that sends the requests and one that takes the
+replies, and who waits for which reply.
 
 A connection is opened for the first request to a store, and closed with the pool, or when it breaks
 or a request on it gets no reply in time; then all requests on it raise, and the next request opens
@@ -11,11 +12,15 @@ Invariants:
    ``test_each_task_gets_the_reply_to_its_own_request``.
 2. When a connection breaks, every task that waits on it gets an error at once. Held by
    ``test_a_broken_connection_is_told_to_all_who_wait_and_opened_again``.
+3. When a task is cancelled while its request is sent, the request is sent whole, or not at all.
+   Held by ``test_a_request_that_is_cancelled_is_sent_whole``.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 import anyio
 from anyio.abc import TaskGroup
@@ -26,17 +31,24 @@ from pravega_blocking.segment_writer import Address
 from pravega_wire import commands as wire
 from pravega_wire.blocking import ConnectionLostError
 from pravega_wire.errors import ProtocolError
-from segstore_client.connection import REPLY_SECONDS, StoreConnection, open_connection
+from segstore_client.connection import (
+    REPLY_SECONDS,
+    StoreConnection,
+    open_connection,
+    run_until_one_ends,
+)
 
 KEEP_ALIVE_SECONDS = 20.0
 
 
 class _Waiter:
-    """A task that waits for one reply."""
+    """A task that waits for the reply to a request."""
 
-    __slots__ = ("error", "event", "reply")
+    __slots__ = ("data", "error", "event", "reply")
 
-    def __init__(self) -> None:
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        """The bytes of the request."""
         self.event = anyio.Event()
         self.reply: wire.Reply | None = None
         self.error: Exception | None = None
@@ -50,8 +62,10 @@ class _Link:
         self.connection: StoreConnection | None = None
         self.error: Exception | None = None
         self.waiters: dict[int, _Waiter] = {}
+        self.unsent: deque[int] = deque()
+        """The ids of requests that were not sent."""
+        self.news = anyio.Event()
         self.scope = anyio.CancelScope()
-        self.sending = anyio.Lock()
 
     def end(self, error: Exception) -> None:
         """Tell all who wait."""
@@ -88,10 +102,11 @@ class RequestPool:
             if link.connection is None or link.error is not None:
                 raise _copied(link.error)
             request_id = link.connection.next_request_id()
-            waiter = link.waiters[request_id] = _Waiter()
+            waiter = _Waiter(link.connection.encode(make(request_id)))
+            link.waiters[request_id] = waiter
+            link.unsent.append(request_id)
+            link.news.set()
             try:
-                async with link.sending:
-                    await link.connection.send(make(request_id))
                 await waiter.event.wait()
             finally:
                 link.waiters.pop(request_id, None)
@@ -108,7 +123,10 @@ class RequestPool:
                 async with open_connection(*address, access) as connection:
                     link.connection = connection
                     link.opened.set()
-                    await self._take_replies(connection, link)
+                    await run_until_one_ends(
+                        partial(self._send_requests, connection, link),
+                        partial(self._take_replies, connection, link),
+                    )
         except (ProtocolError, OSError, UntrustedServerError) as caught:
             error = caught
         finally:
@@ -116,19 +134,26 @@ class RequestPool:
                 del self._links[address]
             link.end(error)
 
+    async def _send_requests(self, connection: StoreConnection, link: _Link) -> None:
+        while True:
+            while link.unsent:
+                # The task that asks may have been cancelled.
+                waiter = link.waiters.get(link.unsent.popleft())
+                if waiter is not None:
+                    await connection.send_bytes(waiter.data)
+            link.news = anyio.Event()
+            with anyio.move_on_after(KEEP_ALIVE_SECONDS):
+                await link.news.wait()
+            if not link.unsent:
+                await connection.send(wire.KeepAlive())
+
     async def _take_replies(self, connection: StoreConnection, link: _Link) -> None:
         while True:
-            replies: list[wire.Reply] = []
-            with anyio.move_on_after(KEEP_ALIVE_SECONDS):
-                replies = await connection.receive()
-            for reply in replies:
+            for reply in await connection.receive():
                 waiter = link.waiters.get(getattr(reply, "request_id", -1))
                 if waiter is not None:
                     waiter.reply = reply
                     waiter.event.set()
-            if not replies:
-                async with link.sending:
-                    await connection.send(wire.KeepAlive())
 
 
 def _copied(error: Exception | None) -> Exception:

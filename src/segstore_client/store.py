@@ -374,11 +374,15 @@ async def connect(
     client = await call_blocking(partial(open_controller, controller, named))
     # Closed by hand: as a context manager, the group would wrap the program's errors in its own.
     stack = AsyncExitStack()
+    stack.push_async_callback(_close, client)
     group = await stack.enter_async_context(anyio.create_task_group())
     try:
         yield Store(client, RequestPool(group), patience=patience)
     finally:
         group.cancel_scope.cancel()
         await stack.aclose()
-        with anyio.CancelScope(shield=True):
-            await call_blocking(client.close)
+
+
+async def _close(client: ControllerClient) -> None:
+    with anyio.CancelScope(shield=True):
+        await call_blocking(client.close)

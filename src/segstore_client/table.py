@@ -2,11 +2,16 @@
 
 Owns: the way of the requests to the segments. What is asked, and what a reply means, is that of
 ``TableSteps``.
+
+Invariants:
+1. When a wait for the next entry is cancelled or fails, the iteration goes on with that entry. Held
+   by ``test_an_iteration_goes_on_after_a_wait_that_was_cancelled``.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -91,18 +96,18 @@ class Table:
         """
         await self._run(self._steps.remove(key, version))
 
-    async def entries(self, *, first: bytes = b"", last: bytes = b"") -> AsyncIterator[Entry]:
-        """Yield the entries from the key ``first`` to ``last``, both included; all by default.
+    def entries(self, *, first: bytes = b"", last: bytes = b"") -> AsyncIterator[Entry]:
+        """Return an iterator of the entries from the key ``first`` to ``last``, both included; of
+        all by default.
 
         Those of one segment come in the order of their keys, so those of one primary key do.
         """
         begin, end = self._steps.bounds(first, last)
-        for segment in self._steps.segments:
-            position = begin
-            while position:
-                page, position = await self._run(self._steps.read_page(segment, position, end))
-                for entry in page:
-                    yield entry
+        segments = self._steps.segments_between(begin, end)
+        return _Entries(self._read_page, segments, begin, end)
+
+    async def _read_page(self, segment: int, begin: bytes, end: bytes) -> tuple[list[Entry], bytes]:
+        return await self._run(self._steps.read_page(segment, begin, end))
 
     async def _run(self, steps: Steps[T]) -> T:
         try:
@@ -117,6 +122,37 @@ class Table:
         access = self._write_access if request.writes else self._read_access
         attempts, reply = await self._requests.ask(access, request.segment, request.make)
         return TableReply(reply, attempts)
+
+
+class _Entries(AsyncIterator[Entry]):
+    """An iteration over the entries of segments. A generator would end when it is cancelled.
+
+    ``read_page`` returns a page, and where the next one begins; that is empty behind the last one.
+    """
+
+    def __init__(
+        self,
+        read_page: Callable[[int, bytes, bytes], Awaitable[tuple[Sequence[Entry], bytes]]],
+        segments: Iterable[int],
+        begin: bytes,
+        end: bytes,
+    ) -> None:
+        self._read_page = read_page
+        self._segments = deque(segments)
+        self._begin = self._position = begin
+        self._end = end
+        self._page: deque[Entry] = deque()
+
+    async def __anext__(self) -> Entry:
+        while not self._page:
+            if not self._segments:
+                raise StopAsyncIteration
+            page, position = await self._read_page(self._segments[0], self._position, self._end)
+            self._page.extend(page)
+            if not position:
+                self._segments.popleft()
+            self._position = position or self._begin
+        return self._page.popleft()
 
 
 async def open_table(

@@ -161,6 +161,22 @@ class OneSegment:
         return PLAIN
 
 
+async def test_a_block_that_is_cancelled_tells_all_who_wait(run_client: RunClient) -> None:
+    async def write(store: FullStore) -> None:
+        controller: object = OneSegment(store)
+        with anyio.CancelScope() as scope:
+            async with EventWriter(controller, "s", "t") as writer:  # type: ignore[arg-type]
+                acknowledgement = await writer.submit(b"event")
+                scope.cancel()
+                await anyio.sleep_forever()
+        assert acknowledgement.is_done
+        with pytest.raises(WriterClosedError, match="the writer of s/t is closed"):
+            await acknowledgement
+
+    with FullStore().running() as store:
+        await run_client(write, store)
+
+
 async def test_a_writer_takes_no_more_than_its_buffer(run_client: RunClient) -> None:
     async def write(store: FullStore) -> None:
         controller: object = OneSegment(store)

@@ -5,20 +5,22 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import anyio
+import anyio.to_thread
 import pytest
 
 from pravega_blocking.access.tokens import PLAIN
 from pravega_wire import commands as wire
 from pravega_wire.codec import encode
-from pravega_wire.connection import Connection, Role
+from pravega_wire.connection import Append, Connection, Role
 from pravega_wire.errors import ProtocolError
 from segstore_client import request_pool
 from segstore_client.request_pool import RequestPool
 from support.event_loops import RunClient
+from support.threaded_store import ThreadedStore
 
 TASKS = 20
 SILENT, BREAKING = "silent", "breaking"
@@ -68,6 +70,24 @@ class ReversingStore:
                 if len(waiting) == TASKS:
                     peer.sendall(b"".join(reversed(waiting)))
                     waiting.clear()
+
+
+class StallingStore(ThreadedStore):
+    """Reads nothing behind the first request until it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+        self.requests: list[wire.Command | Append] = []
+        self.is_asked, self.may_read = threading.Event(), threading.Event()
+
+    def answer(self, command: wire.Command | Append) -> bytes:
+        if isinstance(command, wire.Hello):
+            return encode(wire.HELLO)
+        self.requests.append(command)
+        self.is_asked.set()
+        self.may_read.wait(60)
+        return encode(wire.SegmentAttribute(getattr(command, "request_id", 0), 0))
 
 
 def ask(segment: str, request_id: int) -> wire.Request:
@@ -125,6 +145,44 @@ async def test_a_broken_connection_is_told_to_all_who_wait_and_opened_again(
     with ReversingStore().running() as store:
         await run_client(use, store)
         assert store.connections >= 2
+
+
+async def test_a_request_that_is_cancelled_is_sent_whole(run_client: RunClient) -> None:
+    value = bytes(range(256)) * 32 * 1024
+
+    def update(request_id: int) -> wire.Request:
+        entry = wire.TableEntry(wire.TableKey(b"key"), value)
+        return wire.UpdateTableEntries(request_id, "long", "", (entry,))
+
+    async def use(store: StallingStore) -> None:
+        async def take(scope: anyio.CancelScope, make: Callable[[int], wire.Request]) -> None:
+            with scope:
+                await pool.ask(store.address, PLAIN, make)
+
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as group:
+                pool = RequestPool(group)
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(take, anyio.CancelScope(), partial(ask, "first"))
+                    await anyio.to_thread.run_sync(store.is_asked.wait)
+                    cancelled = anyio.CancelScope()
+                    tasks.start_soon(take, cancelled, update)
+                    await anyio.wait_all_tasks_blocked()
+                    cancelled.cancel()
+                    await anyio.wait_all_tasks_blocked()
+                    tasks.start_soon(take, anyio.CancelScope(), partial(ask, "last"))
+                    await anyio.wait_all_tasks_blocked()
+                    store.may_read.set()
+                group.cancel_scope.cancel()
+
+    with StallingStore().running() as store:
+        await run_client(use, store)
+    first, long, last = store.requests
+    assert isinstance(first, wire.GetSegmentAttribute)
+    assert isinstance(long, wire.UpdateTableEntries)
+    assert bytes(long.table_entries[0].value) == value
+    assert isinstance(last, wire.GetSegmentAttribute)
+    assert last.segment == "last"
 
 
 async def test_a_store_that_is_silent_or_away_is_told(

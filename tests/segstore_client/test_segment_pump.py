@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 from collections.abc import Callable
 
 import anyio
+import anyio.to_thread
 import pytest
 
 from pravega_blocking.access.tokens import PLAIN
 from pravega_blocking.errors import RefusedError, StoreDelayedError, UnavailableError
 from pravega_blocking.segment_writer import Address
-from pravega_wire.commands import ErrorMessage, NoSuchSegment
+from pravega_wire.commands import Command, ErrorMessage, KeepAlive, NoSuchSegment
+from pravega_wire.connection import Append
 from pravega_wire.sessions import append_session, long_appends
 from pravega_wire.sessions.append_session import AppendSession
 from segstore_client import segment_pump
@@ -20,6 +24,23 @@ from support.breaking_store import BreakingStore
 from support.counting_store import NAME, CountingStore
 from support.event_loops import RunClient
 from support.full_store import FULL, FullStore
+
+
+class DeafStore(FullStore):
+    """Reads nothing behind the first ``KeepAlive`` of a connection."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+        self.has_room.set()
+        self.is_deaf, self.may_end = threading.Event(), threading.Event()
+
+    def answer(self, command: Command | Append) -> bytes:
+        if isinstance(command, KeepAlive):
+            self.is_deaf.set()
+            self.may_end.wait(60)
+            return b""
+        return super().answer(command)
 
 
 class Owner:
@@ -90,6 +111,29 @@ async def test_each_event_is_stored_once_in_order_however_connections_break(
     assert owner.error is None
 
 
+async def test_an_idle_pump_may_get_an_event_at_any_moment(
+    run_client: RunClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asks without a pause whether the store lives."""
+    monkeypatch.setattr(segment_pump, "KEEP_ALIVE_SECONDS", 0.0)
+    events = [b"event %d" % number for number in range(40)]
+
+    async def write(address: Address) -> None:
+        pump = new_pump(Owner(), address)
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as group:
+                group.start_soon(pump.run)
+                for event in events:
+                    last = Acknowledgement()
+                    pump.add((0.0, event, last))
+                    await last
+                group.cancel_scope.cancel()
+
+    with BreakingStore(0, 0).running() as store:
+        await run_client(write, store.address)
+    assert store.stored == events
+
+
 @pytest.mark.parametrize("seed", range(6))
 async def test_long_events_are_stored_once_in_order_however_connections_break(
     seed: int, run_client: RunClient, monkeypatch: pytest.MonkeyPatch
@@ -155,6 +199,30 @@ async def test_a_store_that_waits_says_why(
         await run_client(write, store, 0.2)
     assert isinstance(owner.error, StoreDelayedError)
     assert str(owner.error).endswith(f"written to for 0.2 s: {FULL}")
+
+
+async def test_a_store_that_reads_no_more_is_left(
+    run_client: RunClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segment_pump, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(segment_pump, "KEEP_ALIVE_SECONDS", 0.1)
+    monkeypatch.setattr(segment_pump, "REPLY_SECONDS", 3.0)
+
+    async def write(store: DeafStore) -> None:
+        pump = new_pump(Owner(), store.address)
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as group:
+                group.start_soon(pump.run)
+                for size in (1, 8 * 1024 * 1024):
+                    acknowledgement = Acknowledgement()
+                    pump.add((0.0, bytes(size), acknowledgement))
+                    await acknowledgement
+                    await anyio.to_thread.run_sync(store.is_deaf.wait)
+                group.cancel_scope.cancel()
+
+    with DeafStore().running() as store:
+        await run_client(write, store)
+        store.may_end.set()
 
 
 async def test_an_idle_connection_says_soon_why_it_waits(

@@ -92,6 +92,31 @@ async def test_entries_of_one_primary_key_change_together(
         await run_client(change, stream.address)
 
 
+async def cancel_an_iteration(address: str) -> None:
+    async with segstore_client.connect(address) as store:
+        await store.create_scope("demo")
+        await store.create_table("demo/t", primary_key_bytes=2, secondary_key_bytes=1)
+        entries = await store.table("demo/t")
+        for key in KEYS:
+            await entries.put(key, b"")
+        iteration, found = entries.entries(), list[bytes]()
+        for cancelled in [True, False] * len(KEYS):
+            with anyio.CancelScope() as scope:
+                if cancelled:
+                    scope.cancel()
+                found.append((await anext(iteration)).key)
+        found += [entry.key async for entry in iteration]
+        assert sorted(found) == sorted(KEYS)
+
+
+async def test_an_iteration_goes_on_after_a_wait_that_was_cancelled(
+    tmp_path: Path, run_client: RunClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_steps, "PAGE_ENTRIES", 1)
+    async with served_stream(tmp_path) as stream:
+        await run_client(cancel_an_iteration, stream.address)
+
+
 async def test_an_update_whose_answer_is_lost_is_not_called_refused(
     run_client: RunClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

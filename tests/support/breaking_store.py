@@ -18,6 +18,7 @@ from pravega_wire.commands import (
     Command,
     DataAppended,
     Hello,
+    KeepAlive,
     Reply,
     SetupAppend,
 )
@@ -77,6 +78,8 @@ class BreakingStore:
                 return [AppendSetup(request_id, segment, writer_id, self._last_event_number)]
             case Append():
                 return self._store(command)
+            case KeepAlive():
+                return [command]
             case _:
                 raise AssertionError(command)
 

@@ -92,7 +92,7 @@ class Table:
         Those of one segment come in the order of their keys, so those of one primary key do.
         """
         begin, end = self._steps.bounds(first, last)
-        for segment in self._steps.segments:
+        for segment in self._steps.segments_between(begin, end):
             position = begin
             while position:
                 page, position = self._run(self._steps.read_page(segment, position, end))

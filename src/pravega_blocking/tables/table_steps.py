@@ -80,10 +80,9 @@ class TableSteps:
         self._settings = settings
         self._routes = Routes(ranges)
 
-    @property
-    def segments(self) -> Sequence[int]:
-        """Return the ids of the table's segments."""
-        return self._routes.segments
+    def segments_between(self, begin: bytes, end: bytes) -> Sequence[int]:
+        """Return the ids of the segments that may have keys between two."""
+        return self._routes.segments if begin <= end else ()
 
     @property
     def key_bytes(self) -> int:

@@ -17,13 +17,16 @@ Invariants:
    ``test_a_reader_that_vanished_is_replaced``.
 3. When Java readers are in the group, too, all of this holds. Held by
    ``test_a_group_of_java_and_python_readers_reads_each_event``.
+4. When the reader is cancelled while it gives a segment up, it reads no event that others have read
+   before the segment comes back. Held by
+   ``test_a_segment_that_comes_back_after_a_cancellation_is_read_on``.
 """
 
 from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Set
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -128,7 +131,7 @@ class GroupReader:
         self._stack.push_async_callback(self._log.aclose)
         try:
             await self._log.change(self._join)
-            self._log.watch(self._note_removal)
+            self._log.watch(self._note_losses)
         except BaseException:
             await self._stack.aclose()
             raise
@@ -239,9 +242,12 @@ class GroupReader:
             )
         return [ReaderAdded(self.name)]
 
-    def _note_removal(self, state: GroupState) -> None:
-        """Note when the reader was removed, even if one of its name has joined since."""
+    def _note_losses(self, state: GroupState) -> None:
+        """Note when the reader was removed, even if one of its name has joined since, and give up
+        segments that it has lost, even if they have come back since."""
         self._is_removed |= self.name not in state.assigned
+        if not self._is_removed:
+            self._give_up(self._feeds.keys() - state.assigned[self.name].keys())
 
     def _leave(self, state: GroupState) -> list[Change]:
         return [] if self._is_removed else self._membership.leave(state, self._positions())
@@ -278,13 +284,12 @@ class GroupReader:
 
     async def _make_changes(self, reached: str | None) -> None:
         member, now = self._membership, self._clock()
-        positions = self._positions()
-        ended = {name: feed.ended for name, feed in self._feeds.items() if feed.ended is not None}
 
         def decide(state: GroupState) -> list[Change]:
             if self._is_removed:
                 raise ReaderRemovedError(self.name)
-            return member.decide(state, now, positions, ended, reached)
+            ended = {name: each.ended for name, each in self._feeds.items() if each.ended}
+            return member.decide(state, now, self._positions(), ended, reached)
 
         changes = await self._log.change(decide)
         state = self._log.state
@@ -347,13 +352,16 @@ class GroupReader:
     def _follow_assignments(self, state: GroupState) -> None:
         """Read the segments that the reader has in the state, and no others."""
         mine = state.assigned[self.name]
-        gone = self._feeds.keys() - mine.keys()
-        for name in gone:
-            self._feeds.pop(name).scope.cancel()
-        if self._ready_segment in gone:
-            self._ready.replace([])
+        self._give_up(self._feeds.keys() - mine.keys())
         for name in mine.keys() - self._feeds.keys():
             self._open(name, mine[name], state.ends.get(name))
+
+    def _give_up(self, segments: Set[str]) -> None:
+        """Read these segments no more."""
+        for name in segments:
+            self._feeds.pop(name).scope.cancel()
+        if self._ready_segment in segments:
+            self._ready.replace([])
 
     def _open(self, name: str, offset: int, end: int | None) -> None:
         assert self._tasks is not None

@@ -86,10 +86,12 @@ class Synchronizer(Generic[S]):
         """Write the first state; return False if another client has written one already."""
         if not self._is_certain:
             await self._read()
+        # An append that fails or is cancelled may have been made.
+        self._is_certain = False
         if self._states or not await self._log.append(encode_state(state)):
-            self._is_certain = False
             return False
         self._states = [self._load(state)]
+        self._is_certain = True
         return True
 
     async def read(self) -> S:
@@ -112,7 +114,6 @@ class Synchronizer(Generic[S]):
             updates = decide(self.state)
             if not updates:
                 return updates
-            # An append that fails or is cancelled may have been made.
             self._is_certain = False
             if await self._log.append(encode_updates(updates)):
                 for update in updates:

@@ -214,5 +214,6 @@ def test_a_part_of_the_entries_is_read(client: Table) -> None:
         client.put(key, key)
     found = client.entries(first=KEYS[1], last=KEYS[6])
     assert sorted(each.key for each in found) == KEYS[1:7]
+    assert list(client.entries(first=KEYS[6], last=KEYS[1])) == []
     with pytest.raises(UsageError, match="has 3 bytes, not 4"):
         next(client.entries(first=b"four"))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from random import Random
 
@@ -13,6 +14,7 @@ import pytest
 import segstore_client
 from pravega_blocking.positions import Start
 from segstore_client import ByteReader, NotFoundError, RefusedError, TruncatedError, UsageError
+from segstore_client.byte_streams import byte_reader
 from segstore_client.request_pool import RequestPool
 from support.byte_store import ByteStore
 from support.event_loops import RunClient
@@ -59,6 +61,48 @@ async def test_bytes_come_once_however_connections_break(seed: int, run_client: 
     with ByteStore(seed, breaks=6, data=BYTES).running() as store:
         assert await run_client(read, store) == BYTES
     assert store.connections > 2
+
+
+class CountingFetch:
+    """Fetches the bytes from 0 to 39 in pieces of two; is ready with the next one soon."""
+
+    def __init__(
+        self,
+        cursor: object,
+        locate: object,
+        hand_over: Callable[[list[bytes]], Awaitable[None]],
+        **_: object,
+    ) -> None:
+        self._hand_over = hand_over
+
+    async def run(self) -> None:
+        for number in range(0, 40, 2):
+            await asyncio.sleep(0)
+            await self._hand_over([bytes([number, number + 1])])
+
+
+async def cancel_natively(store: ByteStore, turns: int) -> bytes:
+    """Read byte by byte to the end; each call is cancelled after so many turns of the loop."""
+    found = b""
+    async with opened(store) as file:
+        while True:
+            reading = asyncio.create_task(file.read(1))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            reading.cancel()
+            with suppress(asyncio.CancelledError):
+                if not (piece := await reading):
+                    return found
+                found += piece
+
+
+@pytest.mark.parametrize("turns", range(2, 8))
+def test_a_read_that_is_cancelled_loses_nothing(
+    turns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(byte_reader, "SegmentFetch", CountingFetch)
+    with ByteStore(0).running() as store:
+        assert asyncio.run(cancel_natively(store, turns)) == bytes(range(40))
 
 
 async def test_a_reader_seeks(run_client: RunClient) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -13,6 +14,7 @@ import pytest
 
 import segstore_client
 from pravega_blocking.controller_client import ControllerClient
+from pravega_wire.sessions import append_session
 from segstore_client import (
     ByteWriter,
     NotFoundError,
@@ -130,6 +132,26 @@ async def test_a_byte_writer_takes_no_more_than_its_buffer(run_client: RunClient
         addresses = [known.address]
         controller.segment_address = lambda *_: addresses.pop() if addresses else store.address
         await run_client(write, store, controller)
+
+
+async def cancel_natively(store: ByteStore, turns: int) -> None:
+    """Write pieces that are sent at once; each call is cancelled after so many turns."""
+    async with opened(store.controller) as file:
+        for _ in range(5):
+            writing = asyncio.create_task(file.write(bytes(append_session.BATCH_BYTES)))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            writing.cancel()
+            with suppress(asyncio.CancelledError):
+                await writing
+        await file.flush()
+        assert file.tell() == len(store.data) > 0
+
+
+@pytest.mark.parametrize("turns", range(1, 4))
+def test_a_write_that_is_cancelled_has_taken_what_it_tells(turns: int) -> None:
+    with ByteStore(0).running() as store:
+        asyncio.run(cancel_natively(store, turns))
 
 
 async def test_a_byte_stream_is_sealed_and_truncated(tmp_path: Path, run_client: RunClient) -> None:

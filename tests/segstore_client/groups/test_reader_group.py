@@ -7,6 +7,7 @@ from contextlib import aclosing, nullcontext
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 import pytest
 import trio
@@ -15,8 +16,15 @@ from foreign_servers.deadlines import scale
 import segstore_client
 from pravega_blocking.controller_client import ControllerClient
 from pravega_blocking.stream_settings import Scaling
+from pravega_wire.commands import ConditionalAppend, Reply, Request
 from pravega_wire.reader_groups import membership
-from pravega_wire.reader_groups.changes import ReaderAdded, ReaderRemoved, UpdateBegun
+from pravega_wire.reader_groups.changes import (
+    ReaderAdded,
+    ReaderRemoved,
+    SegmentReleased,
+    UpdateBegun,
+    decode_revision,
+)
 from pravega_wire.reader_groups.settings import RETENTION_AUTOMATIC
 from segstore_client import (
     AlreadyExistsError,
@@ -28,6 +36,7 @@ from segstore_client import (
     Start,
     Store,
 )
+from segstore_client.connection import StoreConnection
 from segstore_client.groups import group_reader
 from segstore_client.groups.group_log import GroupLog
 from segstore_client.states import synchronizer
@@ -560,6 +569,46 @@ async def test_events_are_read_once_though_readers_are_cancelled(
     """Readers are cancelled at all moments, while they read and while they change the state."""
     async with served_stream(tmp_path) as stream:
         await run_client(cancel_changes, stream.address)
+
+
+async def cancel_a_release(address: str) -> None:
+    call = StoreConnection.call
+
+    async def call_and_cancel(connection: StoreConnection, request: Request) -> Reply:
+        reply = await call(connection, request)
+        changes = decode_revision(request.event) if isinstance(request, ConditionalAppend) else []
+        if any(isinstance(change, SegmentReleased) for change in changes):
+            scope.cancel()
+            await anyio.lowlevel.checkpoint()
+        return reply
+
+    async with segstore_client.connect(address) as store:
+        group, numbers = await make_stream(store, 2, checkpoint_seconds=None), Numbers()
+        await numbers.write(store, 20)
+        with anyio.fail_after(SECONDS):
+            async with group.reader("a") as first:
+                while len(first.positions) < 2:
+                    numbers.take("a", (await anext(first)).data)
+                async with group.reader("b") as second:
+                    with pytest.MonkeyPatch.context() as patch, anyio.CancelScope() as scope:
+                        patch.setattr(StoreConnection, "call", call_and_cancel)
+                        while True:
+                            numbers.take("a", (await anext(first)).data)
+                    await numbers.write(store, 20)
+                    while not numbers.seen.get("b"):
+                        with anyio.move_on_after(0.2):
+                            numbers.take("b", (await anext(second)).data)
+                # It gets back the segment of which it does not know yet that it was without it.
+                while numbers.count < numbers.written:
+                    numbers.take("a", (await anext(first)).data)
+    numbers.check()
+
+
+async def test_a_segment_that_comes_back_after_a_cancellation_is_read_on(
+    tmp_path: Path, run_client: RunClient
+) -> None:
+    async with served_stream(tmp_path) as stream:
+        await run_client(cancel_a_release, stream.address)
 
 
 async def join_under_its_name(address: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import anyio
@@ -82,42 +82,46 @@ async def test_each_change_is_made_once_on_the_newest_state(
         await run_client(change_together, stream.address)
 
 
-async def cancel_a_change(address: str) -> None:
+async def cancel_appended(make: Callable[[], Awaitable[object]]) -> None:
+    """Make an append, and cancel it when it was made."""
+    call = StoreConnection.call
+
+    async def call_and_cancel(connection: StoreConnection, request: wire.Request) -> wire.Reply:
+        reply = await call(connection, request)
+        if isinstance(request, wire.ConditionalAppend):
+            scope.cancel()
+            await anyio.lowlevel.checkpoint()
+        return reply
+
+    with pytest.MonkeyPatch.context() as patch, anyio.CancelScope() as scope:
+        patch.setattr(StoreConnection, "call", call_and_cancel)
+        await make()
+    assert scope.cancelled_caught
+
+
+async def cancel_changes(address: str) -> None:
     async with segstore_client.connect(address) as store:
         await store.create_scope("s")
         await store.create_stream("s/t")
         async with open_names(store) as names:
-            await names.begin(b"first")
-            call = StoreConnection.call
-
-            async def call_and_cancel(
-                connection: StoreConnection, request: wire.Request
-            ) -> wire.Reply:
-                reply = await call(connection, request)
-                if isinstance(request, wire.ConditionalAppend):
-                    scope.cancel()
-                    await anyio.lowlevel.checkpoint()
-                return reply
-
-            with pytest.MonkeyPatch.context() as patch, anyio.CancelScope() as scope:
-                patch.setattr(StoreConnection, "call", call_and_cancel)
-                await names.change(lambda _: [b"second"])
-            assert scope.cancelled_caught
             seen = []
 
             def look(state: Names) -> Sequence[bytes]:
                 seen.append(state)
                 return []
 
+            await cancel_appended(lambda: names.begin(b"first"))
             await names.change(look)
-            assert seen == [["first", "second"]]
+            await cancel_appended(lambda: names.change(lambda _: [b"second"]))
+            await names.change(look)
+            assert seen == [["first"], ["first", "second"]]
 
 
 async def test_changes_that_are_cancelled_are_known_before_the_next(
     tmp_path: Path, run_client: RunClient
 ) -> None:
     async with served_stream(tmp_path) as stream:
-        await run_client(cancel_a_change, stream.address)
+        await run_client(cancel_changes, stream.address)
 
 
 async def misuse(address: str) -> None:
