@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from segstore.testing.ports import free_ports
+
 ROOT = Path(__file__).resolve().parents[1]
 _BLOCK = re.compile(
     r"^```\w+\n(?:#|//) (\S+?)(?:, in (\w+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL
@@ -124,9 +126,10 @@ def test_an_option_of_a_setting_is_one_word_more(tmp_path: Path) -> None:
         servers._serve = lambda kind, settings, **others: print(settings["greeting_seconds"])
         data = f"--data-dir={sys.argv[1]}-data"
         for arguments in (["--greeting-seconds=4", data], ["--help"], ["--config", sys.argv[1]]):
-            print(CliRunner().invoke(app, ["server", *arguments]).output)
+            print(CliRunner().invoke(app, ["server", sys.argv[2], *arguments]).output)
         """,
         str(file),
+        f"--port={free_ports(1)[0]}",
     )
     assert printed.startswith("4.0\n")
     assert re.search(r"--greeting-seconds +NUMBER \[x>=0\] +Time, in seconds", printed)

@@ -155,10 +155,11 @@ class Store:
         primary_key_bytes: int,
         secondary_key_bytes: int = 0,
         partitions: int = 1,
+        exist_ok: bool = False,
     ) -> None:
         """Create a key-value table; all of its keys have the given lengths, in bytes.
 
-        Raises ``AlreadyExistsError``.
+        Raises ``AlreadyExistsError`` unless ``exist_ok``; the existing one keeps its settings.
         """
         create = partial(
             self._control.create_table,
@@ -166,6 +167,7 @@ class Store:
             primary_key_bytes=primary_key_bytes,
             secondary_key_bytes=secondary_key_bytes,
             partitions=partitions,
+            exist_ok=exist_ok,
         )
         await call_blocking(create)
 

@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 from pravega_admin import cli
 from pravega_admin.errors import EXIT_INTERRUPTED
 from pravega_admin.verbs import HELP, PLACES, app
+from segstore.testing.ports import free_ports
 
 NOBODY = "tcp://127.0.0.1:9"
 """The discard port: nobody listens there."""
@@ -301,8 +302,11 @@ def test_a_port_in_use_is_one_sentence_and_exit_code_78(tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        for option in ("--controller-port", "--segment-store-port"):
-            result = invoke("standalone", option, port, "--data-dir", str(tmp_path / "data"))
+        [free] = map(str, free_ports(1))
+        options = ("--controller-port", "--segment-store-port")
+        for option, other in (options, options[::-1]):
+            ports = (option, port, other, free)
+            result = invoke("standalone", *ports, "--data-dir", str(tmp_path / "data"))
             assert result.exit_code == 78
             (line,) = result.stderr.splitlines()
             assert f"port {port} on 127.0.0.1 is in use" in line

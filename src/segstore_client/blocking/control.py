@@ -14,7 +14,7 @@ from datetime import datetime
 from pravega_blocking.access.settings import AccessSettings, build_access, read_environment
 from pravega_blocking.controller_client import ControllerClient
 from pravega_blocking.cuts.places import Place, find_cut
-from pravega_blocking.errors import UsageError
+from pravega_blocking.errors import AlreadyExistsError, UsageError
 from pravega_blocking.positions import Start
 from pravega_blocking.scaling import plan_replacement
 from pravega_blocking.stream_settings import Retention, Scaling, StreamSettings
@@ -130,17 +130,22 @@ class Control:
         primary_key_bytes: int,
         secondary_key_bytes: int = 0,
         partitions: int = 1,
+        exist_ok: bool = False,
     ) -> None:
         """Create a key-value table; all of its keys have the given lengths, in bytes.
 
-        Raises ``AlreadyExistsError``.
+        Raises ``AlreadyExistsError`` unless ``exist_ok``; the existing one keeps its settings.
         """
-        self._controller.create_table(
-            *split_name(table),
-            partitions=partitions,
-            primary_key=primary_key_bytes,
-            secondary_key=secondary_key_bytes,
-        )
+        try:
+            self._controller.create_table(
+                *split_name(table),
+                partitions=partitions,
+                primary_key=primary_key_bytes,
+                secondary_key=secondary_key_bytes,
+            )
+        except AlreadyExistsError:
+            if not exist_ok:
+                raise
 
     def delete_table(self, table: str) -> None:
         """Delete a key-value table with everything in it."""

@@ -15,6 +15,7 @@ from pravega_admin.serving import original_defaults
 from pravega_admin.serving.original_defaults import find_own_address
 from pravega_admin.verbs import app
 from pravega_blocking.controller_client import ControllerClient
+from segstore.testing.ports import free_ports
 
 GUIDE = Path(__file__).resolve().parents[3] / "docs" / "guides" / "original-names.md"
 ON = {"SEGSTORE_ORIGINAL_NAMES": "1", "SEGSTORE_ALLOW_INSECURE": "1"}
@@ -123,11 +124,12 @@ def test_keys_for_s3_are_given_to_the_client(
             "EXTENDEDS3_ACCESS_KEY_ID": "me",
         }
     )
-    done = CliRunner().invoke(app, ["server"])
+    command = ["server", f"--port={free_ports(1)[0]}"]
+    done = CliRunner().invoke(app, command)
     assert done.exit_code == 2
     assert "AWS_ACCESS_KEY_ID differs" in done.stderr
     del environment["AWS_ACCESS_KEY_ID"]
-    assert CliRunner().invoke(app, ["server"]).exit_code == 0
+    assert CliRunner().invoke(app, command).exit_code == 0
     assert environment["AWS_ACCESS_KEY_ID"] == "me"
 
 

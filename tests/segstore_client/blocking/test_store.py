@@ -105,7 +105,11 @@ def use_table(address: str) -> None:
         with pytest.raises(NotFoundError, match="key-value table demo/prices does not exist"):
             store.table("demo/prices")
         store.create_table("demo/prices", primary_key_bytes=2, partitions=3)
+        store.create_table("demo/prices", primary_key_bytes=9, exist_ok=True)
+        with pytest.raises(AlreadyExistsError, match="demo/prices exists already"):
+            store.create_table("demo/prices", primary_key_bytes=2)
         prices = store.table("demo/prices")
+        assert prices.key_bytes == 2
         version = prices.put(b"ab", b"1", version=ABSENT)
         with pytest.raises(ConflictError):
             prices.put(b"ab", b"2", version=ABSENT)
