@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import Cython
@@ -32,6 +33,18 @@ MACROS = [("CYTHON_TRACE", "1")] if DEBUG else []
 BUILD_DIR = "build/sanitize" if SANITIZE else None
 # What all modules need of Cython itself, such as its views of memory: compiled once.
 SHARED = "_fast._shared"
+COMPILING = {"bdist_wheel", "build", "build_ext", "develop", "editable_wheel", "install"}
+
+
+def check_compiler() -> None:
+    """Say at once when there is no compiler: translating the modules takes long before it is
+    missed."""
+    compiler = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0]
+    if COMPILING & set(sys.argv) and not shutil.which(compiler):
+        sys.exit(
+            f"segstore: there is no C compiler {compiler}, which the sources need: install one, as"
+            " by apt install gcc python3-dev, or install a wheel"
+        )
 
 
 def declare(source: Path) -> Extension:
@@ -88,6 +101,8 @@ class Wheel(bdist_wheel):
             shutil.copyfile(SBOM, folder / "segstore.cdx.json")
 
 
+if not COMPILED:
+    check_compiler()
 setup(
     cmdclass={"bdist_wheel": Wheel},
     options={"build_ext": {"parallel": CORES}},

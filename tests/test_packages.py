@@ -6,6 +6,7 @@ What a wheel depends on comes from the package index.
 from __future__ import annotations
 
 import filecmp
+import os
 import re
 import shutil
 import signal
@@ -133,6 +134,20 @@ def test_a_source_distribution_has_what_the_repository_has(packages: Path) -> No
         packed = {each.name.removeprefix(f"{name}/") for each in files}
     made = {each for each in packed if "segstore.egg-info/" in each} | {"PKG-INFO", "setup.cfg"}
     assert packed - made == set(list_tracked()) - NOT_PACKED
+
+
+def test_without_a_compiler_it_is_said_before_anything_is_translated(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "setup.py", "build_ext", f"--build-lib={tmp_path}"],
+        cwd=ROOT,
+        env={**os.environ, "PATH": str(tmp_path), "CC": "no-such-compiler -O2"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("segstore: there is no C compiler no-such-compiler, which")
+    assert list(tmp_path.iterdir()) == []
 
 
 class Environment:
