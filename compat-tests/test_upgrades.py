@@ -1,7 +1,11 @@
-"""A store of the newest release is upgraded and taken back by the steps of the guide, under load.
+"""The upgrade of one machine from the newest release to this version, and the way back.
 
-The load is the official Java client's and segstore's own, of both versions. Whatever either version
-made, the other reads: streams with their epochs, transactions, tables and reader groups.
+Owns: the proof of the sections "One machine" and "Going back" of the guide to upgrades. Its
+commands run as they are printed, in a directory with both versions.
+
+How: one test changes the version under load, of the official Java client and of segstore's own of
+both versions; the store is stopped, or killed. The other one lets each version read what either has
+made, and go on with it: streams with their epochs, transactions, tables and reader groups.
 """
 
 from __future__ import annotations

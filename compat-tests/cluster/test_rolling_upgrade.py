@@ -1,7 +1,10 @@
-"""A cluster of the newest release is upgraded and taken back, part by part, by the guide.
+"""The upgrade of a cluster from the newest release to this version, part by part, and the way back.
 
-It serves under the official Java client and under segstore's own of both versions meanwhile. What
-each mixture of versions makes, the next one reads.
+Owns: the proof of the sections "On one machine" and "Taking a cluster back" of the guide to
+upgrades. Its commands run as they are printed, but for the port of ZooKeeper.
+
+How: the cluster serves meanwhile under load, of the official Java client and of segstore's own of
+both versions. What each mixture of versions makes, the next one reads, and goes on with it.
 """
 
 from __future__ import annotations

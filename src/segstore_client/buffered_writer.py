@@ -20,6 +20,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from functools import partial
+from types import TracebackType
 
 import anyio
 import anyio.lowlevel
@@ -76,6 +77,18 @@ class BufferedWriter(ABC):
         self._error: Exception | None = None
         self._group: TaskGroup | None = None
         self._stack = AsyncExitStack()
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            if exc_type is None:
+                await self._finish()
+        finally:
+            await self._stop()
 
     # ---- Buffer ----------------------------------------------------------------------------------
 
@@ -161,6 +174,10 @@ class BufferedWriter(ABC):
         self._routes = Routes(ranges)
         for segment in self._routes.segments:
             self._start_pump(segment)
+
+    async def _finish(self) -> None:
+        """Do what is left to do when the block is left without an error."""
+        await self.flush()
 
     async def _stop(self) -> None:
         """End the pumps; what is not stored gets ``WriterClosedError``."""

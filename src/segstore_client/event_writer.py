@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from types import TracebackType
 from typing import Self
 
 from pravega_blocking.backoff import Patience
@@ -38,18 +37,6 @@ class EventWriter(KeyedWriter):
             raise StreamSealedError(f"stream {self._name} is sealed")
         await self._start(current.ranges)
         return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        try:
-            if exc_type is None:
-                await self.flush()
-        finally:
-            await self._stop()
 
     async def replace(self, pump: SegmentPump) -> None:
         """Give the unstored events of a segment that has ended to its successors."""

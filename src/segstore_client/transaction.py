@@ -20,7 +20,6 @@ import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from types import TracebackType
 from typing import Self, TypeVar
 
 import anyio
@@ -73,6 +72,7 @@ class Transaction(KeyedWriter):
         )
         self._lease_ms = int(lease * 1000)
         self._begun: BegunTransaction | None = None
+        self._is_committed = False
 
     @property
     def id(self) -> uuid.UUID:
@@ -88,26 +88,21 @@ class Transaction(KeyedWriter):
         self._group.start_soon(self._renew_lease)
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        is_committed = False
-        try:
-            if exc_type is None:
-                await self.flush()
-                await self._commit()
-                is_committed = True
-        finally:
-            if not is_committed:
-                await self._abort()
-            await self._stop()
-
     async def replace(self, pump: SegmentPump) -> None:
         """End the transaction: its segment takes no more events."""
         raise self._ended()
+
+    async def _finish(self) -> None:
+        await super()._finish()
+        await self._commit()
+        self._is_committed = True
+
+    async def _stop(self) -> None:
+        try:
+            if not self._is_committed:
+                await self._abort()
+        finally:
+            await super()._stop()
 
     @property
     def _identifier(self) -> bytes:

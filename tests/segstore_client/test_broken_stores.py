@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from random import Random
 from types import SimpleNamespace
-from typing import Any
 
 import anyio
 import pytest
@@ -20,8 +19,7 @@ from pravega_wire.sessions.routes import SegmentRange
 from segstore_client import PravegaError, connection, request_pool, segment_fetch, segment_pump
 from segstore_client.event_reader import EventReader
 from segstore_client.event_writer import EventWriter
-from segstore_client.request_pool import RequestPool
-from segstore_client.store import Store
+from support.client_stores import open_client
 from support.event_loops import RunClient
 from support.threaded_store import ThreadedStore
 
@@ -146,11 +144,9 @@ async def test_a_reader_ends_well_or_with_an_error(seed: int, run_client: RunCli
 @pytest.mark.parametrize("seed", range(4))
 async def test_byte_streams_end_well_or_with_an_error(seed: int, run_client: RunClient) -> None:
     async def use(store: BabblingStore) -> None:
-        calls: Any = controller_of(store)
+        controller = controller_of(store)
         with anyio.fail_after(SECONDS_MAX):
-            async with anyio.create_task_group() as group:
-                pool = RequestPool(group)
-                client = Store(calls, pool, patience=PATIENCE_SECONDS)
+            async with open_client(controller, patience=PATIENCE_SECONDS) as client:
                 with contextlib.suppress(PravegaError):
                     async with client.byte_writer("s/t") as file:
                         for number in range(60):
@@ -160,7 +156,6 @@ async def test_byte_streams_end_well_or_with_an_error(seed: int, run_client: Run
                     async with client.byte_reader("s/t") as reader:
                         for _ in range(60):
                             assert len(await reader.read(9)) <= 9
-                group.cancel_scope.cancel()
 
     with BabblingStore(seed).running() as store:
         await run_client(use, store)

@@ -18,7 +18,7 @@ from pravega_wire.codec import encode
 from pravega_wire.connection import Append, Connection, Role
 from pravega_wire.errors import ProtocolError
 from segstore_client import request_pool
-from segstore_client.request_pool import RequestPool
+from support.client_stores import open_pool
 from support.event_loops import RunClient
 from support.threaded_store import ThreadedStore
 
@@ -103,13 +103,11 @@ async def test_each_task_gets_the_reply_to_its_own_request(run_client: RunClient
             assert isinstance(reply, wire.SegmentAttribute)
             answers[number] = reply.value
 
-        async with anyio.create_task_group() as group:
-            pool = RequestPool(group)
+        async with open_pool() as pool:
             with anyio.fail_after(60):
                 async with anyio.create_task_group() as tasks:
                     for number in range(3 * TASKS):
                         tasks.start_soon(take, number)
-            group.cancel_scope.cancel()
         assert answers == {number: number for number in range(3 * TASKS)}
 
     with ReversingStore().running() as store:
@@ -131,14 +129,12 @@ async def test_a_broken_connection_is_told_to_all_who_wait_and_opened_again(
             except ProtocolError as error:
                 errors.append(error)
 
-        async with anyio.create_task_group() as group:
-            pool = RequestPool(group)
+        async with open_pool() as pool:
             with anyio.fail_after(60):
                 for _ in range(2):
                     async with anyio.create_task_group() as tasks:
                         for segment in (SILENT, SILENT, BREAKING):
                             tasks.start_soon(take, segment)
-            group.cancel_scope.cancel()
         assert len(errors) == 6
         assert len(set(map(id, errors))) == 6
 
@@ -160,20 +156,17 @@ async def test_a_request_that_is_cancelled_is_sent_whole(run_client: RunClient) 
                 await pool.ask(store.address, PLAIN, make)
 
         with anyio.fail_after(60):
-            async with anyio.create_task_group() as group:
-                pool = RequestPool(group)
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(take, anyio.CancelScope(), partial(ask, "first"))
-                    await anyio.to_thread.run_sync(store.is_asked.wait)
-                    cancelled = anyio.CancelScope()
-                    tasks.start_soon(take, cancelled, update)
-                    await anyio.wait_all_tasks_blocked()
-                    cancelled.cancel()
-                    await anyio.wait_all_tasks_blocked()
-                    tasks.start_soon(take, anyio.CancelScope(), partial(ask, "last"))
-                    await anyio.wait_all_tasks_blocked()
-                    store.may_read.set()
-                group.cancel_scope.cancel()
+            async with open_pool() as pool, anyio.create_task_group() as tasks:
+                tasks.start_soon(take, anyio.CancelScope(), partial(ask, "first"))
+                await anyio.to_thread.run_sync(store.is_asked.wait)
+                cancelled = anyio.CancelScope()
+                tasks.start_soon(take, cancelled, update)
+                await anyio.wait_all_tasks_blocked()
+                cancelled.cancel()
+                await anyio.wait_all_tasks_blocked()
+                tasks.start_soon(take, anyio.CancelScope(), partial(ask, "last"))
+                await anyio.wait_all_tasks_blocked()
+                store.may_read.set()
 
     with StallingStore().running() as store:
         await run_client(use, store)
@@ -193,14 +186,12 @@ async def test_a_store_that_is_silent_or_away_is_told(
     async def use(store: ReversingStore) -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             away = listener.getsockname()
-        async with anyio.create_task_group() as group:
-            pool = RequestPool(group)
+        async with open_pool() as pool:
             with anyio.fail_after(60):
                 with pytest.raises(ProtocolError, match=r"no reply of .* within 1 s"):
                     await pool.ask(store.address, PLAIN, partial(ask, SILENT))
                 with pytest.raises(ProtocolError, match="cannot connect to"):
                     await pool.ask(away, PLAIN, partial(ask, "1"))
-            group.cancel_scope.cancel()
 
     with ReversingStore().running() as store:
         await run_client(use, store)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Container, Sequence
+from contextlib import asynccontextmanager
 
 import anyio
 import anyio.to_thread
@@ -82,6 +83,33 @@ def new_pump(
     )
 
 
+@asynccontextmanager
+async def running(pump: SegmentPump) -> AsyncIterator[None]:
+    """Run the pump while the block adds events and waits for them."""
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as group:
+            group.start_soon(pump.run)
+            yield
+            group.cancel_scope.cancel()
+
+
+def add(pump: SegmentPump, event: bytes) -> Acknowledgement:
+    acknowledgement = Acknowledgement()
+    pump.add((0.0, event, acknowledgement))
+    return acknowledgement
+
+
+async def store_all(pump: SegmentPump, events: Sequence[bytes], waits: Container[int]) -> None:
+    """Run the pump until it has stored the events; wait for those of some numbers beforehand."""
+    async with running(pump):
+        for number, event in enumerate(events):
+            last = add(pump, event)
+            if number in waits:
+                await last
+        await last
+        assert pump.session.is_idle
+
+
 @pytest.mark.parametrize("seed", range(4))
 async def test_each_event_is_stored_once_in_order_however_connections_break(
     seed: int, run_client: RunClient
@@ -90,18 +118,7 @@ async def test_each_event_is_stored_once_in_order_however_connections_break(
     owner = Owner()
 
     async def write(address: Address) -> None:
-        pump = new_pump(owner, address)
-        with anyio.fail_after(60):
-            async with anyio.create_task_group() as group:
-                group.start_soon(pump.run)
-                for number, event in enumerate(events):
-                    last = Acknowledgement()
-                    pump.add((0.0, event, last))
-                    if number % 40 == seed:
-                        await last
-                await last
-                assert pump.session.is_idle
-                group.cancel_scope.cancel()
+        await store_all(new_pump(owner, address), events, range(seed, len(events), 40))
 
     with BreakingStore(seed, breaks=6).running() as store:
         await run_client(write, store.address)
@@ -119,15 +136,7 @@ async def test_an_idle_pump_may_get_an_event_at_any_moment(
     events = [b"event %d" % number for number in range(40)]
 
     async def write(address: Address) -> None:
-        pump = new_pump(Owner(), address)
-        with anyio.fail_after(60):
-            async with anyio.create_task_group() as group:
-                group.start_soon(pump.run)
-                for event in events:
-                    last = Acknowledgement()
-                    pump.add((0.0, event, last))
-                    await last
-                group.cancel_scope.cancel()
+        await store_all(new_pump(Owner(), address), events, range(len(events)))
 
     with BreakingStore(0, 0).running() as store:
         await run_client(write, store.address)
@@ -145,17 +154,7 @@ async def test_long_events_are_stored_once_in_order_however_connections_break(
 
     async def write(address: Address) -> None:
         pump = new_pump(owner, address, name=NAME, takes_long=True)
-        with anyio.fail_after(60):
-            async with anyio.create_task_group() as group:
-                group.start_soon(pump.run)
-                for number, event in enumerate(events):
-                    last = Acknowledgement()
-                    pump.add((0.0, event, last))
-                    if number % 10 == seed:
-                        await last
-                await last
-                assert pump.session.is_idle
-                group.cancel_scope.cancel()
+        await store_all(pump, events, range(seed, len(events), 10))
 
     with CountingStore(seed, breaks=8).running() as store:
         await run_client(write, store.address)
@@ -179,16 +178,12 @@ async def test_a_store_that_waits_says_why(
                 store.has_room.set()
 
         pump = new_pump(owner, store.address, patience=patience, on_delay=note)
-        acknowledgement = Acknowledgement()
-        pump.add((0.0, b"event", acknowledgement))
-        with anyio.fail_after(60):
-            if patience < 1:
+        if patience < 1:
+            add(pump, b"event")
+            with anyio.fail_after(60):
                 await pump.run()
-                return
-            async with anyio.create_task_group() as group:
-                group.start_soon(pump.run)
-                await acknowledgement
-                group.cancel_scope.cancel()
+        else:
+            await store_all(pump, [b"event"], ())
 
     with FullStore().running() as store:
         await run_client(write, store, 60.0)
@@ -210,15 +205,10 @@ async def test_a_store_that_reads_no_more_is_left(
 
     async def write(store: DeafStore) -> None:
         pump = new_pump(Owner(), store.address)
-        with anyio.fail_after(60):
-            async with anyio.create_task_group() as group:
-                group.start_soon(pump.run)
-                for size in (1, 8 * 1024 * 1024):
-                    acknowledgement = Acknowledgement()
-                    pump.add((0.0, bytes(size), acknowledgement))
-                    await acknowledgement
-                    await anyio.to_thread.run_sync(store.is_deaf.wait)
-                group.cancel_scope.cancel()
+        async with running(pump):
+            for size in (1, 8 * 1024 * 1024):
+                await add(pump, bytes(size))
+                await anyio.to_thread.run_sync(store.is_deaf.wait)
 
     with DeafStore().running() as store:
         await run_client(write, store)
@@ -238,16 +228,11 @@ async def test_an_idle_connection_says_soon_why_it_waits(
             store.has_room.set()
 
         pump = new_pump(Owner(), store.address, on_delay=note)
-        with anyio.fail_after(60):
-            async with anyio.create_task_group() as group:
-                group.start_soon(pump.run)
-                for number in range(2):
-                    acknowledgement = Acknowledgement()
-                    pump.add((0.0, b"event %d" % number, acknowledgement))
-                    await acknowledgement
-                    store.has_room.clear()
-                    await anyio.wait_all_tasks_blocked()
-                group.cancel_scope.cancel()
+        async with running(pump):
+            for number in range(2):
+                await add(pump, b"event %d" % number)
+                store.has_room.clear()
+                await anyio.wait_all_tasks_blocked()
 
     with FullStore().running() as store:
         store.has_room.set()
@@ -262,7 +247,7 @@ async def test_a_store_that_is_away_for_too_long_is_told(run_client: RunClient) 
         async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener:
             port = listener.extra(anyio.abc.SocketAttribute.local_port)
         pump = new_pump(owner, ("127.0.0.1", port), patience=0.2)
-        pump.add((0.0, b"event", Acknowledgement()))
+        add(pump, b"event")
         await pump.run()
 
     await run_client(write)
@@ -275,7 +260,7 @@ async def test_a_segment_that_has_ended_is_replaced_and_a_refusal_stays(
 ) -> None:
     async def write(owner: Owner, address: Address) -> None:
         pump = new_pump(owner, address)
-        pump.add((0.0, b"event", Acknowledgement()))
+        add(pump, b"event")
         with anyio.fail_after(60):
             await pump.run()
         assert len(pump.session.release()) == 1

@@ -96,16 +96,11 @@ class GroupBegun(Change):
     is_updating: bool = False
 
     def write(self) -> list[bytes]:
-        count = write_compact_int(len(self.positions))
-        ranged = [
-            write_text(name) + write_range(self.ranges.get(name)) + write_long(offset)
-            for name, offset in self.positions.items()
-        ]
         return [
             _write_block(self.configuration)
             + write_positions(self.positions)
             + write_positions(self.ends),
-            count + b"".join(ranged),
+            _write_ranged(self.positions, self.ranges),
             bytes([self.is_updating]),
         ]
 
@@ -241,13 +236,9 @@ class PositionTold(Change):
     ranges: Ranges = field(default_factory=dict)
 
     def write(self) -> list[bytes]:
-        ranged = [
-            write_text(name) + write_range(self.ranges.get(name)) + write_long(offset)
-            for name, offset in self.positions.items()
-        ]
         return [
             write_text(self.reader) + write_long(self.distance),
-            write_compact_int(len(ranged)) + b"".join(ranged),
+            _write_ranged(self.positions, self.ranges),
         ]
 
     @classmethod
@@ -466,6 +457,12 @@ def _read_block(record: VersionedReader) -> bytes:
 
 def _read_flag(parts: Parts, revision: int) -> bool:
     return revision in parts and parts[revision].read_byte() != 0
+
+
+def _write_ranged(positions: Positions, ranges: Ranges) -> bytes:
+    """Return the bytes of positions with ranges."""
+    found = {name: (ranges.get(name), offset) for name, offset in positions.items()}
+    return write_map(found, lambda each: write_range(each[0]) + write_long(each[1]))
 
 
 def _read_ranged(parts: Parts) -> tuple[dict[str, int], dict[str, KeyRange]]:

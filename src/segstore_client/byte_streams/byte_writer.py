@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from types import TracebackType
 from typing import Self
 
 import anyio.lowlevel
@@ -78,18 +77,6 @@ class ByteWriter(BufferedWriter):
         await self._start(current.ranges)
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        try:
-            if exc_type is None and not self._is_sealed:
-                await self.flush()
-        finally:
-            await self._stop()
-
     async def write(self, data: bytes | bytearray | memoryview) -> None:
         """Append bytes; return when the buffer has room for them: ``flush`` waits until they are
         stored.
@@ -152,6 +139,10 @@ class ByteWriter(BufferedWriter):
         if all(each.segment_id == pump.segment for each in current.ranges):
             raise self._sealed()
         raise UsageError(f"stream {self._name} was scaled: a byte stream never is")
+
+    async def _finish(self) -> None:
+        if not self._is_sealed:
+            await super()._finish()
 
     async def _write_piece(self, piece: bytes) -> None:
         if piece and not self._join(piece):

@@ -167,7 +167,12 @@ class GroupReader:
     def positions(self) -> Mapping[str, int]:
         """Return the next offset of each segment that the reader has, by the segment's name: -1 at
         the end of a sealed one."""
-        return self._positions()
+        positions = {name: feed.position for name, feed in self._feeds.items()}
+        first = self._ready.first
+        if first is not None and first.segment in positions:
+            # The program is done with those before it, of which no note was made.
+            positions[first.segment] = first.offset
+        return positions
 
     def __aiter__(self) -> AsyncIterator[ReadEvent]:
         return self._ready
@@ -250,7 +255,7 @@ class GroupReader:
             self._give_up(self._feeds.keys() - state.assigned[self.name].keys())
 
     def _leave(self, state: GroupState) -> list[Change]:
-        return [] if self._is_removed else self._membership.leave(state, self._positions())
+        return [] if self._is_removed else self._membership.leave(state, self.positions)
 
     async def _update(self) -> None:
         """Do what the group wants of this reader now."""
@@ -277,7 +282,7 @@ class GroupReader:
         await self._make_changes(None)
         while (checkpoint := member.find_checkpoint(self._log.state)) is not None:
             if self._on_checkpoint is not None:
-                await self._on_checkpoint(checkpoint, self._positions())
+                await self._on_checkpoint(checkpoint, self.positions)
             await self._make_changes(checkpoint)
         await self._publish_checkpoint()
         self._ready.due = member.due_at(self._log.state)
@@ -289,7 +294,7 @@ class GroupReader:
             if self._is_removed:
                 raise ReaderRemovedError(self.name)
             ended = {name: each.ended for name, each in self._feeds.items() if each.ended}
-            return member.decide(state, now, self._positions(), ended, reached)
+            return member.decide(state, now, self.positions, ended, reached)
 
         changes = await self._log.change(decide)
         state = self._log.state
@@ -340,14 +345,6 @@ class GroupReader:
         await self._log.change(begin)
 
     # ---- Segments --------------------------------------------------------------------------------
-
-    def _positions(self) -> dict[str, int]:
-        positions = {name: feed.position for name, feed in self._feeds.items()}
-        first = self._ready.first
-        if first is not None and first.segment in positions:
-            # The program is done with those before it, of which no note was made.
-            positions[first.segment] = first.offset
-        return positions
 
     def _follow_assignments(self, state: GroupState) -> None:
         """Read the segments that the reader has in the state, and no others."""

@@ -20,12 +20,12 @@ from functools import partial
 import anyio
 
 from pravega_blocking.controller_client import ControllerClient
+from pravega_blocking.cuts.places import Place, find_cut
 from pravega_blocking.errors import AlreadyExistsError, ConflictError
 from pravega_blocking.groups.configuration import find_begin, from_message, to_message
 from pravega_blocking.groups.lag import find_lags
 from pravega_blocking.groups.seek import seek_group
 from pravega_blocking.positions import Start
-from pravega_blocking.segment_info import tail_offsets
 from pravega_wire.names import parse_segment_name, scoped_name, segment_name
 from pravega_wire.reader_groups.changes import (
     Change,
@@ -198,24 +198,21 @@ class ReaderGroup:
     async def reset(self, start: Start | Mapping[str, Cut]) -> None:
         """Let the group continue at an end of its streams, or at a stream cut of each.
 
-        Its readers get ``RemovedFromGroupError``, and have to be made again.
+        Its readers get ``RemovedFromGroupError``, and have to be made again. Raises
+        ``ConflictError`` for the tail of a stream that is sealed.
         """
-        cuts = start if isinstance(start, Mapping) else await self._find_cuts(start)
-        await call_blocking(partial(seek_group, self._controller, self._scope, self._group, cuts))
+        await call_blocking(partial(self._reset, start))
 
-    async def _find_cuts(self, start: Start) -> dict[str, Cut]:
-        controller = self._controller
-        message = await call_blocking(partial(controller.group_settings, self._scope, self._group))
-        cuts: dict[str, Cut] = {}
-        for each in message.startingStreamCuts:
-            scope, stream = each.streamInfo.scope, each.streamInfo.stream
-            if start is Start.HEAD:
-                ask = partial(controller.head_segments, scope, stream)
-                cuts[scoped_name(scope, stream)] = (await call_blocking(ask)).offsets
-            else:
-                tail = partial(tail_offsets, controller, scope, stream)
-                cuts[scoped_name(scope, stream)] = await call_blocking(tail)
-        return cuts
+    def _reset(self, start: Start | Mapping[str, Cut]) -> None:
+        controller, scope, group = self._controller, self._scope, self._group
+        if isinstance(start, Start):
+            cuts = controller.group_settings(scope, group).startingStreamCuts
+            streams = [(each.streamInfo.scope, each.streamInfo.stream) for each in cuts]
+            start = {
+                scoped_name(*each): find_cut(controller, *each, Place(end=start))
+                for each in streams
+            }
+        seek_group(controller, scope, group, start)
 
     def _open_log(self) -> GroupLog:
         return GroupLog(self._controller, self._scope, self._group, patience=self._patience)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from random import Random
 
@@ -13,35 +13,14 @@ import pytest
 
 import segstore_client
 from pravega_blocking.positions import Start
-from segstore_client import ByteReader, NotFoundError, RefusedError, TruncatedError, UsageError
+from segstore_client import NotFoundError, RefusedError, TruncatedError, UsageError
 from segstore_client.byte_streams import byte_reader
-from segstore_client.request_pool import RequestPool
 from support.byte_store import ByteStore
+from support.client_stores import open_client
 from support.event_loops import RunClient
 from support.served_stream import served_stream
 
 BYTES = Random(1).randbytes(3_000_000)
-
-
-@asynccontextmanager
-async def opened(store: ByteStore) -> AsyncIterator[ByteReader]:
-    """Open a reader of the stream ``s/t`` of a store of a test."""
-    controller: object = store.controller
-    stack = AsyncExitStack()
-    group = await stack.enter_async_context(anyio.create_task_group())
-    try:
-        async with ByteReader(
-            controller,  # type: ignore[arg-type]
-            RequestPool(group),
-            "s",
-            "t",
-            offset=Start.HEAD,
-            patience=60.0,
-        ) as reader:
-            yield reader
-    finally:
-        group.cancel_scope.cancel()
-        await stack.aclose()
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -51,7 +30,7 @@ async def test_bytes_come_once_however_connections_break(seed: int, run_client: 
     async def read(store: ByteStore) -> bytes:
         found = b""
         with anyio.fail_after(60):
-            async with opened(store) as file:
+            async with open_client(store.controller) as client, client.byte_reader("s/t") as file:
                 while piece := await file.read(draw.randint(1, 200_000)):
                     found += piece
                     assert file.tell() == len(found)
@@ -84,7 +63,7 @@ class CountingFetch:
 async def cancel_natively(store: ByteStore, turns: int) -> bytes:
     """Read byte by byte to the end; each call is cancelled after so many turns of the loop."""
     found = b""
-    async with opened(store) as file:
+    async with open_client(store.controller) as client, client.byte_reader("s/t") as file:
         while True:
             reading = asyncio.create_task(file.read(1))
             for _ in range(turns):
@@ -109,7 +88,7 @@ async def test_a_reader_seeks(run_client: RunClient) -> None:
     async def read(store: ByteStore) -> None:
         draw = Random(7)
         with anyio.fail_after(60):
-            async with opened(store) as file:
+            async with open_client(store.controller) as client, client.byte_reader("s/t") as file:
                 for offset in [0, 10, 5, 2_999_990, *(draw.randrange(3_000_000) for _ in range(9))]:
                     await file.seek(offset)
                     found = await file.read(10)
@@ -135,7 +114,7 @@ async def test_a_store_that_falls_silent_is_left(
 
     async def read(store: ByteStore) -> bytes:
         with anyio.fail_after(60):
-            async with opened(store) as file:
+            async with open_client(store.controller) as client, client.byte_reader("s/t") as file:
                 store.is_silent = True
                 return b"".join([piece async for piece in file])
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -15,45 +14,16 @@ import pytest
 import segstore_client
 from pravega_blocking.controller_client import ControllerClient
 from pravega_wire.sessions import append_session
-from segstore_client import (
-    ByteWriter,
-    NotFoundError,
-    StreamSealedError,
-    UsageError,
-    WriterClosedError,
-)
+from segstore_client import NotFoundError, StreamSealedError, UsageError, WriterClosedError
 from segstore_client.byte_streams import byte_writer
 from segstore_client.calls import call_blocking
-from segstore_client.request_pool import RequestPool
 from support.byte_store import ByteStore
+from support.client_stores import open_client
 from support.event_loops import RunClient
 from support.full_store import FullStore
 from support.served_stream import served_stream
 
 HALVES = [(0.0, 0.5), (0.5, 1.0)]
-
-
-@asynccontextmanager
-async def opened(
-    controller: object, *, buffer_bytes: int = 16 * 1024 * 1024
-) -> AsyncIterator[ByteWriter]:
-    """Open a writer of the stream ``s/t`` of a store of a test."""
-    stack = AsyncExitStack()
-    group = await stack.enter_async_context(anyio.create_task_group())
-    try:
-        async with ByteWriter(
-            controller,  # type: ignore[arg-type]
-            RequestPool(group),
-            "s",
-            "t",
-            patience=60.0,
-            buffer_bytes=buffer_bytes,
-            on_delay=None,
-        ) as writer:
-            yield writer
-    finally:
-        group.cancel_scope.cancel()
-        await stack.aclose()
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -65,7 +35,7 @@ async def test_bytes_are_stored_once_in_order_however_connections_break(
 
     async def write(store: ByteStore) -> None:
         with anyio.fail_after(60):
-            async with opened(store.controller) as file:
+            async with open_client(store.controller) as client, client.byte_writer("s/t") as file:
                 for number, data in enumerate(written):
                     await file.write(data)
                     if number % 10 == seed:
@@ -86,7 +56,7 @@ async def test_the_bytes_of_one_write_stay_together(
     kinds = (bytes, bytearray, memoryview)
 
     async def write(store: ByteStore) -> None:
-        async with opened(store.controller) as file:
+        async with open_client(store.controller) as client, client.byte_writer("s/t") as file:
             for number, length in enumerate((1000, 999, 0, 2500)):
                 await file.write(kinds[number % 3](bytes([number]) * length))
                 await file.flush()
@@ -100,7 +70,7 @@ async def test_the_bytes_of_one_write_stay_together(
 
 async def test_short_writes_are_sent_together(run_client: RunClient) -> None:
     async def write(store: ByteStore) -> None:
-        async with opened(store.controller) as file:
+        async with open_client(store.controller) as client, client.byte_writer("s/t") as file:
             for number in range(10_000):
                 await file.write(bytes([number % 256]))
             assert file.tell() == 10_000
@@ -113,7 +83,10 @@ async def test_short_writes_are_sent_together(run_client: RunClient) -> None:
 
 async def test_a_byte_writer_takes_no_more_than_its_buffer(run_client: RunClient) -> None:
     async def write(store: FullStore, controller: object) -> None:
-        async with opened(controller, buffer_bytes=3 * 5008) as file:
+        async with (
+            open_client(controller) as client,
+            client.byte_writer("s/t", buffer_bytes=3 * 5008) as file,
+        ):
             for _ in range(3):
                 await file.write(bytes(5000))
             with anyio.move_on_after(0.05) as scope:
@@ -136,7 +109,7 @@ async def test_a_byte_writer_takes_no_more_than_its_buffer(run_client: RunClient
 
 async def cancel_natively(store: ByteStore, turns: int) -> None:
     """Write pieces that are sent at once; each call is cancelled after so many turns."""
-    async with opened(store.controller) as file:
+    async with open_client(store.controller) as client, client.byte_writer("s/t") as file:
         for _ in range(5):
             writing = asyncio.create_task(file.write(bytes(append_session.BATCH_BYTES)))
             for _ in range(turns):

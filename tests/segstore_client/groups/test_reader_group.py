@@ -427,6 +427,21 @@ async def test_a_group_continues_at_the_positions_of_a_checkpoint(
         await run_client(continue_at, stream.address)
 
 
+async def reset_to_no_tail(address: str) -> None:
+    async with segstore_client.connect(address) as store:
+        group = await make_stream(store, 1)
+        await store.seal_stream("s/t")
+        with pytest.raises(ConflictError, match="stream s/t is sealed, so it has no tail"):
+            await group.reset(Start.TAIL)
+
+
+async def test_a_group_is_not_reset_to_the_tail_of_a_sealed_stream(
+    tmp_path: Path, run_client: RunClient
+) -> None:
+    async with served_stream(tmp_path) as stream:
+        await run_client(reset_to_no_tail, stream.address)
+
+
 async def bound(address: str) -> None:
     async with segstore_client.connect(address) as store:
         await make_stream(store, 1)
