@@ -239,6 +239,7 @@ class FilesystemChunkStorage:
             meanwhile()
         try:
             with self._descriptors.use(path) as file:
+                file.check_writable()
                 length = os.fstat(file.descriptor).st_size
                 if not 0 <= offset <= length:
                     raise _wrong_offset(name, length, offset)

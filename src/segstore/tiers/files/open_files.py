@@ -8,10 +8,14 @@ Invariants:
    ``test_open_files_are_bounded``.
 2. When a file is dropped while a call uses it, it is closed as soon as that call ends. Held by
    ``test_a_dropped_file_is_closed_when_its_last_user_ends``.
+3. When the file system is read-only, files are read, and written as soon as it is not: a descriptor
+   that cannot write is not kept. Held by
+   ``test_a_read_only_file_system_is_read_and_written_when_it_is_not``.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections import OrderedDict
@@ -34,6 +38,7 @@ class OpenFile:
     direct: DirectFile | None = None
     user_count: int = 0
     dropped: bool = False
+    is_read_only: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def close(self) -> None:
@@ -43,11 +48,18 @@ class OpenFile:
 
     def direct_file(self, staging: StagingBuffers) -> DirectFile | None:
         """Return the descriptor for transfers past the page cache, opened at the first use; None if
-        the file system has none."""
+        the file system has none, or is read-only."""
+        if self.is_read_only:
+            return None
         with self.lock:  # several threads may need it at the same time
             if self.direct is None:
                 self.direct = DirectFile.open(self.path, staging)
             return self.direct
+
+    def check_writable(self) -> None:
+        """Raise ``OSError`` if the file system was read-only when the file was opened."""
+        if self.is_read_only:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     def write(self, data: Sequence[Buffer], offset: int, staging: StagingBuffers) -> None:
         """Write at ``offset``, which is at most the file's length. The bytes are not durable
@@ -108,8 +120,10 @@ class OpenFiles:
                 self._open.move_to_end(path)
                 entry.user_count += 1
                 return entry
-        opened = self.open(path, 0)
+        opened = self._open_existing(path)
         opened.user_count = 1
+        if opened.is_read_only:
+            return opened
         with self._lock:
             other = self._open.get(path)
             if other is not None:  # another thread opened it meanwhile
@@ -121,6 +135,16 @@ class OpenFiles:
                 oldest.dropped = True
                 self._close_if_unused(oldest)
             return opened
+
+    def _open_existing(self, path: str) -> OpenFile:
+        try:
+            return self.open(path, 0)
+        except OSError as error:
+            if error.errno != errno.EROFS:
+                raise
+        whole = f"{self._root}/{path}"
+        descriptor = os.open(whole, os.O_RDONLY | os.O_CLOEXEC)
+        return OpenFile(whole, descriptor, dropped=True, is_read_only=True)
 
     def _close_if_unused(self, entry: OpenFile) -> None:
         if entry.dropped and entry.user_count == 0:

@@ -136,6 +136,31 @@ def test_a_dropped_file_is_closed_when_its_last_user_ends(tmp_path: Path) -> Non
         os.fstat(first.descriptor)
 
 
+async def test_a_read_only_file_system_is_read_and_written_when_it_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await FilesystemChunkStorage(tmp_path).write("c", offset=0, data=[bytes(1_000_000)])
+    storage = FilesystemChunkStorage(tmp_path)
+    before = len(os.listdir("/proc/self/fd"))
+    open_file, is_read_only = os.open, True
+
+    def open_if_allowed(path: str, flags: int, *mode: int) -> int:
+        if is_read_only and flags & os.O_ACCMODE != os.O_RDONLY:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+        return open_file(path, flags, *mode)
+
+    monkeypatch.setattr(os, "open", open_if_allowed)
+    for length in (10, 1_000_000):
+        assert await storage.read("c", offset=0, length=length) == bytes(length)
+    with pytest.raises(StorageError, match="cannot write c: Read-only file system"):
+        await storage.write("c", offset=1_000_000, data=[b"x"])
+    assert len(os.listdir("/proc/self/fd")) <= before
+    is_read_only = False
+    await storage.write("c", offset=1_000_000, data=[b"x"])
+    assert await storage.read("c", offset=999_999, length=2) == b"\0x"
+    storage.close()
+
+
 async def test_what_another_process_left_is_synced_before_it_is_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
