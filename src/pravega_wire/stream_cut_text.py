@@ -53,4 +53,5 @@ def decode_cut_text(text: str) -> tuple[str, dict[int, int]]:
     except StreamCutTextError:
         raise
     except (binascii.Error, zlib.error, ValueError) as error:
-        raise StreamCutTextError(f"no stream cut: {error}") from error
+        # What the decoders say of bytes is of no help to who typed a text.
+        raise StreamCutTextError("it is not a stream cut as clients print it") from error

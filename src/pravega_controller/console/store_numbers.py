@@ -6,12 +6,14 @@ Owns: ``StoresSeen``, what one look at all stores has found, and what is compute
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Final
+
+import trio
 
 from pravega_controller.console.looks import Look, Looks, Summary, Track, rate
 from pravega_controller.controller import Controller
-from pravega_controller.http.metrics import ask_stores
+from pravega_controller.http.metrics import Address, ask_stores, name_store
 from pravega_metrics import store_metrics as metrics
 from pravega_metrics.metrics import OTHER, Distribution, Family, Labels, Reading
 
@@ -23,9 +25,11 @@ Counts = Mapping[int, int]
 
 @dataclass(frozen=True, slots=True)
 class StoresSeen:
-    """The families of each store by name of metric, and None for one that did not answer."""
+    """The families of each store by name of metric, and None for one that did not answer; and what
+    requests to a store wait for, in words, by store."""
 
     stores: Mapping[str, Mapping[str, Family] | None]
+    delays: Mapping[str, str] = field(default_factory=dict)
 
     def readings(self, name: str) -> Iterator[tuple[str, Labels, Reading]]:
         """Yield store, labels and reading of a metric."""
@@ -55,7 +59,7 @@ class StoresSeen:
 async def see_stores(controller: Controller) -> StoresSeen:
     """Return what all stores tell now."""
     answers = await ask_stores(controller)
-    return StoresSeen(
+    seen = StoresSeen(
         {
             store: None
             if answer.families is None
@@ -63,6 +67,17 @@ async def see_stores(controller: Controller) -> StoresSeen:
             for store, answer in answers.items()
         }
     )
+    waiting = {store for store, _, reading in seen.readings(metrics.DELAYS.name) if reading}
+    delays: dict[str, str] = {}
+
+    async def ask(address: Address) -> None:
+        delays[name_store(address)] = await controller.segments.read_delays(address) or ""
+
+    async with trio.open_nursery() as nursery:
+        for address in controller.placement.containers_by_store():
+            if name_store(address) in waiting:
+                nursery.start_soon(ask, address)
+    return replace(seen, delays=delays)
 
 
 def track_stores(looks: Looks, controller: Controller) -> Track[StoresSeen]:
@@ -177,12 +192,19 @@ def reasons_for_care(seen: StoresSeen) -> list[str]:
     for store, (container, state), reading in seen.readings(metrics.CONTAINER_STATES.name):
         if reading and state != "online":
             found.append(f"Container {container} of {store} is {state}.")
-    for store, (container, reason), reading in seen.readings(metrics.THROTTLE_SECONDS.name):
-        if not isinstance(reading, Distribution) and reading > 0:
-            found.append(f"Container {container} of {store} slows writers down: {reason}.")
     for store, _, reading in seen.readings(metrics.DELAYS.name):
         if reading:
-            found.append(f"Requests to {store} wait; its log says why.")
+            why = seen.delays.get(store)
+            found.append(f"Requests to {store} wait: {why or 'its log says why'}.")
+    slow: dict[tuple[str, str], list[str]] = {}
+    for store, (container, reason), reading in seen.readings(metrics.THROTTLE_SECONDS.name):
+        if not isinstance(reading, Distribution) and reading > 0:
+            slow.setdefault((store, reason), []).append(container)
+    for (store, reason), containers in slow.items():
+        who = f"Container {containers[0]} of {store} slows"
+        if len(containers) > 1:
+            who = f"Containers {', '.join(containers)} of {store} slow"
+        found.append(f"{who} writers down: {reason}.")
     free = {
         (store, path): value
         for store, (path, kind), value in seen.readings(metrics.DISK_BYTES.name)

@@ -184,7 +184,7 @@ class SegmentClient:
             problem = f"gave up after {limit:g} s: {problem}"
             reason: str | None = None
             with suppress(StoreUnavailableError):
-                reason = await self._ask_delays(self._placement.store_of(segment))
+                reason = await self.read_delays(self._placement.store_of(segment))
             if reason:
                 raise StoreDelayedError(f"{problem}: {reason}")
             raise StoreUnavailableError(problem)
@@ -464,13 +464,13 @@ class SegmentClient:
             stream,
             address,
             reply_seconds_max=self._reply_seconds_max,
-            ask_delays=partial(self._ask_delays, address),
+            ask_delays=partial(self.read_delays, address),
             token=self._token,
         )
         self._nursery.start_soon(connection.run)
         return connection
 
-    async def _ask_delays(self, address: Address) -> str | None:
+    async def read_delays(self, address: Address) -> str | None:
         """Return what requests to a store wait for, in words; "" if the store gives no reason.
 
         Returns None if it does not answer in time. A store that does not know the command hangs up.

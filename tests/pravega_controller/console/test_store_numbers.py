@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+
 from pravega_controller.console.looks import Look
 from pravega_controller.console.store_numbers import (
     StoresSeen,
     busiest_streams,
     quantile,
     reasons_for_care,
+    see_stores,
     traffic_of,
 )
+from pravega_controller.controller import Controller
+from pravega_controller.testing.memory_segment_store import MemorySegmentStore
 from pravega_metrics import store_metrics as metrics
 from pravega_metrics.metrics import OTHER, Distribution, Family
+from pravega_metrics.readings import encode_readings
 
 MS = 1_000_000
 
@@ -73,7 +81,14 @@ def test_what_needs_care_is_told_in_words() -> None:
     told = reasons_for_care(
         seen(
             metrics.CONTAINER_STATES.family(states),
-            metrics.THROTTLE_SECONDS.family({("0", "tier 2"): 0.1, ("0", "cache"): 0.0}),
+            metrics.THROTTLE_SECONDS.family(
+                {
+                    ("0", "tier 2"): 0.1,
+                    ("0", "cache"): 0.0,
+                    ("1", "log"): 1.0,
+                    ("2", "tier 2"): 0.2,
+                }
+            ),
             metrics.DELAYS.family({(): 1}),
             metrics.DISK_BYTES.family({("/d", "used"): 95, ("/d", "free"): 5}),
             **{"b:2": None},
@@ -82,8 +97,25 @@ def test_what_needs_care_is_told_in_words() -> None:
     assert told == [
         "Segment store b:2 does not answer.",
         "Container 1 of a:1 is failed.",
-        "Container 0 of a:1 slows writers down: tier 2.",
-        "Requests to a:1 wait; its log says why.",
+        "Requests to a:1 wait: its log says why.",
+        "Containers 0, 2 of a:1 slow writers down: tier 2.",
+        "Container 1 of a:1 slows writers down: log.",
         "The disk of /d at a:1 is 95% full.",
     ]
     assert reasons_for_care(seen(metrics.DELAYS.family({(): 0}))) == []
+    known = replace(seen(metrics.DELAYS.family({(): 1})), delays={"a:1": "tier 2 is read-only"})
+    assert reasons_for_care(known) == ["Requests to a:1 wait: tier 2 is read-only."]
+
+
+async def test_what_requests_to_a_store_wait_for_is_asked_when_some_do(
+    open_on_memory: Callable[..., AbstractAsyncContextManager[Controller]],
+    memory_store: MemorySegmentStore,
+) -> None:
+    memory_store.delays = ("tier 2 in /srv/tier2 cannot be written", "the journal is full")
+    async with open_on_memory() as controller:
+        for count in (0, 2):
+            memory_store.readings = encode_readings([metrics.DELAYS.family({(): count})])
+            found = await see_stores(controller)
+            assert list(found.delays.values()) == ["; ".join(memory_store.delays)] * bool(count)
+        [told] = reasons_for_care(found)
+        assert told.endswith("wait: tier 2 in /srv/tier2 cannot be written; the journal is full.")

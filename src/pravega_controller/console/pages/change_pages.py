@@ -148,6 +148,8 @@ def _choose(rows: Sequence[SegmentRow], text: str) -> list[SegmentRow]:
     chosen = [row for row in rows if str(row.segment.segment_id) in wanted]
     ends = [row.segment.high for row in chosen[:-1]]
     if len(chosen) != len(wanted) or ends != [row.segment.low for row in chosen[1:]]:
+        if len(wanted) == 1:
+            raise InvalidRequestError(f"segment {text} is not one of the stream's present segments")
         raise InvalidRequestError("these are no neighbours among the present segments")
     return chosen
 
