@@ -406,7 +406,7 @@ def test_the_commands_of_the_guide_to_certificates(shell: GuideShell) -> None:
     with shell:
         walk(shell, steps_of(GUIDES / "certificates.md"))
         log = shell.directory.with_name(f"{shell.directory.name}-server-0.log").read_text()
-        assert 'StreamManager("tls://localhost:' in log, log
+        assert 'segstore_client.connect("tls://localhost:' in log, log
         assert "tcp://" not in log, log
         access = "--controller tls://localhost:9090 --ca security/ca.pem"
         shell.take(f"segstore scope create demo {access}")

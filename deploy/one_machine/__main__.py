@@ -216,7 +216,7 @@ def welcome(settings: ClusterSettings, security: ClusterSecurity | None) -> None
         f"  process ids      {settings.data_dir / 'run'}, logs in {settings.data_dir / 'log'}",
     ]
     if security is not None:
-        lines.append(describe_secure_clients(settings.controller_uri, security.files))
+        lines += [describe_secure_clients(settings.controller_uri, security.files), ""]
     lines.append(f"cluster is ready: {settings.first_controller_uri}")
     print_at_once("\n".join(lines), sys.stdout)
 

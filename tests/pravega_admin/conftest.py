@@ -35,6 +35,7 @@ class Standalone:
         self.data_dir = data_dir
         self.settings: Path | None = None
         self.http_port: int | None = None
+        self.is_secure = False
         self.descriptor_limits: str | None = None
         self.controller_port, self.segment_store_port = free_ports(2)
         self.output: list[str] = []
@@ -57,6 +58,7 @@ class Standalone:
             *("--log-file", str(self.log)),
             *(() if self.settings is None else ("--config", str(self.settings))),
             *(() if self.http_port is None else ("--http-port", str(self.http_port))),
+            *(("--secure",) if self.is_secure else ()),
         ]
 
     def start(self) -> None:

@@ -416,10 +416,18 @@ def _welcome(settings: StandaloneSettings, security: SecurityFiles | None) -> st
 """
     if security is not None:
         return head + describe_secure_clients(uri, security)
+    if not has_tls and not _is_loopback(settings.host):
+        head = f"""{head}\
+  everybody who reaches this machine can read, change and delete everything:
+  --secure in place of --allow-insecure asks who calls
+
+"""
     return f"""\
 {head}  Java           ClientConfig.builder().controllerURI(URI.create("{uri}")).build()
-  Python         pravega_client.StreamManager("{uri}")
-  OpenMessaging  client: {{controllerURI: "{uri}", scopeName: examples}}"""
+  OpenMessaging  client: {{controllerURI: "{uri}", scopeName: examples}}
+  Python         the program below
+
+{_python_program(uri)}"""
 
 
 def describe_secure_clients(uri: str, security: SecurityFiles) -> str:
@@ -432,13 +440,23 @@ def describe_secure_clients(uri: str, security: SecurityFiles) -> str:
   Java           ClientConfig.builder().controllerURI(URI.create("{uri}"))
                      .trustStore("{security.ca}")
                      .credentials(new DefaultCredentials(password, "{ADMINISTRATOR}")).build()
-  Python         export pravega_client_tls_cert_path={security.ca}
-                 export pravega_client_auth_method=Basic
-                 export pravega_client_auth_username={ADMINISTRATOR}
-                 export pravega_client_auth_password=...
-                 pravega_client.StreamManager("{uri}", True, True)
   Spark          .option("controller", "{uri}").option("ca", "{security.ca}")
-                     .option("user", "{ADMINISTRATOR}").option("passwordFile", "...")"""
+                     .option("user", "{ADMINISTRATOR}").option("passwordFile", "...")
+  Python         the program below, in this shell, after export SEGSTORE_PASSWORD=...
+
+{_python_program(uri)}"""
+
+
+def _python_program(uri: str) -> str:
+    """Return a whole program. Without an indentation, it can be pasted wherever Python is read."""
+    return f"""\
+import asyncio, segstore_client
+
+async def main():
+    async with segstore_client.connect("{uri}") as store:
+        print(await store.list_scopes())
+
+asyncio.run(main())"""
 
 
 @contextlib.contextmanager

@@ -1,7 +1,9 @@
 """``segstore standalone`` and its parts, started as a user starts them, and killed."""
 
+import ast
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,6 +16,7 @@ from urllib.request import urlopen
 
 import pytest
 
+from pravega_admin.serving.security_files import PASSWORD_VARIABLE
 from pravega_blocking.controller_client import ControllerClient
 from pravega_blocking.event_reader import EventReader
 from pravega_blocking.event_writer import EventWriter
@@ -83,10 +86,41 @@ def test_it_says_where_to_connect_and_when_it_is_ready(store: "Standalone") -> N
     text = "\n".join(store.output)
     assert f"controller     {store.controller}" in text
     assert f'controllerURI(URI.create("{store.controller}"))' in text
-    assert f'pravega_client.StreamManager("{store.controller}")' in text
     assert "OpenMessaging" in text
     assert "http" not in text
     assert store.output[-1].startswith("segstore is ready in ")
+
+
+def run_told_program(store: "Standalone", *before: str) -> str:
+    """Run the Python that the store has printed, as it is, in a shell; return what it prints."""
+    begin = next(i for i, line in enumerate(store.output) if line.startswith("import "))
+    end = store.output.index("asyncio.run(main())")
+    program = "\n".join(store.output[begin : end + 1])
+    command = "\n".join([*before, shlex.join([sys.executable, "-c", program])])
+    done = subprocess.run(
+        ["bash", "-euc", command], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_program_that_it_prints_runs(store: "Standalone") -> None:
+    create_stream(store, "of-a-program", 1)
+    assert f'segstore_client.connect("{store.controller}")' in "\n".join(store.output)
+    assert "demo" in ast.literal_eval(run_told_program(store))
+
+
+def test_the_program_that_a_secure_store_prints_runs_in_the_shell_that_it_prints(
+    new_store: Callable[[], "Standalone"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(PASSWORD_VARIABLE, "of the administrator")
+    store = new_store()
+    store.is_secure = True
+    store.start()
+    exports = [line[line.index("export ") :] for line in store.output if "  export " in line]
+    assert len(exports) == 2
+    told = run_told_program(store, *exports, "export SEGSTORE_PASSWORD='of the administrator'")
+    assert ast.literal_eval(told) == ["_system"]
 
 
 def test_with_a_port_of_http_it_says_where_the_console_is(
