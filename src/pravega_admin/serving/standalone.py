@@ -149,7 +149,7 @@ def run_standalone(settings: StandaloneSettings, *, began: float) -> None:
             started,
             directory=directory,
             log_file=log_descriptor,
-            welcome=_welcome(settings, security),
+            welcome=describe_clients(settings, security),
             began=began,
             debug=settings.debug,
         )
@@ -394,7 +394,8 @@ def child_specs(settings: StandaloneSettings, shares: Shares | None) -> list[tup
     return [*stores, *controllers]
 
 
-def _welcome(settings: StandaloneSettings, security: SecurityFiles | None) -> str:
+def describe_clients(settings: StandaloneSettings, security: SecurityFiles | None) -> str:
+    """Return what a start prints: where the store is, who reaches it, and lines for clients."""
     host = settings.published_address or ANY_ADDRESSES.get(settings.host, settings.host)
     has_tls = bool(settings.controller.get("tls"))
     if has_tls and settings.published_address is None and _is_loopback(host):

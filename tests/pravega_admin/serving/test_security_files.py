@@ -17,7 +17,12 @@ from pravega_admin.serving.security_files import (
     is_secure,
     open_security_files,
 )
-from pravega_admin.serving.standalone import StandaloneSettings, check_exposure, run_standalone
+from pravega_admin.serving.standalone import (
+    StandaloneSettings,
+    check_exposure,
+    describe_clients,
+    run_standalone,
+)
 from pravega_admin.supervisor.child_protocol import CONTROLLER, SEGMENT_STORE
 from pravega_controller.config import ControllerConfig
 from pravega_security.accounts import Accounts, BasicAuthenticator
@@ -92,6 +97,15 @@ def test_tls_of_one_kind_of_server_alone_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ConfigurationError, match="set tls and store_tls of controller and tls"):
             run_standalone(settings, began=0.0)
     assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1"])
+def test_a_store_that_everybody_may_use_says_so_if_others_reach_it(
+    tmp_path: Path, host: str
+) -> None:
+    told = describe_clients(StandaloneSettings(tmp_path, host=host, allow_insecure=True), None)
+    assert ("everybody who reaches this machine can read" in told) == (host == "0.0.0.0")
+    assert "segstore_client.connect(" in told
 
 
 def test_a_secure_store_is_not_opened_to_everybody_by_forgetting_an_option(tmp_path: Path) -> None:
