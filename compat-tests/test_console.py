@@ -230,6 +230,8 @@ def test_what_does_not_answer_is_told(browser: Browser, tmp_path: Path) -> None:
         browser.show(f"http://{HOST}:{port}/console/", WIDTHS[0])
         assert "Healthy" in browser.text()
     browser.wait(lambda: "does not answer" in browser.text("#stale"))
+    # What it said before is not known to be so any more.
+    assert "Healthy" not in browser.text()
     browser.complaints()
 
 
