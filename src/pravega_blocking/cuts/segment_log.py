@@ -1,7 +1,6 @@
 """The events of one segment of an internal stream, read as a whole, and written under a condition.
 
-Owns: the connection of one log. States of reader groups and watermarks are such logs: short, in one
-segment that is never sealed, and compacted by those who write them.
+Owns: the connection of one log. The steps are in ``pravega_wire.sessions.segment_log``.
 
 Invariants:
 1. When the log is compacted and truncated while it is read, it is read from its new beginning. Held
@@ -12,31 +11,23 @@ Invariants:
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Self
+from collections.abc import Callable
+from functools import partial
+from typing import Self, TypeVar
 
-from pravega_blocking.access.tokens import TokenExpiredError
+from pravega_blocking.access.tokens import StoreAccess, TokenExpiredError
 from pravega_blocking.controller_client import ControllerClient, Purpose
-from pravega_blocking.errors import NotFoundError, PravegaError, UnavailableError
+from pravega_blocking.errors import NotFoundError, PravegaError, RefusedError, UnavailableError
 from pravega_wire import commands as wire
 from pravega_wire.blocking import SegmentConnection
 from pravega_wire.errors import ProtocolError
-from pravega_wire.event_framing import iterate_event_spans
-from pravega_wire.hashing import REVISION_MARK
 from pravega_wire.names import scoped_name, segment_name
+from pravega_wire.sessions.segment_log import LogMovedError, LogSession, LogTooLongError, Steps
 
+T = TypeVar("T")
 REPLY_SECONDS = 30.0
-READ_BYTES = 1024 * 1024
-LOG_BYTES_MAX = 64 * 1024 * 1024
-"""Maximum length, in bytes, of a log that is read: clients compact theirs at 512 KiB."""
 ATTEMPTS_MAX = 3
-"""Number of attempts to read: a compaction, or the end of a token, may end each."""
-
-
-class _MovedError(Exception):
-    """The log begins elsewhere now, or the token was not valid any more."""
+"""Number of attempts: a compaction, or the end of a token, may end each."""
 
 
 class SegmentLog:
@@ -49,14 +40,17 @@ class SegmentLog:
         self, controller: ControllerClient, scope: str, stream: str, *, purpose: Purpose
     ) -> None:
         self.name = scoped_name(scope, stream)
-        self._segment = segment_name(scope, stream, 0)
         self._access = controller.store_access(scope, stream, purpose)
-        self._writer_id = uuid.uuid4().bytes
-        self._end = 0
-        with self._explaining():
+        self._session = LogSession(
+            segment_name(scope, stream, 0),
+            lambda reply: log_refusal(reply, self.name, self._access),
+        )
+        try:
             self._connection: SegmentConnection = self._access.connect(
                 *controller.segment_address(scope, stream, 0), timeout=REPLY_SECONDS
             )
+        except ProtocolError as error:
+            raise self._lost(error) from error
 
     def __enter__(self) -> Self:
         return self
@@ -69,95 +63,49 @@ class SegmentLog:
 
         Raises ``NotFoundError`` if there is no such segment.
         """
-        with self._explaining():
-            for _ in range(ATTEMPTS_MAX):
-                try:
-                    return self._read(whole)
-                except _MovedError:
-                    continue
-        raise UnavailableError(f"{self.name} changes too fast to be read")
+        self._session.offset = None
+        return self._repeat(partial(self._session.read, whole=whole))[1]
 
     def append(self, event: bytes) -> bool:
         """Append an event if none was since the log was read; return whether it was appended."""
-        with self._explaining():
-            number = self._set_up() + 1
-            connection = self._connection
-            request_id = connection.next_request_id()
-            reply = connection.call(
-                wire.ConditionalAppend(self._writer_id, number, self._end, event, request_id)
-            )
-            if isinstance(reply, wire.ConditionalCheckFailed):
-                return False
-            if not isinstance(reply, wire.DataAppended):
-                raise self._refusal(reply)
-        return True
+        return self._repeat(self._session.append(event))
 
-    def _set_up(self) -> int:
-        """Tell the store of the writer; return the number of its last event."""
-        for _ in range(ATTEMPTS_MAX):
-            request_id, token = self._connection.next_request_id(), self._access.token()
-            reply = self._connection.call(
-                wire.SetupAppend(request_id, self._writer_id, self._segment, token)
-            )
-            if isinstance(reply, wire.AppendSetup):
-                return max(0, reply.last_event_number)
-            refusal = self._refusal(reply)
-            if not isinstance(refusal, _MovedError):
-                raise refusal
-        raise UnavailableError(f"{self.name} takes no appends")
-
-    def _read(self, whole: bool) -> list[bytes]:
-        request_id, token = self._connection.next_request_id(), self._access.token()
-        info = self._connection.call(wire.GetStreamSegmentInfo(request_id, self._segment, token))
-        if not isinstance(info, wire.StreamSegmentInfo):
-            raise self._refusal(info)
-        offset, end = info.start_offset, info.write_offset
-        if not whole:
-            # Without a compaction the attribute is the least int64.
-            offset = max(offset, self._read_mark())
-        if offset > end:
-            raise _MovedError
-        if end - offset > LOG_BYTES_MAX:
-            raise PravegaError(f"{self.name} has {end - offset} bytes: it is not compacted")
-        data = b""
-        while offset + len(data) < end:
-            data += self._read_piece(offset + len(data), end)
-        self._end = end
-        return [data[begin:stop] for begin, stop in iterate_event_spans(data)]
-
-    def _read_mark(self) -> int:
-        request_id, token = self._connection.next_request_id(), self._access.token()
-        reply = self._connection.call(
-            wire.GetSegmentAttribute(request_id, self._segment, REVISION_MARK, token)
-        )
-        if not isinstance(reply, wire.SegmentAttribute):
-            raise self._refusal(reply)
-        return reply.value
-
-    def _read_piece(self, offset: int, end: int) -> bytes:
-        request_id, token = self._connection.next_request_id(), self._access.token()
-        length = min(READ_BYTES, end - offset)
-        reply = self._connection.call(
-            wire.ReadSegment(self._segment, offset, length, token, request_id)
-        )
-        if not isinstance(reply, wire.SegmentRead):
-            raise self._refusal(reply)
-        # A store may answer with more than it is asked for.
-        return reply.data[: end - offset]
-
-    def _refusal(self, reply: wire.Reply) -> Exception:
-        if isinstance(reply, wire.SegmentIsTruncated):
-            return _MovedError()
-        if isinstance(reply, wire.NoSuchSegment):
-            return NotFoundError(f"{self.name} does not exist")
-        if isinstance(reply, wire.AuthTokenCheckFailed):
-            error = self._access.refusal(reply, f"no permission for {self.name}")
-            return _MovedError() if isinstance(error, TokenExpiredError) else error
-        return ProtocolError(f"unexpected {type(reply).__name__}")
-
-    @contextmanager
-    def _explaining(self) -> Iterator[None]:
+    def _repeat(self, attempt: Callable[[], Steps[T]]) -> T:
         try:
-            yield
+            for _ in range(ATTEMPTS_MAX):
+                try:
+                    return self._take(attempt())
+                except (LogMovedError, TokenExpiredError):
+                    # The store knows the writer by the token that has expired.
+                    self._session.is_set_up = False
+        except LogTooLongError as error:
+            raise PravegaError(str(error)) from error
         except ProtocolError as error:
-            raise UnavailableError(f"{self.name} cannot be reached: {error}") from error
+            raise self._lost(error) from error
+        raise UnavailableError(f"{self.name} changes too fast")
+
+    def _take(self, steps: Steps[T]) -> T:
+        try:
+            make = next(steps)
+            while True:
+                request = make(self._connection.next_request_id(), self._access.token())
+                make = steps.send(self._connection.call(request))
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+    def _lost(self, error: ProtocolError) -> UnavailableError:
+        return UnavailableError(f"{self.name} cannot be reached: {error}")
+
+
+def log_refusal(reply: wire.Reply, name: str, access: StoreAccess) -> Exception:
+    """Return the error for a reply about a log that is no answer."""
+    if isinstance(reply, wire.SegmentIsTruncated):
+        return LogMovedError(f"{name} was truncated meanwhile")
+    if isinstance(reply, wire.NoSuchSegment):
+        return NotFoundError(f"{name} does not exist")
+    if isinstance(reply, wire.AuthTokenCheckFailed):
+        return access.refusal(reply, f"no permission for {name}")
+    if isinstance(reply, wire.ErrorMessage):
+        return RefusedError(f"the segment store refused a request: {reply.message}")
+    return ProtocolError(f"unexpected {type(reply).__name__}")

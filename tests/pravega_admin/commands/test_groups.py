@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 
 from pravega_admin.verbs import app
 from pravega_blocking.controller_client import ControllerClient, Purpose
-from pravega_blocking.cuts import segment_log
 from pravega_blocking.cuts.segment_log import SegmentLog
 from pravega_blocking.groups import seek
 from pravega_blocking.groups.lag import find_lags
@@ -23,8 +22,10 @@ from pravega_blocking.stream_settings import StreamSettings
 from pravega_wire import commands as wire
 from pravega_wire import controller_pb2 as pb
 from pravega_wire.hashing import REVISION_MARK
-from pravega_wire.names import mark_stream, reader_group_stream
+from pravega_wire.names import mark_stream, reader_group_stream, segment_name
 from pravega_wire.reader_groups.changes import UpdateBegun, encode_changes
+from pravega_wire.sessions import segment_log
+from pravega_wire.sessions.segment_log import LogSession, Steps
 from pravega_wire.stream_cut_text import encode_cut_text
 from pravega_wire.watermarks import SegmentWithRange, Watermark, encode_watermark
 from support.group_revisions import ID, acquires, begins, comes, name_segment, tells
@@ -359,21 +360,21 @@ def test_a_log_that_is_truncated_meanwhile_is_read_anew(
     mark = len(b"one") + 8
 
     def truncate() -> None:
-        connection, segment = log._connection, log._segment
+        connection, segment = log._connection, segment_name(*log.name.split("/"), 0)
         connection.call(
             wire.UpdateSegmentAttribute(901, segment, REVISION_MARK, mark, -(2**63), "")
         )
         connection.call(wire.TruncateSegment(902, segment, mark, ""))
 
-    read = SegmentLog._read_piece
+    read = LogSession._read_piece
     calls = itertools.count()
 
-    def truncate_and_read(self: SegmentLog, offset: int, end: int) -> bytes:
+    def truncate_and_read(self: LogSession, offset: int, end: int) -> Steps[bytes]:
         if next(calls) == 0:
             truncate()
         return read(self, offset, end)
 
-    monkeypatch.setattr(SegmentLog, "_read_piece", truncate_and_read)
+    monkeypatch.setattr(LogSession, "_read_piece", truncate_and_read)
     assert log.read() == [b"two", b"three"]
     assert log.read(whole=True) == [b"two", b"three"]
 

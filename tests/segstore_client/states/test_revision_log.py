@@ -111,7 +111,7 @@ async def test_an_append_whose_answer_is_lost_is_appended_once(
                     assert not await second.append(b"behind")
                 await second.read()
             async with aclosing(first):
-                first.offset = None
+                first.session.offset = None
                 assert (await first.read())[1] == [b"%d" % number for number in range(20)]
 
     monkeypatch.setattr(StoreConnection, "call", call_and_break)
