@@ -5,7 +5,9 @@ a chunk is durable before the delay begins.
 
 Invariants:
 1. When a chunk is condemned, it is deleted only after ``delay_seconds``, so that earlier reads of
-   it can end. Held by ``test_garbage_goes_after_the_delay``.
+   it can end. Held by ``test_garbage_goes_after_the_delay``. It does not wait for a second delay
+   because others were condemned before it. Held by
+   ``test_garbage_does_not_wait_for_that_of_the_next_delay``.
 2. When a later owner has claimed the chunks, an earlier one deletes none: before each round it
    lists the claims. Held by ``test_an_owner_that_was_replaced_deletes_nothing`` and
    ``test_deleting_without_a_look_at_the_claims_would_be_found``.
@@ -37,6 +39,10 @@ from segstore.runtime.parallel import run_parallel
 from segstore.tiers.api import ChunkStorage
 
 GARBAGE_DELAY_SECONDS: Final = 60.0
+ROUNDS_IN_DELAY_MAX: Final = 4
+"""Maximum number of rounds while one delay passes: each lists the claims in tier 2."""
+NOTES_IN_DELAY: Final = 12
+"""Number of looks for newly condemned chunks while one delay passes. They are in memory."""
 HURRIED_DELAY_SECONDS: Final = 1.0
 """Delay, in seconds, while there is no space. Reads that began before a deletion may then fail, and
 are repeated."""
@@ -61,20 +67,16 @@ async def collect_garbage(
     # later.
     with trio.move_on_after(delay_seconds):
         await journal.opened.wait()
+    ages = _Ages(journal, delay_seconds)
     while True:
         try:
             await journal.ready()
             await journal.wait_for_garbage()
             with suppress(StorageFullError):
                 await journal.restore_reserve()
-            condemned = list(journal.metadata.condemned)
-            hurried_seconds = min(delay_seconds, HURRIED_DELAY_SECONDS)
-            await trio.sleep(hurried_seconds)
-            if hurried_seconds < delay_seconds and not journal.lack.is_present:
-                with trio.move_on_after(delay_seconds - hurried_seconds):
-                    await journal.lack.wait()
-            if journal.lack.is_present:
-                condemned = list(journal.metadata.condemned)
+            ages.note()
+            await trio.sleep(min(delay_seconds, HURRIED_DELAY_SECONDS))
+            condemned = await ages.wait_until_due()
             if condemned:
                 await marks.outlive()
             await _collect(chunks, journal, leases, condemned)
@@ -84,6 +86,47 @@ async def collect_garbage(
         except StorageError as error:
             logger.warning("chunks are deleted later", error=str(error))
             await trio.sleep(ERROR_SLEEP_SECONDS)
+
+
+class _Ages:
+    """The times at which condemned chunks were first seen."""
+
+    def __init__(self, journal: SystemJournal, delay_seconds: float) -> None:
+        self._journal = journal
+        self._delay_seconds = delay_seconds
+        self._since: dict[str, float] = {}
+        self._obsolete_since: float | None = None
+        """The time at which system chunks were first seen that no recovery reads; None for none."""
+        self._next_round = trio.current_time()
+
+    def note(self) -> None:
+        """Note what is condemned now."""
+        now, condemned = trio.current_time(), self._journal.metadata.condemned
+        self._since = {name: self._since.get(name, now) for name in condemned}
+        if not self._journal.has_obsolete_chunks:
+            self._obsolete_since = None
+        elif self._obsolete_since is None:
+            self._obsolete_since = now
+
+    async def wait_until_due(self) -> list[str]:
+        """Return the condemned chunks whose delay is over, as soon as there are some; all of them
+        while there is no space. Return none when only system chunks are due."""
+        delay = self._delay_seconds
+        while not self._journal.lack.is_present:
+            self.note()
+            now = trio.current_time()
+            since = [*self._since.values()]
+            since += [] if self._obsolete_since is None else [self._obsolete_since]
+            due_at = max(self._next_round, min(since, default=now) + delay)
+            if now >= due_at:
+                break
+            with trio.move_on_at(min(due_at, now + delay / NOTES_IN_DELAY)):
+                await self._journal.lack.wait()
+        now = trio.current_time()
+        self._next_round = now + delay / ROUNDS_IN_DELAY_MAX
+        if self._journal.lack.is_present:
+            return list(self._journal.metadata.condemned)
+        return [name for name, since in self._since.items() if now >= since + delay]
 
 
 async def collect_now(chunks: ChunkStorage, journal: SystemJournal, leases: ChunkLeases) -> None:

@@ -394,6 +394,30 @@ async def test_garbage_goes_after_the_delay(autojump_clock: trio.testing.MockClo
         nursery.cancel_scope.cancel()
 
 
+async def test_garbage_does_not_wait_for_that_of_the_next_delay(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    chunks = MemoryChunkStorage()
+    storage = owner(chunks)
+    for name in "abcdef":
+        await storage.write(name, offset=0, data=[b"0123456789"], rollover_bytes=0)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(storage.run)
+        await trio.sleep(1000)
+        began = trio.current_time()
+        for name in "abcdef":
+            await storage.delete(name)
+            await trio.sleep(7)
+        gone = []
+        while left := len(await users_chunks(chunks)):
+            gone += [trio.current_time() - began] * (6 - left - len(gone))
+            await trio.sleep(1)
+        gone += [trio.current_time() - began] * (6 - len(gone))
+        # Each has its delay, and waits for the next round, of which there are few.
+        assert all(60 <= seconds - 7 * number <= 82 for number, seconds in enumerate(gone)), gone
+        nursery.cancel_scope.cancel()
+
+
 async def test_garbage_that_a_crash_left_is_collected_by_the_next_owner() -> None:
     chunks = MemoryChunkStorage()
     storage = owner(chunks)
