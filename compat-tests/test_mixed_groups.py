@@ -12,7 +12,7 @@ from itertools import pairwise
 import anyio
 import anyio.to_thread
 import pytest
-from anyio.abc import TaskGroup
+from anyio.abc import TaskGroup, TaskStatus
 from compat_harness.group_steps import SharingReader, open_sharing_reader
 from compat_harness.java import NEWEST, JavaClient, JavaError
 from compat_harness.server import TARGET_VARIABLE, Server
@@ -80,15 +80,16 @@ class Group:
         self._java[name] = reader
         self.events[name] = reader.lines
 
-    def join_python(self, name: str) -> None:
+    async def join_python(self, name: str) -> None:
         self.events[name] = []
-        self._python[name] = anyio.CancelScope()
-        self._tasks.start_soon(self._read_on, name)
+        self._python[name] = await self._tasks.start(self._read_on, name)
 
-    async def _read_on(self, name: str) -> None:
+    async def _read_on(self, name: str, *, task_status: TaskStatus[anyio.CancelScope]) -> None:
         """Read until the group is at the end of everything, or the reader vanishes."""
         async with self.group.reader(name) as reader:
-            with self._python[name] as scope:
+            with anyio.CancelScope() as scope:
+                # A reader that has not joined yet cannot be taken out of the group.
+                task_status.started(scope)
                 async for event in reader:
                     self.events[name].append(event.data.decode())
             if scope.cancel_called:
@@ -154,10 +155,10 @@ async def share(server: Server, client: JavaClient, stack: ExitStack) -> Group:
         ):
             group = Group(server, client, store, stack, tasks)
             await group.make()
-            group.join_python("python-1")
+            await group.join_python("python-1")
             await group.join_java("java-1")
             await group.join_java("java-2")
-            group.join_python("python-2")
+            await group.join_python("python-2")
             await group.write_until_all_read()
             await group.vanish("java-1")
             await group.write_until_all_read()
@@ -202,7 +203,7 @@ async def outlive(
         online = []
         for number in range(READERS_EACH):
             await group.join_java(f"java-{number}")
-            group.join_python(f"python-{number}")
+            await group.join_python(f"python-{number}")
             online += [f"java-{number}", f"python-{number}"]
         ends_at = time.monotonic() + seconds
         number = READERS_EACH
@@ -217,7 +218,7 @@ async def outlive(
             if kind == "java":
                 await group.join_java(f"{kind}-{number}")
             else:
-                group.join_python(f"{kind}-{number}")
+                await group.join_python(f"{kind}-{number}")
             online.append(f"{kind}-{number}")
             number += 1
         with anyio.fail_after(SECONDS_MAX):
