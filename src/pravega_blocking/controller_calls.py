@@ -160,11 +160,7 @@ class ControllerCalls:
             except grpc.RpcError as error:
                 # A controller that gives its reason so late has waited for a segment store itself.
                 is_late = time.monotonic() - began > patience.seconds
-                has_waited = (
-                    is_late
-                    and isinstance(error, grpc.Call)
-                    and bool(_find_explanation(error).reason)
-                )
+                has_waited = is_late and _has_reason(error)
                 if _is_away(error) and not has_waited:
                     self._turn_from(current)
                     if untried > 0:

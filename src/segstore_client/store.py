@@ -114,7 +114,7 @@ class Store:
     async def scale_stream(
         self, stream: str, segments: int, *, timeout: float = SCALE_SECONDS_MAX
     ) -> None:
-        """Replace all segments of a stream by so many of equal width; return when that is done.
+        """Replace all segments of a stream by new ones of equal width, and wait until that is done.
 
         Raises ``ConflictError`` for a sealed stream or fewer segments than the stream's policy
         wants, and ``TimedOutError`` after ``timeout`` seconds; it may be done later then.

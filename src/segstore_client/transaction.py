@@ -113,10 +113,7 @@ class Transaction(KeyedWriter):
         return transaction_segment_name(super()._segment_name(segment), self._identifier)
 
     def _ended(self) -> TransactionEndedError:
-        return TransactionEndedError(
-            f"transaction {self.id} of {self._name} has ended: by its lease, by somebody who"
-            " aborted it, or with its stream"
-        )
+        return describe_end(self.id, self._name)
 
     async def _renew_lease(self) -> None:
         arguments = (self._scope, self._stream, self._identifier, self._lease_ms)
@@ -154,3 +151,11 @@ class Transaction(KeyedWriter):
     async def _repeat(self, call: Callable[[], T]) -> T:
         what = f"the controller could not be asked of transaction {self.id}"
         return await repeat_calls(call, Patience(self._patience), what)
+
+
+def describe_end(identifier: uuid.UUID, stream: str) -> TransactionEndedError:
+    """Return the error of a transaction that was ended by others."""
+    return TransactionEndedError(
+        f"transaction {identifier} of {stream} has ended: by its lease, by somebody who aborted it,"
+        " or with its stream"
+    )

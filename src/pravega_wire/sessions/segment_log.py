@@ -43,7 +43,7 @@ class LogMovedError(ProtocolError):
 
 
 class LogTooLongError(Exception):
-    """Nobody compacts the log."""
+    """The log is longer than clients read: no client compacts it."""
 
 
 class LogSession:

@@ -29,7 +29,12 @@ from pravega_blocking.delays import OnDelay
 from pravega_blocking.errors import PravegaError, TransactionEndedError
 from pravega_blocking.transaction_writer import TransactionWriter
 from pravega_wire.names import scoped_name
-from segstore_client.transaction import LOOK_SECONDS, LOOK_SECONDS_MAX, RENEWALS
+from segstore_client.transaction import (
+    LOOK_SECONDS,
+    LOOK_SECONDS_MAX,
+    RENEWALS,
+    describe_end,
+)
 
 T = TypeVar("T")
 
@@ -134,10 +139,7 @@ class BlockingTransaction:
         return self._scope, self._stream, self._identifier
 
     def _ended(self) -> TransactionEndedError:
-        return TransactionEndedError(
-            f"transaction {self.id} of {self._name} has ended: by its lease, by somebody who"
-            " aborted it, or with its stream"
-        )
+        return describe_end(self.id, self._name)
 
     def _commit(self) -> None:
         if not self._repeat(partial(self._controller.commit_transaction, *self._of)):
