@@ -26,6 +26,7 @@ from pravega_blocking.tables.table_steps import (
 )
 from pravega_wire.names import key_value_table_stream, scoped_name
 from pravega_wire.sessions.routes import SegmentRange
+from pravega_wire.sessions.steps import run_steps_async
 from segstore_client.calls import call_blocking
 from segstore_client.request_pool import RequestPool
 from segstore_client.segment_requests import SegmentRequests
@@ -110,13 +111,7 @@ class Table:
         return await self._run(self._steps.read_page(segment, begin, end))
 
     async def _run(self, steps: Steps[T]) -> T:
-        try:
-            request = next(steps)
-            while True:
-                request = steps.send(await self._ask(request))
-        except StopIteration as done:
-            result: T = done.value
-            return result
+        return await run_steps_async(steps, self._ask)
 
     async def _ask(self, request: TableRequest) -> TableReply:
         access = self._write_access if request.writes else self._read_access

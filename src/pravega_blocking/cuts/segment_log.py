@@ -22,7 +22,14 @@ from pravega_wire import commands as wire
 from pravega_wire.blocking import SegmentConnection
 from pravega_wire.errors import ProtocolError
 from pravega_wire.names import scoped_name, segment_name
-from pravega_wire.sessions.segment_log import LogMovedError, LogSession, LogTooLongError, Steps
+from pravega_wire.sessions.segment_log import (
+    LogMovedError,
+    LogSession,
+    LogTooLongError,
+    Make,
+    Steps,
+)
+from pravega_wire.sessions.steps import run_steps
 
 T = TypeVar("T")
 REPLY_SECONDS = 30.0
@@ -74,7 +81,7 @@ class SegmentLog:
         try:
             for _ in range(ATTEMPTS_MAX):
                 try:
-                    return self._take(attempt())
+                    return run_steps(attempt(), self._ask)
                 except (LogMovedError, TokenExpiredError):
                     # The store knows the writer by the token that has expired.
                     self._session.is_set_up = False
@@ -84,15 +91,8 @@ class SegmentLog:
             raise self._lost(error) from error
         raise UnavailableError(f"{self.name} changes too fast")
 
-    def _take(self, steps: Steps[T]) -> T:
-        try:
-            make = next(steps)
-            while True:
-                request = make(self._connection.next_request_id(), self._access.token())
-                make = steps.send(self._connection.call(request))
-        except StopIteration as end:
-            result: T = end.value
-            return result
+    def _ask(self, make: Make) -> wire.Reply:
+        return self._connection.call(make(self._connection.next_request_id(), self._access.token()))
 
     def _lost(self, error: ProtocolError) -> UnavailableError:
         return UnavailableError(f"{self.name} cannot be reached: {error}")

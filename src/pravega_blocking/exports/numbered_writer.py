@@ -19,7 +19,6 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
 from pravega_blocking.access.tokens import PLAIN, StoreAccess
 from pravega_blocking.backoff import Patience
@@ -28,6 +27,7 @@ from pravega_blocking.segment_writer import Address, SegmentWriter
 from pravega_wire.blocking import SegmentConnection
 from pravega_wire.sessions.append_session import AppendSession, Block, Event
 from pravega_wire.sessions.long_appends import append_long
+from pravega_wire.sessions.steps import run_steps
 
 
 class NumberedSession(AppendSession[Event]):
@@ -103,10 +103,7 @@ class NumberedWriter(SegmentWriter):
             next_request_id=connection.next_request_id,
             refusal=self._refusal,
         )
-        with suppress(StopIteration):
-            request = next(steps)
-            while True:
-                request = steps.send(connection.call(request))
+        run_steps(steps, connection.call)
         # The store has counted on with this writer, which it does not know of this connection; and
         # meanwhile another process may have stored what is in the batch.
         self._session.resume(self._set_up(connection))

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from pravega_blocking.backoff import Patience
-from pravega_blocking.controller_client import RETRIED_ERRORS, ControllerClient, Purpose
-from pravega_blocking.errors import gave_up
+from pravega_blocking.calls import repeat_calls
+from pravega_blocking.controller_client import ControllerClient, Purpose
 from pravega_blocking.tables.table_steps import (
     ANY_VERSION,
     Entry,
@@ -18,11 +18,11 @@ from pravega_blocking.tables.table_steps import (
     TableReply,
     TableRequest,
     TableSteps,
-    run_steps,
 )
 from pravega_wire import commands as wire
 from pravega_wire.errors import ProtocolError
 from pravega_wire.names import key_value_table_stream, scoped_name, segment_name
+from pravega_wire.sessions.steps import run_steps
 
 REPLY_SECONDS = 30.0
 
@@ -102,26 +102,25 @@ class Table:
         return run_steps(steps, self._ask)
 
     def _ask(self, request: TableRequest) -> TableReply:
-        name = segment_name(self._scope, self._stream, request.segment)
+        scope, stream, segment = self._scope, self._stream, request.segment
+        name = segment_name(scope, stream, segment)
         access = self._write_access if request.writes else self._read_access
         attempts = 0
-        while True:
+
+        def attempt() -> wire.Reply:
+            nonlocal attempts
             attempts += 1
-            try:
-                address = self._controller.segment_address(
-                    self._scope, self._stream, request.segment
+            address = self._controller.segment_address(scope, stream, segment)
+            with access.connect(*address, timeout=REPLY_SECONDS) as connection:
+                reply = connection.call(
+                    request.make(connection.next_request_id(), name, access.token())
                 )
-                with access.connect(*address, timeout=REPLY_SECONDS) as connection:
-                    reply = connection.call(
-                        request.make(connection.next_request_id(), name, access.token())
-                    )
-                if isinstance(reply, wire.AuthTokenCheckFailed):
-                    raise access.refusal(reply, f"no permission for {self._name}")
-                if isinstance(reply, wire.WrongHost):
-                    raise ProtocolError("the segment is at another store")
-                self._patience.renew()
-                return TableReply(reply, attempts)
-            except RETRIED_ERRORS as error:
-                if not self._patience.wait():
-                    what = f"{self._name} could not be reached for {self._patience.seconds:g} s"
-                    raise gave_up(what, error) from error
+            if isinstance(reply, wire.AuthTokenCheckFailed):
+                raise access.refusal(reply, f"no permission for {self._name}")
+            if isinstance(reply, wire.WrongHost):
+                raise ProtocolError("the segment is at another store")
+            self._patience.renew()
+            return reply
+
+        reply = repeat_calls(attempt, self._patience, f"{self._name} could not be reached")
+        return TableReply(reply, attempts)

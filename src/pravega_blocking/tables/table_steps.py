@@ -3,8 +3,7 @@
 Owns: ``TableSteps``: which segment has a key, pages of entries, and the errors of refused changes.
 
 An operation is a generator, so that a client that blocks and an async one share it: it yields a
-``TableRequest``, gets its ``TableReply``, and returns its result. ``run_steps`` runs it for a
-client that blocks.
+``TableRequest``, gets its ``TableReply``, and returns its result.
 
 Invariants:
 1. When the answer to an update is lost, the update is tried again; a conditional one that had been
@@ -193,14 +192,3 @@ class TableSteps:
     def _check_key(self, key: bytes) -> None:
         if len(key) != self.key_bytes:
             raise UsageError(f"a key of {self._name} has {self.key_bytes} bytes, not {len(key)}")
-
-
-def run_steps(steps: Steps[T], ask: Callable[[TableRequest], TableReply]) -> T:
-    """Return the result of an operation; ``ask`` returns the reply to a request."""
-    try:
-        request = next(steps)
-        while True:
-            request = steps.send(ask(request))
-    except StopIteration as done:
-        result: T = done.value
-        return result

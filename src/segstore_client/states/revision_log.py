@@ -28,6 +28,7 @@ from pravega_blocking.errors import PravegaError
 from pravega_wire import commands as wire
 from pravega_wire.names import scoped_name, segment_name
 from pravega_wire.sessions.segment_log import LogSession, LogTooLongError, Make, Steps
+from pravega_wire.sessions.steps import run_steps_async
 from segstore_client.calls import call_blocking, wait_to_repeat
 from segstore_client.connection import StoreConnection, open_connection
 
@@ -96,7 +97,7 @@ class RevisionLog:
         patience = Patience(self._patience)
         while True:
             try:
-                return await self._take(attempt())
+                return await run_steps_async(attempt(), self._ask)
             except LogTooLongError as error:
                 raise PravegaError(str(error)) from error
             except RETRIED_ERRORS as error:
@@ -106,15 +107,6 @@ class RevisionLog:
                 # A cancelled request leaves its reply behind.
                 await self.aclose()
                 raise
-
-    async def _take(self, steps: Steps[T]) -> T:
-        try:
-            make = next(steps)
-            while True:
-                make = steps.send(await self._ask(make))
-        except StopIteration as end:
-            result: T = end.value
-            return result
 
     async def _ask(self, make: Make) -> wire.Reply:
         token = await call_blocking(self._access.token) if self._access.has_tokens else ""
