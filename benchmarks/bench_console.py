@@ -39,10 +39,10 @@ from benchmarks.comparison import (
     write_json_if_asked,
 )
 from benchmarks.peers.segstore_standalone import SegstoreStandalone
-from pravega_blocking.controller_client import ControllerClient
-from pravega_blocking.stream_settings import StreamSettings
 from pravega_wire.blocking import SegmentConnection
 from segstore.testing.ports import free_ports
+from segstore_client.controller.controller_client import ControllerClient
+from segstore_client.controller.stream_settings import StreamSettings
 
 HOST = "127.0.0.1"
 ANSWER_SECONDS_MAX = 120.0

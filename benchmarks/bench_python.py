@@ -37,7 +37,7 @@ from benchmarks.measured import list_remarks
 from benchmarks.peers.segstore_standalone import with_benchmarks
 from benchmarks.python_clients.works import Taken
 from benchmarks.spark.stores import SCOPE, Events, Ours
-from pravega_blocking.controller_client import ControllerClient
+from segstore_client.controller.controller_client import ControllerClient
 
 RATE = Metric("events", "events/s", "higher")
 CPU = Metric("CPU per event", "µs", "lower")

@@ -38,13 +38,13 @@ from benchmarks.comparison import (
     write_json_if_asked,
 )
 from benchmarks.peers.segstore_standalone import SegstoreStandalone
-from pravega_blocking.access.credentials import Credentials
-from pravega_blocking.access.settings import ClientAccess
-from pravega_blocking.access.tls import ClientTls
-from pravega_blocking.controller_client import ControllerClient
-from pravega_blocking.stream_settings import StreamSettings
 from pravega_wire.commands import HELLO
 from pravega_wire.connection import Connection, Role
+from segstore_client.access.credentials import Credentials
+from segstore_client.access.settings import ClientAccess
+from segstore_client.access.tls import ClientTls
+from segstore_client.controller.controller_client import ControllerClient
+from segstore_client.controller.stream_settings import StreamSettings
 
 SCOPE, STREAM = "bench", "security"
 CALL = Metric("getCurrentSegments p50", "ms", "lower")

@@ -24,10 +24,10 @@ from foreign_servers.peer import PeerFailedError, RunningPeer
 
 from benchmarks.block_load import BlockSender
 from benchmarks.peers.segstore_standalone import SegstoreStandalone
-from pravega_blocking.controller_client import ControllerClient
-from pravega_blocking.stream_settings import Scaling, StreamSettings
 from pravega_wire import names
 from pravega_wire.blocking import SegmentConnection
+from segstore_client.controller.controller_client import ControllerClient
+from segstore_client.controller.stream_settings import Scaling, StreamSettings
 
 SEGMENTS = 8
 WRITERS = 4

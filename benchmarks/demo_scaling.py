@@ -23,9 +23,9 @@ from statistics import quantiles
 from foreign_servers.tied_processes import tied
 
 from benchmarks.plots import Curve, Panel, timeline_svg
-from pravega_blocking.controller_client import ControllerClient
-from pravega_blocking.event_writer import EventWriter
-from pravega_blocking.stream_settings import Scaling, ScalingKind, StreamSettings
+from segstore_client.blocking.event_writer import BlockingEventWriter
+from segstore_client.controller.controller_client import ControllerClient
+from segstore_client.controller.stream_settings import Scaling, ScalingKind, StreamSettings
 
 PICTURE = Path(__file__).resolve().parent.parent / "docs" / "performance" / "scaling.svg"
 FASTER = 60
@@ -106,7 +106,7 @@ def measure(address: str, plan: tuple[tuple[float, int], ...]) -> Iterator[Secon
     with ControllerClient(address) as client:
         client.create_scope("demo")
         client.create_stream("demo", "load", StreamSettings(scaling=scaling))
-        with EventWriter(client, "demo", "load") as writer:
+        with BlockingEventWriter(client, "demo", "load") as writer:
             began = time.monotonic()
             phase_began = 0.0
             written = 0
@@ -118,7 +118,7 @@ def measure(address: str, plan: tuple[tuple[float, int], ...]) -> Iterator[Secon
 
 def _follow(
     client: ControllerClient,
-    writer: EventWriter,
+    writer: BlockingEventWriter,
     began: float,
     phase_began: float,
     seconds: float,

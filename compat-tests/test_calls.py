@@ -9,8 +9,8 @@ import pytest
 from compat_harness.calls import CallCounter
 from compat_harness.server import Server
 
-from pravega_blocking.controller_client import ControllerClient
-from pravega_blocking.errors import PravegaError
+from segstore_client.controller.controller_client import ControllerClient
+from segstore_client.errors import PravegaError
 
 
 def test_calls_are_noted_with_the_test_they_belong_to(tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ from compat_harness.server import CONTROLLER, TARGET_VARIABLE, Server
 from compat_harness.wall_clock import HOLDS_SECONDS, MISSING, WallClock, find_library
 from foreign_servers.deadlines import scale
 
-from pravega_blocking.controller_client import ControllerClient
-from pravega_blocking.event_writer import EventWriter
-from pravega_blocking.stream_settings import Retention, RetentionKind, StreamSettings
+from segstore_client.blocking.event_writer import BlockingEventWriter
+from segstore_client.controller.controller_client import ControllerClient
+from segstore_client.controller.stream_settings import Retention, RetentionKind, StreamSettings
 
 PERIOD_SECONDS = 0.5
 KEPT_SECONDS = 1.5
@@ -42,7 +42,7 @@ class Load:
 
     def write(self) -> None:
         """Write an event of 100 bytes."""
-        with EventWriter(self._client, "s", "a") as writer:
+        with BlockingEventWriter(self._client, "s", "a") as writer:
             writer.submit(b"x" * 92)
         self._length += 100
 

@@ -16,12 +16,12 @@ from compat_harness.secure import ADMINISTRATOR, SecureServer
 from compat_harness.server import HOST, Server
 from foreign_servers.deadlines import scale
 
-from pravega_blocking.controller_client import ControllerClient
-from pravega_blocking.event_writer import EventWriter
-from pravega_blocking.groups.seek import seek_group
-from pravega_blocking.segment_info import tail_offsets
 from pravega_wire.names import segment_id
 from segstore.testing.ports import free_ports
+from segstore_client.blocking.event_writer import BlockingEventWriter
+from segstore_client.blocking.groups.seek import seek_group
+from segstore_client.controller.controller_client import ControllerClient
+from segstore_client.cuts.segment_info import tail_offsets
 
 pytest.importorskip("selenium", reason="Selenium is not installed")
 from foreign_servers.browser import Browser, open_browser, why_not
@@ -74,7 +74,7 @@ def post(port: int, path: str, document: object) -> None:
 def write(controller: ControllerClient, ended: threading.Event) -> None:
     """Write many bytes, for a lag that is not made up for soon, and then events until the end."""
     number = 0
-    with EventWriter(controller, "shop", "orders") as writer:
+    with BlockingEventWriter(controller, "shop", "orders") as writer:
         for each in range(100):
             writer.submit(b"x" * 10_000, key=str(each))
         writer.flush()

@@ -27,8 +27,8 @@ from compat_harness.guide_shell import (
 from compat_harness.reader_groups import create_reader_group
 from compat_harness.server import TARGET_VARIABLE
 
-from pravega_blocking.controller_client import ControllerClient
-from pravega_blocking.event_writer import EventWriter
+from segstore_client.blocking.event_writer import BlockingEventWriter
+from segstore_client.controller.controller_client import ControllerClient
 
 pytestmark = [
     pytest.mark.proof,
@@ -274,7 +274,9 @@ class Load:
         try:
             with (
                 ControllerClient(self._uri) as client,
-                EventWriter(client, "demo", self._stream, patience=COMMAND_SECONDS_MAX) as writer,
+                BlockingEventWriter(
+                    client, "demo", self._stream, patience=COMMAND_SECONDS_MAX
+                ) as writer,
             ):
                 while not self._ends.is_set():
                     writer.submit(str(self.acknowledged + 1).encode(), key="one")

@@ -21,13 +21,13 @@ from foreign_servers.s3 import CREDENTIALS, client_of, moto_server
 from foreign_servers.tied_processes import tied
 
 from pravega_admin.inspection.open_transactions import read_open_transactions, read_table
-from pravega_blocking.controller_client import ControllerClient
 from pravega_controller.background.late_segments import LATE_SECONDS
 from pravega_controller.metadata.intents import INTENTS
 from pravega_controller.rules.transactions import segment_name
 from pravega_wire import names
 from pravega_wire.blocking import SegmentConnection
 from pravega_wire.commands import GetStreamSegmentInfo, NoSuchSegment
+from segstore_client.controller.controller_client import ControllerClient
 
 VICTIMS = (
     *[(SEGMENT_STORE,)] * 7,

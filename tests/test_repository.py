@@ -41,7 +41,6 @@ FOLDERS_WHOSE_INVARIANTS_NAME_TESTS: tuple[str, ...] = (
     "src/_fast/",
     "src/pravega_admin/",
     "src/bookkeeper_client/",
-    "src/pravega_blocking/",
     "src/pravega_cluster/",
     "src/pravega_controller/background/",
     "src/pravega_controller/controller.py",

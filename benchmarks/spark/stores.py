@@ -15,11 +15,11 @@ from foreign_servers.kafka_broker import KafkaBroker
 from foreign_servers.peer import RunningPeer
 
 from benchmarks.peers.segstore_standalone import SegstoreStandalone
-from pravega_blocking.controller_client import ControllerClient
-from pravega_blocking.stream_settings import Scaling, StreamSettings
 from pravega_wire.blocking import SegmentConnection
 from pravega_wire.commands import AppendSetup, DataAppended, SetupAppend
 from pravega_wire.connection import append_block
+from segstore_client.controller.controller_client import ControllerClient
+from segstore_client.controller.stream_settings import Scaling, StreamSettings
 
 SCOPE = "benchmarks"
 """Of the load driver, too."""

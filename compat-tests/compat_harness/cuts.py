@@ -16,11 +16,11 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
-from pravega_blocking.controller_client import ControllerClient
-from pravega_blocking.event_writer import EventWriter
-from pravega_blocking.segment_info import segment_infos
-from pravega_blocking.stream_settings import Scaling, ScalingKind, StreamSettings
 from pravega_wire import controller_pb2 as pb
+from segstore_client.blocking.event_writer import BlockingEventWriter
+from segstore_client.controller.controller_client import ControllerClient
+from segstore_client.controller.stream_settings import Scaling, ScalingKind, StreamSettings
+from segstore_client.cuts.segment_info import segment_infos
 
 CALL_SECONDS = 60.0
 SCALE_SECONDS = 60.0
@@ -180,7 +180,7 @@ class Server:
         return self._client.current_segments(self.scope, stream).ranges
 
     def _write(self, stream: str) -> None:
-        with EventWriter(self._client, self.scope, stream) as writer:
+        with BlockingEventWriter(self._client, self.scope, stream) as writer:
             for number in range(40):
                 writer.submit(b"twenty bytes of data", key=f"key {number}")
             writer.flush()

@@ -17,8 +17,8 @@ from foreign_servers.deadlines import scale
 from foreign_servers.tied_processes import tied
 
 from compat_harness.checker import check
-from pravega_blocking.controller_client import ControllerClient
-from pravega_blocking.stream_settings import Scaling, StreamSettings
+from segstore_client.controller.controller_client import ControllerClient
+from segstore_client.controller.stream_settings import Scaling, StreamSettings
 
 SCOPE, STREAM = "own", "events"
 SEGMENTS = 3

@@ -16,8 +16,8 @@ from compat_harness.python_events import read, write
 from compat_harness.server import TARGET_VARIABLE, Server
 from foreign_servers.deadlines import scale
 
-from pravega_blocking.controller_client import ControllerClient
-from pravega_blocking.errors import NotFoundError
+from segstore_client.controller.controller_client import ControllerClient
+from segstore_client.errors import NotFoundError
 
 pravega_client: Any = pytest.importorskip(
     "pravega_client", reason="there is no wheel of the official Python client for this Python"

@@ -20,9 +20,9 @@ from compat_harness.python_events import read
 from foreign_servers.deadlines import scale
 from foreign_servers.tied_processes import tied
 
-from pravega_blocking.controller_client import ControllerClient
-from pravega_blocking.errors import NotFoundError
-from pravega_blocking.stream_sizes import measure_stream
+from segstore_client.blocking.stream_sizes import measure_stream
+from segstore_client.controller.controller_client import ControllerClient
+from segstore_client.errors import NotFoundError
 
 pravega_client: Any = pytest.importorskip(
     "pravega_client", reason="there is no wheel of the official Python client for this Python"

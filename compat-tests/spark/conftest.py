@@ -12,7 +12,7 @@ from compat_harness.server import Server
 from foreign_servers.kafka_broker import KafkaBroker
 from foreign_servers.maven import resolve_class_path
 
-from pravega_blocking.controller_client import ControllerClient
+from segstore_client.controller.controller_client import ControllerClient
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

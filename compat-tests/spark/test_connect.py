@@ -18,10 +18,10 @@ from compat_harness.server import HOST, Server, accepts
 from foreign_servers.deadlines import scale
 from foreign_servers.tied_processes import tied
 
-from pravega_blocking.controller_client import ControllerClient
-from pravega_blocking.event_writer import EventWriter
-from pravega_blocking.stream_settings import Scaling, StreamSettings
 from segstore.testing.ports import free_ports
+from segstore_client.blocking.event_writer import BlockingEventWriter
+from segstore_client.controller.controller_client import ControllerClient
+from segstore_client.controller.stream_settings import Scaling, StreamSettings
 
 pytestmark = [pytest.mark.proof, pytest.mark.compat, pytest.mark.timeout(400)]
 
@@ -85,7 +85,7 @@ def write_events(client: ControllerClient, name: str) -> None:
     client.ensure_scope(SCOPE)
     settings = StreamSettings(scaling=Scaling(segment_count_min=2))
     client.create_stream(SCOPE, name, settings)
-    with EventWriter(client, SCOPE, name) as writer:
+    with BlockingEventWriter(client, SCOPE, name) as writer:
         for number in range(EVENTS):
             writer.submit(f"event {number}".encode(), key=f"key-{number % 9}")
 

@@ -16,13 +16,13 @@ from foreign_servers.deadlines import scale
 from foreign_servers.s3 import CREDENTIALS, client_of, moto_server
 from pyspark.sql.types import BinaryType, StringType, StructType
 
-from pravega_blocking.controller_client import RETRIED_ERRORS, ControllerClient
-from pravega_blocking.event_writer import EventWriter
-from pravega_blocking.scaling import plan_merge, plan_split
-from pravega_blocking.segment_info import tail_offsets
-from pravega_blocking.stream_settings import Scaling, StreamSettings
 from pravega_spark.errors import DamagedError, DataLossError, PlanRefusedError, TierMissingError
 from pravega_spark.source import EventReader, PravegaDataSource, SlicePartition
+from segstore_client.blocking.event_writer import BlockingEventWriter
+from segstore_client.controller.controller_client import RETRIED_ERRORS, ControllerClient
+from segstore_client.controller.scaling import plan_merge, plan_split
+from segstore_client.controller.stream_settings import Scaling, StreamSettings
+from segstore_client.cuts.segment_info import tail_offsets
 
 pytestmark = [
     pytest.mark.compat,
@@ -132,7 +132,7 @@ class Stream:
 
     def write(self, count: int = EVENTS) -> None:
         events, keys = self._events(count)
-        with EventWriter(self.stored.client, SCOPE, self.name) as writer:
+        with BlockingEventWriter(self.stored.client, SCOPE, self.name) as writer:
             for event, key in zip(events, keys, strict=True):
                 writer.submit(event, key=key)
 
@@ -361,7 +361,7 @@ def test_the_original_has_no_plans_and_is_read_over_the_wire(original: str) -> N
         if SCOPE not in client.list_scopes():
             client.create_scope(SCOPE)
         client.create_stream(SCOPE, name, StreamSettings())
-        with EventWriter(client, SCOPE, name) as writer:
+        with BlockingEventWriter(client, SCOPE, name) as writer:
             for _ in range(1_800):
                 writer.submit(bytes(EVENT_BYTES), key="key")
         options = {"controller": original, "scope": SCOPE, "stream": name}

@@ -26,11 +26,11 @@ from compat_harness.server import CONTROLLER, SEGMENT_STORE, Server
 from foreign_servers.tied_processes import tied
 
 from pravega_admin.inspection.open_transactions import read_open_transactions
-from pravega_blocking.controller_client import RETRIED_ERRORS, ControllerClient
-from pravega_blocking.errors import PravegaError
-from pravega_blocking.event_writer import EventWriter
-from pravega_blocking.scaling import plan_merge, plan_split
-from pravega_blocking.stream_settings import Scaling, StreamSettings
+from segstore_client.blocking.event_writer import BlockingEventWriter
+from segstore_client.controller.controller_client import RETRIED_ERRORS, ControllerClient
+from segstore_client.controller.scaling import plan_merge, plan_split
+from segstore_client.controller.stream_settings import Scaling, StreamSettings
+from segstore_client.errors import PravegaError
 
 if str(Path(__file__).parent) not in sys.path:
     sys.path.insert(0, str(Path(__file__).parent))
@@ -149,7 +149,7 @@ class Source:
 
     def _write(self) -> None:
         try:
-            with EventWriter(self._client, SCOPE, self._name) as writer:
+            with BlockingEventWriter(self._client, SCOPE, self._name) as writer:
                 while not self._stop.wait(0.05):
                     for _ in range(min(20, self.allowed - self.count)):
                         key = f"key-{self.count % KEYS}"

@@ -23,11 +23,11 @@ from fastavro import parse_schema, schemaless_reader, schemaless_writer
 from fastavro.validation import validate
 from pyspark.sql.types import StructType
 
-from pravega_blocking.errors import PravegaError
 from pravega_spark.options import DROPMALFORMED, FAILFAST, PERMISSIVE
 from pravega_spark.payloads.avro_payloads import AvroPayloads
 from pravega_spark.payloads.json_payloads import CORRUPT_RECORD, JsonPayloads
 from pravega_spark.payloads.places import PLACE_COLUMNS
+from segstore_client.errors import PravegaError
 
 pytestmark = [
     pytest.mark.compat,

@@ -17,16 +17,16 @@ from compat_harness.queries import run_query_to_its_end
 from compat_harness.server import Server
 from fastavro import schemaless_writer
 
-from pravega_blocking.controller_client import RETRIED_ERRORS, ControllerClient
-from pravega_blocking.event_writer import EventWriter
-from pravega_blocking.scaling import plan_merge, plan_split
-from pravega_blocking.segment_info import tail_offsets
-from pravega_blocking.stream_settings import Scaling, StreamSettings
 from pravega_spark.options import Options
 from pravega_spark.reading.stream_view import StreamView
 from pravega_wire.names import mark_stream
 from pravega_wire.stream_cut_text import encode_cut_text
 from pravega_wire.watermarks import SegmentWithRange, Watermark, encode_watermark
+from segstore_client.blocking.event_writer import BlockingEventWriter
+from segstore_client.controller.controller_client import RETRIED_ERRORS, ControllerClient
+from segstore_client.controller.scaling import plan_merge, plan_split
+from segstore_client.controller.stream_settings import Scaling, StreamSettings
+from segstore_client.cuts.segment_info import tail_offsets
 
 pytestmark = [
     pytest.mark.compat,
@@ -55,7 +55,7 @@ class Stream:
         client.create_stream(SCOPE, self.name, settings)
 
     def write(self, count: int) -> None:
-        with retried(lambda: EventWriter(self._client, SCOPE, self.name)) as writer:
+        with retried(lambda: BlockingEventWriter(self._client, SCOPE, self.name)) as writer:
             for number in range(self.count, self.count + count):
                 key = f"key-{number % KEYS}"
                 writer.submit(f"{key} {number}".encode(), key=key)
@@ -182,7 +182,7 @@ def test_times_become_the_cuts_of_watermarks(store: Server, client: ControllerCl
             SegmentWithRange(each.segment_id, each.low, each.high): cut[each.segment_id]
             for each in ranges
         }
-        with EventWriter(client, SCOPE, marks) as writer:
+        with BlockingEventWriter(client, SCOPE, marks) as writer:
             writer.submit(encode_watermark(Watermark(time_ms, time_ms + 10, keyed)))
         cuts.append(cut)
         stream.split()
@@ -202,7 +202,7 @@ def test_json_becomes_columns_on_the_way(
     spark: Any, store: Server, client: ControllerClient, tmp_path: Path
 ) -> None:
     stream = Stream(client, segments=1)
-    with EventWriter(client, SCOPE, stream.name) as writer:
+    with BlockingEventWriter(client, SCOPE, stream.name) as writer:
         for number in range(1_000):
             writer.submit(json.dumps({"n": number, "at": "2026-03-01T12:00:00Z"}).encode())
         writer.submit(b"no JSON")
@@ -238,7 +238,7 @@ def test_times_without_a_zone_are_of_the_session(
 ) -> None:
     stream = Stream(client, segments=1)
     texts = [f"2026-03-01T{hour}:{minute:02}:00" for hour in (11, 12, 13) for minute in range(6)]
-    with EventWriter(client, SCOPE, stream.name) as writer:
+    with BlockingEventWriter(client, SCOPE, stream.name) as writer:
         for text in texts:
             writer.submit(json.dumps({"at": text}).encode())
     options = stream.options(store, schema="at timestamp", start_stream_cut="earliest")
@@ -278,7 +278,7 @@ def test_avro_becomes_columns_on_the_way(
         ],
     }
     stream = Stream(client, segments=1)
-    with EventWriter(client, SCOPE, stream.name) as writer:
+    with BlockingEventWriter(client, SCOPE, stream.name) as writer:
         for number in range(500):
             record = {"n": number, "at": 1_772_366_400_000, "tags": {"a": [number, 1]}}
             data = io.BytesIO()

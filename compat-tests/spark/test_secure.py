@@ -13,17 +13,17 @@ from compat_harness.secure import ADMINISTRATOR, SecureServer
 from foreign_servers.deadlines import scale
 from pyspark.sql.types import StructType
 
-from pravega_blocking.access.settings import AccessSettings, build_access
-from pravega_blocking.controller_client import ControllerClient, Purpose
-from pravega_blocking.errors import NoPermissionError
-from pravega_blocking.event_writer import EventWriter
-from pravega_blocking.stream_settings import Scaling, StreamSettings
 from pravega_spark.commit_log import KEY_BYTES
 from pravega_spark.options import COMMIT_TABLE
 from pravega_spark.reading.scan_plans import LEASE_MS, new_lease_id
 from pravega_spark.source import PravegaDataSource, SlicePartition
 from pravega_wire import commands as wire
 from pravega_wire.names import segment_name
+from segstore_client.access.settings import AccessSettings, build_access
+from segstore_client.blocking.event_writer import BlockingEventWriter
+from segstore_client.controller.controller_client import ControllerClient, Purpose
+from segstore_client.controller.stream_settings import Scaling, StreamSettings
+from segstore_client.errors import NoPermissionError
 
 pytestmark = [
     pytest.mark.compat,
@@ -61,7 +61,7 @@ class Secured:
     def fill(self, stream: str) -> list[bytes]:
         """Write numbered events, which are returned."""
         events = [b"%06d " % number + bytes(EVENT_BYTES) for number in range(EVENTS)]
-        with EventWriter(self.administrator, SCOPE, stream) as writer:
+        with BlockingEventWriter(self.administrator, SCOPE, stream) as writer:
             for number, event in enumerate(events):
                 writer.submit(event, key=f"key-{number % 50}")
         return events

@@ -13,13 +13,13 @@ import pytest
 from compat_harness.queries import run_query_to_its_end
 from compat_harness.server import Server
 
-from pravega_blocking.controller_client import ControllerClient
-from pravega_blocking.errors import RefusedError
-from pravega_blocking.transaction_writer import TransactionWriter
 from pravega_spark.commit_log import BatchState, CommitLog, query_key
 from pravega_spark.committer import Attempt, Committer
 from pravega_spark.errors import OptionError
 from pravega_spark.options import Options
+from segstore_client.blocking.transaction_writer import TransactionWriter
+from segstore_client.controller.controller_client import ControllerClient
+from segstore_client.errors import RefusedError
 
 pytestmark = [
     pytest.mark.compat,

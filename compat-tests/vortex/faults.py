@@ -25,12 +25,12 @@ from compat_harness.server import CONTROLLER, HOST, SEGMENT_STORE, Server
 from compat_harness.wall_clock import MISSING, WallClock, find_library
 from foreign_servers.deadlines import scale
 
-from pravega_blocking.controller_client import ControllerClient
-from pravega_blocking.event_writer import EventWriter
-from pravega_blocking.segment_info import tail_offsets
-from pravega_blocking.stream_settings import StreamSettings
 from pravega_wire.commands import HELLO
 from pravega_wire.connection import Connection, Role
+from segstore_client.blocking.event_writer import BlockingEventWriter
+from segstore_client.controller.controller_client import ControllerClient
+from segstore_client.controller.stream_settings import StreamSettings
+from segstore_client.cuts.segment_info import tail_offsets
 from vortex.disk import Disk, mounted
 from vortex.proxy import Network, Proxy
 from vortex.subject import FaultTable, Subject, paused
@@ -285,7 +285,7 @@ def free_full_disk(site: Site) -> None:
 
 
 def _write_ballast(client: ControllerClient, stream: str, event: bytes, count: int) -> None:
-    with EventWriter(client, BALLAST, stream, patience=FREEING_SECONDS_MAX) as writer:
+    with BlockingEventWriter(client, BALLAST, stream, patience=FREEING_SECONDS_MAX) as writer:
         for _ in range(count):
             writer.submit(event)
 

@@ -26,10 +26,10 @@ from compat_harness.checker import BrokenPromiseError, check
 from foreign_servers.deadlines import scale
 from foreign_servers.tied_processes import tied
 
-from pravega_blocking.controller_client import RETRIED_ERRORS, ControllerClient
-from pravega_blocking.errors import PravegaError, TimedOutError
-from pravega_blocking.scaling import plan_merge, plan_split
-from pravega_blocking.stream_settings import Scaling, StreamSettings
+from segstore_client.controller.controller_client import RETRIED_ERRORS, ControllerClient
+from segstore_client.controller.scaling import plan_merge, plan_split
+from segstore_client.controller.stream_settings import Scaling, StreamSettings
+from segstore_client.errors import PravegaError, TimedOutError
 from vortex.faults import open_store
 from vortex.subject import OpenSubject, Subject
 

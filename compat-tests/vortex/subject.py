@@ -16,8 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from pravega_blocking.access.settings import build_access, read_environment
-from pravega_blocking.controller_client import ControllerClient
+from segstore_client.access.settings import build_access, read_environment
+from segstore_client.controller.controller_client import ControllerClient
 
 S = TypeVar("S")
 

@@ -20,10 +20,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
-from pravega_blocking.access.settings import build_access, read_environment
-from pravega_blocking.controller_client import RETRIED_ERRORS, ControllerClient
-from pravega_blocking.event_reader import EventReader
-from pravega_blocking.event_writer import EventWriter
+from segstore_client.access.settings import build_access, read_environment
+from segstore_client.blocking.event_reader import BlockingEventReader
+from segstore_client.blocking.event_writer import BlockingEventWriter
+from segstore_client.controller.controller_client import RETRIED_ERRORS, ControllerClient
 
 PATIENCE_SECONDS = 600.0
 """Longer than any fault: a writer that gives up is a finding."""
@@ -105,18 +105,18 @@ def _add_facts(ledger: TextIO, fact: str, batch: Sequence[tuple[str, int]]) -> N
     ledger.writelines(f"{fact} {key} {sequence}\n" for key, sequence in batch)
 
 
-def _open_writer(controller: ControllerClient, scope: str, stream: str) -> EventWriter:
+def _open_writer(controller: ControllerClient, scope: str, stream: str) -> BlockingEventWriter:
     while True:
         try:
-            return EventWriter(controller, scope, stream, patience=PATIENCE_SECONDS)
+            return BlockingEventWriter(controller, scope, stream, patience=PATIENCE_SECONDS)
         except RETRIED_ERRORS:
             time.sleep(RETRY_SECONDS)
 
 
-def _open_reader(controller: ControllerClient, scope: str, stream: str) -> EventReader:
+def _open_reader(controller: ControllerClient, scope: str, stream: str) -> BlockingEventReader:
     while True:
         try:
-            return EventReader(controller, scope, stream, patience=PATIENCE_SECONDS)
+            return BlockingEventReader(controller, scope, stream, patience=PATIENCE_SECONDS)
         except RETRIED_ERRORS:
             time.sleep(RETRY_SECONDS)
 

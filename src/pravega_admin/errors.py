@@ -14,7 +14,7 @@ from __future__ import annotations
 import errno
 import sys
 
-from pravega_blocking.errors import (
+from segstore_client.errors import (
     AlreadyExistsError,
     ConflictError,
     DamagedExportError,

@@ -34,11 +34,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pravega_blocking.errors import UsageError
+from segstore_client.errors import UsageError
 
 if TYPE_CHECKING:
-    from pravega_blocking.access.settings import AccessSettings, ClientAccess
-    from pravega_blocking.access.tls import ClientTls
+    from segstore_client.access.settings import AccessSettings, ClientAccess
+    from segstore_client.access.tls import ClientTls
     from zookeeper_client.tls_settings import ZooKeeperTlsSettings
 
 CONTROLLER_VARIABLE = "SEGSTORE_CONTROLLER"
@@ -66,7 +66,7 @@ class Profile:
 
     def access(self) -> AccessSettings:
         """Return who calls, and whom to trust."""
-        from pravega_blocking.access.settings import AccessSettings
+        from segstore_client.access.settings import AccessSettings
 
         paths = {
             name: str(Path(self.values[key]).expanduser())
@@ -115,7 +115,7 @@ def read_profiles(path: Path) -> dict[str, dict[str, Any]]:
     """
     import tomllib
 
-    from pravega_blocking.access.credentials import warn_if_open
+    from segstore_client.access.credentials import warn_if_open
 
     if not path.exists():
         return {}
@@ -157,7 +157,7 @@ def choose_controller(context: typer.Context, address: str) -> str:
 
 def find_access() -> ClientAccess:
     """Return who calls in the command that runs, and whom it trusts. Raises ``UsageError``."""
-    from pravega_blocking.access.settings import build_access
+    from segstore_client.access.settings import build_access
 
     given = _given()
     if "access" not in given:
@@ -173,8 +173,8 @@ def find_tls(wanted: bool | None) -> ClientTls | None:
     ``wanted`` is what the address says. If it says nothing, there is TLS if the options, the
     environment or the profile name authorities, or a certificate. Raises ``UsageError``.
     """
-    from pravega_blocking.access.settings import build_tls
-    from pravega_blocking.access.tls import ClientTls
+    from segstore_client.access.settings import build_tls
+    from segstore_client.access.tls import ClientTls
 
     if wanted is False:
         return None
@@ -183,7 +183,7 @@ def find_tls(wanted: bool | None) -> ClientTls | None:
 
 def find_zookeeper_tls() -> ZooKeeperTlsSettings:
     """Return the files for connections to ZooKeeper by TLS. Raises ``UsageError``."""
-    from pravega_blocking.access.settings import find_tls_files
+    from segstore_client.access.settings import find_tls_files
     from zookeeper_client.tls_settings import ZooKeeperTlsSettings
 
     ca, certificate, key = find_tls_files(_find_places())
@@ -215,7 +215,7 @@ def find_variables() -> dict[str, str]:
 
 def _find_places() -> list[AccessSettings]:
     """Return what options, environment and profile name; the input is read once."""
-    from pravega_blocking.access.settings import (
+    from segstore_client.access.settings import (
         AccessSettings,
         read_environment,
         read_official_environment,

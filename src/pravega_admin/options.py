@@ -21,7 +21,7 @@ import typer
 
 from pravega_admin.logins import CONTROLLER_VARIABLE, find_access
 from pravega_admin.output.output import OutputFormat
-from pravega_blocking.errors import UsageError
+from segstore_client.errors import UsageError
 
 
 def complete_scope(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -39,8 +39,8 @@ def _ask_names(
     ctx: typer.Context, scope: str | None, incomplete: str, *, end: str = ""
 ) -> list[str]:
     """Return names from the controller; none if it does not answer, whatever the reason."""
-    from pravega_blocking.addresses import DEFAULT_CONTROLLER
-    from pravega_blocking.controller_client import ControllerClient
+    from segstore_client.addresses import DEFAULT_CONTROLLER
+    from segstore_client.controller.controller_client import ControllerClient
 
     try:
         # Nobody can be asked for a password in the middle of a line.

@@ -26,7 +26,7 @@ from typer.core import TyperCommand
 from pravega_admin.errors import EXIT_CODES, OutputError, report_error
 from pravega_admin.output.help_pages import Verb, VerbGroup, Verbs
 from pravega_admin.serving.original_defaults import SERVERS, ServerCommand
-from pravega_blocking.errors import PravegaError
+from segstore_client.errors import PravegaError
 
 EPILOG = f"Exit codes: {', '.join(f'{code} {meaning}' for code, meaning in EXIT_CODES.items())}."
 PLACES = {

@@ -26,17 +26,17 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from pravega_blocking.controller_client import ControllerClient, Purpose
-from pravega_blocking.errors import (
+from pravega_spark.errors import OptionError
+from pravega_wire import commands as wire
+from pravega_wire.errors import ProtocolError
+from pravega_wire.names import key_value_table_stream, segment_name
+from segstore_client.controller.controller_client import ControllerClient, Purpose
+from segstore_client.errors import (
     AlreadyExistsError,
     NotFoundError,
     PravegaError,
     UnavailableError,
 )
-from pravega_spark.errors import OptionError
-from pravega_wire import commands as wire
-from pravega_wire.errors import ProtocolError
-from pravega_wire.names import key_value_table_stream, segment_name
 
 KEY_BYTES = 32
 PATIENCE_SECONDS = 60.0

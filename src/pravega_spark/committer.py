@@ -44,18 +44,18 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from pravega_blocking.controller_client import ControllerClient
-from pravega_blocking.errors import (
+from pravega_spark.commit_log import BatchRecord, BatchState, CommitLog, old_key, query_key
+from pravega_spark.options import Options
+from pravega_wire.commands import NOT_EXISTS
+from pravega_wire.names import segment_epoch
+from segstore_client.controller.controller_client import ControllerClient
+from segstore_client.errors import (
     EarlierStreamError,
     NotFoundError,
     PositionGoneError,
     PravegaError,
     RefusedError,
 )
-from pravega_spark.commit_log import BatchRecord, BatchState, CommitLog, old_key, query_key
-from pravega_spark.options import Options
-from pravega_wire.commands import NOT_EXISTS
-from pravega_wire.names import segment_epoch
 
 COMMIT_SECONDS_MAX = 300.0
 RUNS_KEPT = 8

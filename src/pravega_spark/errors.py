@@ -1,11 +1,11 @@
-"""The errors of the data source alone; ``pravega_blocking.errors`` has the others.
+"""The errors of the data source alone; ``segstore_client.errors`` has the others.
 
 Owns: the errors of options, of lost data and of tier 2. Each text is one sentence for the user.
 """
 
 from __future__ import annotations
 
-from pravega_blocking.errors import PravegaError, UsageError
+from segstore_client.errors import PravegaError, UsageError
 
 
 class OptionError(UsageError):

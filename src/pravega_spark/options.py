@@ -17,23 +17,23 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
-from pravega_blocking.access.settings import (
+from pravega_spark.errors import OptionError
+from segstore_client.access.settings import (
     AccessSettings,
     ClientAccess,
     build_access,
     read_environment,
     read_official_environment,
 )
-from pravega_blocking.access.tokens import DelegationTokens, StoreAccess
-from pravega_blocking.addresses import DEFAULT_CONTROLLER, parse_controller_address
-from pravega_blocking.cuts.times import parse_time
-from pravega_blocking.errors import UsageError
-from pravega_spark.errors import OptionError
+from segstore_client.access.tokens import DelegationTokens, StoreAccess
+from segstore_client.addresses import DEFAULT_CONTROLLER, parse_controller_address
+from segstore_client.cuts.times import parse_time
+from segstore_client.errors import UsageError
 
 if TYPE_CHECKING:
     # Tasks that read start faster without gRPC, and seldom ask a controller.
-    from pravega_blocking.controller_client import ControllerClient
-    from pravega_blocking.stream_settings import StreamSettings
+    from segstore_client.controller.controller_client import ControllerClient
+    from segstore_client.controller.stream_settings import StreamSettings
 
 EARLIEST = "earliest"
 LATEST = "latest"
@@ -211,7 +211,7 @@ def open_controller(options: Options, *, is_first: bool = False) -> ControllerCl
 
     If it ``is_first`` for this job, it waits for ``FIRST_PATIENCE_SECONDS`` for the first answer.
     """
-    from pravega_blocking.controller_client import ControllerClient
+    from segstore_client.controller.controller_client import ControllerClient
 
     return ControllerClient(
         options.controller,
@@ -234,7 +234,7 @@ def open_store_access(options: Options, known: str, ask: Callable[[], str]) -> S
 
 def stream_settings(numbers: Mapping[str, int]) -> StreamSettings:
     """Return the settings of a stream to create, given the values of ``STREAM_NUMBERS``."""
-    from pravega_blocking.stream_settings import (
+    from segstore_client.controller.stream_settings import (
         Retention,
         RetentionKind,
         Scaling,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
-from pravega_blocking.errors import PravegaError
+from segstore_client.errors import PravegaError
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -27,15 +27,15 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import BinaryType, StringType, StructType
 
-from pravega_blocking.controller_client import ControllerClient, Purpose
-from pravega_blocking.errors import NotFoundError, RefusedError
-from pravega_blocking.transaction_writer import TransactionWriter
 from pravega_spark.checkpoints import Checkpoint
 from pravega_spark.commit_log import CommitLog
 from pravega_spark.committer import Attempt, Committer
 from pravega_spark.errors import OptionError
 from pravega_spark.options import Options, open_controller, stream_settings
 from pravega_spark.plain_errors import told_plainly
+from segstore_client.blocking.transaction_writer import TransactionWriter
+from segstore_client.controller.controller_client import ControllerClient, Purpose
+from segstore_client.errors import NotFoundError, RefusedError
 
 PING_SHARE = 4
 """A lease is renewed after its length divided by this number."""

@@ -50,8 +50,8 @@ from pravega_spark.reading.slices import SliceReader
 
 if TYPE_CHECKING:
     # Tasks do not plan, and they start faster without importing gRPC.
-    from pravega_blocking.controller_client import ControllerClient
     from pravega_spark.reading.stream_view import StreamView
+    from segstore_client.controller.controller_client import ControllerClient
 
 STREAM_INFO_DDL = "head_stream_cut string, tail_stream_cut string"
 STREAMS_DDL = "scope string, stream string"
@@ -318,7 +318,7 @@ def read_partition(options: Options, partition: SlicePartition) -> Iterator[pa.R
         return controller().segment_address(options.scope, options.stream, segment_id)
 
     def ask() -> str:
-        from pravega_blocking.controller_client import Purpose
+        from segstore_client.controller.controller_client import Purpose
 
         return controller().delegation_token(options.scope, options.stream, Purpose.READ)
 

@@ -12,35 +12,39 @@ async with segstore_client.connect("tcp://localhost:9090") as store:
 
 from __future__ import annotations
 
-from pravega_blocking.errors import (
-    AlreadyExistsError,
-    ConflictError,
-    NoPermissionError,
-    NotFoundError,
-    PravegaError,
-    RefusedError,
-    StoreDelayedError,
-    StreamSealedError,
-    TimedOutError,
-    TransactionEndedError,
-    UnavailableError,
-    UntrustedServerError,
-    UsageError,
-)
-from pravega_blocking.positions import Start
-from pravega_blocking.tables.table_steps import ABSENT, Entry
-from segstore_client.acknowledgement import Acknowledgement
-from segstore_client.buffered_writer import WriterClosedError
-from segstore_client.byte_streams.byte_reader import ByteReader, TruncatedError
-from segstore_client.byte_streams.byte_writer import ByteWriter
-from segstore_client.event_reader import EventReader
-from segstore_client.event_writer import EventWriter
-from segstore_client.groups.group_reader import GroupReader, RemovedFromGroupError
-from segstore_client.groups.reader_group import ReaderGroup
-from segstore_client.states.synchronizer import Synchronizer
-from segstore_client.store import Store, connect
-from segstore_client.table import Table
-from segstore_client.transaction import Transaction
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from segstore_client.byte_streams.byte_reader import ByteReader, TruncatedError
+    from segstore_client.byte_streams.byte_writer import ByteWriter
+    from segstore_client.errors import (
+        AlreadyExistsError,
+        ConflictError,
+        NoPermissionError,
+        NotFoundError,
+        PravegaError,
+        RefusedError,
+        StoreDelayedError,
+        StreamSealedError,
+        TimedOutError,
+        TransactionEndedError,
+        UnavailableError,
+        UntrustedServerError,
+        UsageError,
+    )
+    from segstore_client.event_reader import EventReader
+    from segstore_client.event_writer import EventWriter
+    from segstore_client.groups.group_reader import GroupReader, RemovedFromGroupError
+    from segstore_client.groups.reader_group import ReaderGroup
+    from segstore_client.positions import Start
+    from segstore_client.states.synchronizer import Synchronizer
+    from segstore_client.store import Store, connect
+    from segstore_client.table import Table
+    from segstore_client.table_steps import ABSENT, Entry
+    from segstore_client.transaction import Transaction
+    from segstore_client.writing.acknowledgement import Acknowledgement
+    from segstore_client.writing.buffered_writer import WriterClosedError
 
 __all__ = [
     "ABSENT",
@@ -75,3 +79,51 @@ __all__ = [
     "WriterClosedError",
     "connect",
 ]
+
+_HOMES = {
+    "ABSENT": "table_steps",
+    "Acknowledgement": "writing.acknowledgement",
+    "AlreadyExistsError": "errors",
+    "ByteReader": "byte_streams.byte_reader",
+    "ByteWriter": "byte_streams.byte_writer",
+    "ConflictError": "errors",
+    "Entry": "table_steps",
+    "EventReader": "event_reader",
+    "EventWriter": "event_writer",
+    "GroupReader": "groups.group_reader",
+    "NoPermissionError": "errors",
+    "NotFoundError": "errors",
+    "PravegaError": "errors",
+    "ReaderGroup": "groups.reader_group",
+    "RefusedError": "errors",
+    "RemovedFromGroupError": "groups.group_reader",
+    "Start": "positions",
+    "Store": "store",
+    "StoreDelayedError": "errors",
+    "StreamSealedError": "errors",
+    "Synchronizer": "states.synchronizer",
+    "Table": "table",
+    "TimedOutError": "errors",
+    "Transaction": "transaction",
+    "TransactionEndedError": "errors",
+    "TruncatedError": "byte_streams.byte_reader",
+    "UnavailableError": "errors",
+    "UntrustedServerError": "errors",
+    "UsageError": "errors",
+    "WriterClosedError": "writing.buffered_writer",
+    "connect": "store",
+}
+"""The module of each name."""
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name when it is first used: who blocks needs no event loop, and starts sooner."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -20,17 +20,16 @@ import anyio
 from anyio.abc import TaskGroup
 
 from _fast.wire.ready_events import ReadyEvents
-from pravega_blocking.controller_client import ControllerClient, Purpose
-from pravega_blocking.errors import PravegaError
-from pravega_blocking.positions import Start
-from pravega_blocking.segment_info import tail_offsets
 from pravega_wire.names import segment_name
 from pravega_wire.sessions.read_cursor import EventCursor, ReadEvent, SegmentOrder
-from segstore_client.calls import call_blocking
-from segstore_client.piece_queue import PieceQueue
-from segstore_client.segment_feed import SegmentFeed
-
-PATIENCE_SECONDS = 60.0
+from segstore_client.backoff import PATIENCE_SECONDS
+from segstore_client.connections.calls import call_blocking
+from segstore_client.controller.controller_client import ControllerClient, Purpose
+from segstore_client.cuts.segment_info import tail_offsets
+from segstore_client.errors import PravegaError
+from segstore_client.positions import Start
+from segstore_client.reading.piece_queue import PieceQueue
+from segstore_client.reading.segment_feed import SegmentFeed
 
 
 class Batches:

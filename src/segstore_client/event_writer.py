@@ -13,12 +13,12 @@ import os
 from functools import partial
 from typing import Self
 
-from pravega_blocking.backoff import Patience
-from pravega_blocking.errors import StreamSealedError
 from pravega_wire.sessions.append_session import AppendSession
-from segstore_client.calls import call_blocking, repeat_calls
-from segstore_client.keyed_writer import KeyedWriter
-from segstore_client.segment_pump import Event, SegmentPump
+from segstore_client.backoff import Patience
+from segstore_client.connections.calls import call_blocking, repeat_calls
+from segstore_client.errors import StreamSealedError
+from segstore_client.writing.keyed_writer import KeyedWriter
+from segstore_client.writing.segment_pump import Event, SegmentPump
 
 
 class EventWriter(KeyedWriter):

@@ -14,28 +14,28 @@ from typing import TypeVar
 
 import anyio
 
-from pravega_blocking.access.settings import AccessSettings
-from pravega_blocking.addresses import DEFAULT_CONTROLLER
-from pravega_blocking.controller_client import ControllerClient
-from pravega_blocking.delays import OnDelay
-from pravega_blocking.positions import Start
-from pravega_blocking.stream_settings import Retention, Scaling, StreamSettings
 from pravega_wire.reader_groups.settings import (
     RETENTION_AUTOMATIC,
     RETENTION_NONE,
     Cut,
     GroupSettings,
 )
-from segstore_client.blocking.control import (
+from segstore_client.access.settings import AccessSettings
+from segstore_client.addresses import DEFAULT_CONTROLLER
+from segstore_client.backoff import PATIENCE_SECONDS
+from segstore_client.byte_streams.byte_reader import ByteReader
+from segstore_client.byte_streams.byte_writer import ByteWriter
+from segstore_client.connections.calls import call_blocking
+from segstore_client.connections.request_pool import RequestPool
+from segstore_client.control import (
     SCALE_SECONDS_MAX,
     Control,
     open_controller,
     split_name,
 )
-from segstore_client.buffered_writer import BUFFER_BYTES, PATIENCE_SECONDS
-from segstore_client.byte_streams.byte_reader import ByteReader
-from segstore_client.byte_streams.byte_writer import ByteWriter
-from segstore_client.calls import call_blocking
+from segstore_client.controller.controller_client import ControllerClient
+from segstore_client.controller.stream_settings import Retention, Scaling, StreamSettings
+from segstore_client.delays import OnDelay
 from segstore_client.event_reader import EventReader
 from segstore_client.event_writer import EventWriter
 from segstore_client.groups.reader_group import (
@@ -44,11 +44,13 @@ from segstore_client.groups.reader_group import (
     ReaderGroup,
     create_group,
 )
-from segstore_client.request_pool import RequestPool
+from segstore_client.leases import LEASE_SECONDS
+from segstore_client.positions import Start
 from segstore_client.states.revision_log import RevisionLog
 from segstore_client.states.synchronizer import Synchronizer
 from segstore_client.table import Table, open_table
-from segstore_client.transaction import LEASE_SECONDS, Transaction
+from segstore_client.transaction import Transaction
+from segstore_client.writing.buffered_writer import BUFFER_BYTES
 
 S = TypeVar("S")
 

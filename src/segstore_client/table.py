@@ -15,8 +15,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from functools import partial
 from typing import TypeVar
 
-from pravega_blocking.controller_client import ControllerClient, Purpose, TableSettings
-from pravega_blocking.tables.table_steps import (
+from pravega_wire.names import key_value_table_stream, scoped_name
+from pravega_wire.sessions.routes import SegmentRange
+from pravega_wire.sessions.steps import run_steps_async
+from segstore_client.connections.calls import call_blocking
+from segstore_client.connections.request_pool import RequestPool
+from segstore_client.connections.segment_requests import SegmentRequests
+from segstore_client.controller.controller_client import ControllerClient, Purpose, TableSettings
+from segstore_client.table_steps import (
     ANY_VERSION,
     Entry,
     Steps,
@@ -24,12 +30,6 @@ from pravega_blocking.tables.table_steps import (
     TableRequest,
     TableSteps,
 )
-from pravega_wire.names import key_value_table_stream, scoped_name
-from pravega_wire.sessions.routes import SegmentRange
-from pravega_wire.sessions.steps import run_steps_async
-from segstore_client.calls import call_blocking
-from segstore_client.request_pool import RequestPool
-from segstore_client.segment_requests import SegmentRequests
 
 T = TypeVar("T")
 

@@ -24,24 +24,24 @@ from typing import Self, TypeVar
 
 import anyio
 
-from pravega_blocking.backoff import Patience
-from pravega_blocking.controller_client import BegunTransaction, ControllerClient
-from pravega_blocking.delays import OnDelay
-from pravega_blocking.errors import PravegaError, TransactionEndedError
 from pravega_wire.names import transaction_segment_name
-from segstore_client.calls import call_blocking, repeat_calls
-from segstore_client.keyed_writer import KeyedWriter
-from segstore_client.segment_pump import SegmentPump
+from segstore_client.backoff import Patience
+from segstore_client.connections.calls import call_blocking, repeat_calls
+from segstore_client.controller.controller_client import BegunTransaction, ControllerClient
+from segstore_client.delays import OnDelay
+from segstore_client.errors import PravegaError, TransactionEndedError
+from segstore_client.leases import (
+    LOOK_SECONDS,
+    LOOK_SECONDS_MAX,
+    RENEWALS,
+    describe_end,
+)
+from segstore_client.writing.keyed_writer import KeyedWriter
+from segstore_client.writing.segment_pump import SegmentPump
 
 T = TypeVar("T")
-LEASE_SECONDS = 30.0
-"""Time, in seconds, after which the controller aborts a transaction whose program has died."""
-RENEWALS = 3
-"""A lease is renewed so many times while it lasts."""
 ABORT_SECONDS_MAX = 5.0
 """Maximum time, in seconds, to tell the controller of an abort; otherwise the lease ends it."""
-LOOK_SECONDS = 0.01
-LOOK_SECONDS_MAX = 0.5
 
 
 class Transaction(KeyedWriter):
@@ -151,11 +151,3 @@ class Transaction(KeyedWriter):
     async def _repeat(self, call: Callable[[], T]) -> T:
         what = f"the controller could not be asked of transaction {self.id}"
         return await repeat_calls(call, Patience(self._patience), what)
-
-
-def describe_end(identifier: uuid.UUID, stream: str) -> TransactionEndedError:
-    """Return the error of a transaction that was ended by others."""
-    return TransactionEndedError(
-        f"transaction {identifier} of {stream} has ended: by its lease, by somebody who aborted it,"
-        " or with its stream"
-    )

@@ -20,13 +20,13 @@ from typer.testing import CliRunner, Result
 
 from pravega_admin.output import output
 from pravega_admin.verbs import app
-from pravega_blocking.controller_client import ControllerClient
-from pravega_blocking.tables import table_steps
-from pravega_blocking.tables.table import Table
-from pravega_blocking.tables.table_steps import TableReply, TableRequest
 from pravega_wire import controller_pb2 as pb
 from pravega_wire.names import NAME_RULE, USER_NAME_RULE
 from pravega_wire.transaction_ids import id_of_halves
+from segstore_client import table_steps
+from segstore_client.blocking.table import BlockingTable
+from segstore_client.controller.controller_client import ControllerClient
+from segstore_client.table_steps import TableReply, TableRequest
 
 if TYPE_CHECKING:
     from .conftest import Standalone
@@ -408,7 +408,7 @@ def test_whoever_closes_our_output_ends_the_reading(
 @pytest.fixture
 def begin(store: "Standalone", stream: str) -> Callable[[], str]:
     """Begin a transaction on the stream, as a client does; returns its id as clients print it."""
-    from pravega_blocking.controller_client import ControllerClient
+    from segstore_client.controller.controller_client import ControllerClient
 
     def run() -> str:
         scope, _, name = stream.partition("/")
@@ -523,20 +523,20 @@ def test_entries_are_printed_page_by_page(
     invoke("table", "create", table, "--partitions", "2", "--primary-key-bytes", "4")
     keys = [b"%04d" % number for number in range(60)]
     with ControllerClient(store.controller) as controller:
-        filled = Table(controller, scope, "many", patience=60)
+        filled = BlockingTable(controller, scope, "many", patience=60)
         for key in keys:
             filled.put(key, b"v" * 5)
-    ask = Table._ask
+    ask = BlockingTable._ask
     printed = []
 
-    def note_and_ask(self: Table, request: TableRequest) -> TableReply:
+    def note_and_ask(self: BlockingTable, request: TableRequest) -> TableReply:
         sys.stdout.flush()
         printed.append(sys.stdout.buffer.tell())
         return ask(self, request)
 
     monkeypatch.setattr(table_steps, "PAGE_ENTRIES", 10)
     monkeypatch.setattr(output, "WIDTH_ROWS", 10)
-    monkeypatch.setattr(Table, "_ask", note_and_ask)
+    monkeypatch.setattr(BlockingTable, "_ask", note_and_ask)
     for form in ("json", "yaml", "csv", "table"):
         printed.clear()
         text = invoke("table", "entries", table, "-o", form).stdout
@@ -572,7 +572,7 @@ def test_tables_are_made_listed_described_and_deleted(invoke: Invoke, stream: st
 def test_reader_groups_are_listed_described_and_deleted(
     invoke: Invoke, store: "Standalone", scope: str
 ) -> None:
-    from pravega_blocking.controller_client import ControllerClient
+    from segstore_client.controller.controller_client import ControllerClient
 
     stream = f"{scope}/read"
     invoke("stream", "create", stream)

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from pravega_admin.errors import EXIT_NO_PERMISSION
 from pravega_admin.logins import Profile, profiles_path, read_profile
 from pravega_admin.verbs import app
-from pravega_blocking.errors import UsageError
+from segstore_client.errors import UsageError
 from support.secure_servers import ALICE, Controller
 
 

@@ -12,8 +12,8 @@ from pravega_admin.commands.recover import recover
 from pravega_admin.errors import ConfigurationError
 from pravega_admin.serving.serve import decode_path
 from pravega_admin.serving.store_settings import member_settings, start_standalone, tier_2_settings
-from pravega_blocking.errors import UsageError
 from segstore.process.config import SegmentStoreConfig
+from segstore_client.errors import UsageError
 
 NOTHING: dict[str, Any] = {"zookeeper": None, "replicas": None, "name": None, "published": None}
 

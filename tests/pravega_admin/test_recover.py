@@ -18,15 +18,15 @@ import trio
 from msgspec import structs
 
 from pravega_admin.inspection.recovered_streams import RecordedStreams, read_streams
-from pravega_blocking.controller_client import BegunTransaction, ControllerClient
-from pravega_blocking.errors import RefusedError
-from pravega_blocking.segment_info import tail_offsets
-from pravega_blocking.transaction_writer import TransactionWriter
 from pravega_controller.metadata.records import decode, encode
 from pravega_controller.metadata.transaction_records import TransactionRecord
 from pravega_controller.rules.transactions import TransactionState
 from segstore.process.config import SegmentStoreConfig
 from segstore.repair.recover import Tables, open_recovery
+from segstore_client.blocking.transaction_writer import TransactionWriter
+from segstore_client.controller.controller_client import BegunTransaction, ControllerClient
+from segstore_client.cuts.segment_info import tail_offsets
+from segstore_client.errors import RefusedError
 from support.seeds import share_seeds
 
 from .serving.test_standalone import create_stream, events_of, write_numbers

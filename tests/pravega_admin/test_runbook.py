@@ -23,13 +23,13 @@ from typing import Final
 import pytest
 from foreign_servers.prometheus import PrometheusServer, prometheus_path, wait_until
 
-from pravega_blocking.controller_client import ControllerClient
-from pravega_blocking.errors import PravegaError
 from pravega_wire import commands as wire
 from pravega_wire.blocking import SegmentConnection
 from pravega_wire.names import container_of
 from segstore.testing.faults.frozen_disk import Freezer, freezable_disk
 from segstore.testing.faults.small_disk import fill_disk
+from segstore_client.controller.controller_client import ControllerClient
+from segstore_client.errors import PravegaError
 from support.small_disks import small_disk
 
 from .watched_stores import (

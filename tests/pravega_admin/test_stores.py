@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from pravega_admin.errors import EXIT_CONFIGURATION
-from pravega_blocking.controller_client import ControllerClient
-from pravega_blocking.event_writer import EventWriter
 from pravega_wire import names
 from pravega_wire.blocking import SegmentConnection
 from pravega_wire.commands import GetStreamSegmentInfo, StreamSegmentInfo, WrongHost
 from segstore.ownership.data_directory import VERSION_FILE, DataDirectory
 from segstore.process.store_shares import plan_shares
 from segstore.testing.ports import free_neighbours
+from segstore_client.blocking.event_writer import BlockingEventWriter
+from segstore_client.controller.controller_client import ControllerClient
 
 from .conftest import Standalone
 from .serving.test_standalone import (
@@ -77,7 +77,7 @@ def write_on(store: Stores, first: int, last: int, *, stream: str = "events") ->
     """Write the numbers from ``first`` up to ``last``; each is acknowledged at the end."""
     with (
         ControllerClient(store.controller) as controller,
-        EventWriter(controller, "demo", stream) as writer,
+        BlockingEventWriter(controller, "demo", stream) as writer,
     ):
         for number in range(first, last):
             writer.submit(b"%d" % number, key=f"key-{number % KEYS}")

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from pravega_blocking.access.credentials import Credentials
-from pravega_blocking.access.tokens import TOKEN_EXPIRED
-from pravega_blocking.addresses import DEFAULT_CONTROLLER
 from pravega_spark.errors import OptionError
 from pravega_spark.options import KNOWN, SPARKS_OWN, Options, open_store_access
 from pravega_wire.commands import AuthTokenCheckFailed
+from segstore_client.access.credentials import Credentials
+from segstore_client.access.tokens import TOKEN_EXPIRED
+from segstore_client.addresses import DEFAULT_CONTROLLER
 
 
 def test_defaults_are_those_of_the_official_connector() -> None:

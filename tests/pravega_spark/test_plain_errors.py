@@ -6,8 +6,8 @@ import traceback
 
 import pytest
 
-from pravega_blocking.errors import UnavailableError
 from pravega_spark.plain_errors import told_plainly
+from segstore_client.errors import UnavailableError
 
 
 @told_plainly

@@ -48,13 +48,13 @@ def test_the_sentence_is_found_in_a_page_of_java() -> None:
             "Caused by: org.apache.spark.SparkException: Traceback (most recent call last):",
             '  File "source.py", line 1, in read',
             "    raise DataLossError(",
-            "pravega_blocking.errors.NotFoundError: stream s/t does not exist",
+            "segstore_client.errors.NotFoundError: stream s/t does not exist",
             "",
             "\tat org.apache.spark.Dispatcher.run(Dispatcher.scala:1)",
         ]
     )
     assert cause_of(RuntimeError(page)) == "stream s/t does not exist"
-    ours = page.replace("pravega_blocking", "pravega_spark").replace("NotFoundError", "OptionError")
+    ours = page.replace("segstore_client", "pravega_spark").replace("NotFoundError", "OptionError")
     assert cause_of(RuntimeError(ours)) == "stream s/t does not exist"
     assert cause_of(RuntimeError("no such column\nat x")) == "no such column"
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from pravega_blocking.errors import RefusedError
 from pravega_spark.options import Options
 from pravega_spark.sink import EventBatchSink
+from segstore_client.errors import RefusedError
 from support.models.memory_pravega import MemoryPravega
 from support.models.spark_programs import (
     SCHEMA,

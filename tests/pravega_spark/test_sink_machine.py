@@ -28,7 +28,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from pravega_blocking.errors import RefusedError
+from segstore_client.errors import RefusedError
 from support.models.memory_pravega import Crash, MemoryPravega
 from support.models.spark_programs import DiedError, Plan, Program, sink_of
 

@@ -9,14 +9,14 @@ from types import SimpleNamespace
 import anyio
 import pytest
 
-from pravega_blocking.access.tokens import PLAIN
-from pravega_blocking.controller_client import HeadSegments
 from pravega_wire import commands as wire
 from pravega_wire.codec import encode
 from pravega_wire.connection import Append
 from pravega_wire.event_framing import frame_event
 from pravega_wire.sessions.routes import SegmentRange
 from segstore_client import PravegaError, connection, request_pool, segment_fetch, segment_pump
+from segstore_client.access.tokens import PLAIN
+from segstore_client.controller.controller_client import HeadSegments
 from segstore_client.event_reader import EventReader
 from segstore_client.event_writer import EventWriter
 from support.client_stores import open_client

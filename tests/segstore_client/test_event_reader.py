@@ -9,9 +9,9 @@ import anyio
 import pytest
 
 import segstore_client
-from pravega_blocking.event_writer import EventWriter
-from pravega_blocking.positions import Start
 from segstore_client import NotFoundError, PravegaError
+from segstore_client.blocking.event_writer import BlockingEventWriter
+from segstore_client.positions import Start
 from support.event_loops import RunClient
 from support.served_stream import ServedStream, run, served_stream
 
@@ -22,7 +22,7 @@ async def write_scaling(stream: ServedStream) -> int:
     """Write numbered events before and after each of three scalings; return their number."""
 
     def write(first: int) -> None:
-        with EventWriter(stream.client, "s", "t") as writer:
+        with BlockingEventWriter(stream.client, "s", "t") as writer:
             for number in range(first, first + 50):
                 writer.submit(b"%d" % number, key=str(number % KEYS))
 

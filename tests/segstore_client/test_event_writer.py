@@ -13,11 +13,11 @@ import pytest
 import trio
 
 import segstore_client
-from pravega_blocking.access.tokens import PLAIN
-from pravega_blocking.event_reader import EventReader
 from pravega_wire.sessions import append_session
 from pravega_wire.sessions.routes import SegmentRange
 from segstore_client import StreamSealedError, UsageError, WriterClosedError
+from segstore_client.access.tokens import PLAIN
+from segstore_client.blocking.event_reader import BlockingEventReader
 from segstore_client.event_writer import EventWriter
 from support.event_loops import RunClient
 from support.full_store import FullStore
@@ -29,7 +29,7 @@ MEBIBYTE = 1024 * 1024
 
 def read_numbers(stream: ServedStream) -> list[int]:
     numbers = []
-    with EventReader(stream.client, "s", "t", stop_at_tail=True) as reader:
+    with BlockingEventReader(stream.client, "s", "t", stop_at_tail=True) as reader:
         while (event := reader.next_event()) is not None:
             numbers.append(int(event.data))
     return numbers

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 import segstore_client
-from pravega_blocking.stream_settings import Retention, RetentionKind, Scaling, ScalingKind
 from segstore_client import (
     AlreadyExistsError,
     ConflictError,
@@ -18,7 +17,13 @@ from segstore_client import (
     UsageError,
 )
 from segstore_client.blocking import control
-from segstore_client.blocking.control import split_name
+from segstore_client.control import split_name
+from segstore_client.controller.stream_settings import (
+    Retention,
+    RetentionKind,
+    Scaling,
+    ScalingKind,
+)
 from support.event_loops import RunClient
 from support.served_stream import served_stream
 

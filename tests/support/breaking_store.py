@@ -11,7 +11,6 @@ import threading
 from collections.abc import Iterator
 from random import Random
 
-from pravega_blocking.segment_writer import Address
 from pravega_wire.commands import (
     HELLO,
     AppendSetup,
@@ -24,6 +23,7 @@ from pravega_wire.commands import (
 )
 from pravega_wire.connection import Append, Connection, Role
 from pravega_wire.event_framing import iterate_event_spans
+from segstore_client.addresses import Address
 
 NEVER = -(2**63)
 

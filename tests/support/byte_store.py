@@ -9,12 +9,12 @@ import threading
 from random import Random
 from types import SimpleNamespace
 
-from pravega_blocking.access.tokens import PLAIN
-from pravega_blocking.controller_client import CurrentSegments, HeadSegments
 from pravega_wire import commands as wire
 from pravega_wire.codec import encode
 from pravega_wire.connection import Append
 from pravega_wire.sessions.routes import SegmentRange
+from segstore_client.access.tokens import PLAIN
+from segstore_client.controller.controller_client import CurrentSegments, HeadSegments
 from support.threaded_store import ThreadedStore
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 
 from segstore_client import Store
-from segstore_client.request_pool import RequestPool
+from segstore_client.connections.request_pool import RequestPool
 
 
 @asynccontextmanager

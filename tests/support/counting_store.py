@@ -11,10 +11,10 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from random import Random
 
-from pravega_blocking.segment_writer import Address
 from pravega_wire import commands as wire
 from pravega_wire.connection import Append, Connection, Role
 from pravega_wire.event_framing import iterate_event_spans
+from segstore_client.addresses import Address
 
 NAME = "s/a/0.#epoch.0"
 

@@ -8,16 +8,16 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping
 
-from pravega_blocking.controller_client import ControllerClient
-from pravega_blocking.event_reader import EventReader
-from pravega_blocking.exports.export_file import ExportReader, encode_header
-from pravega_blocking.exports.exporter import make_manifest, write_export
-from pravega_blocking.exports.importer import Target, import_events, writer_id_of
-from pravega_blocking.exports.keys import KeyOf
-from pravega_blocking.exports.manifest import Manifest, Positions
-from pravega_blocking.exports.stream_copy import StreamCopy
-from pravega_blocking.exports.stream_plan import find_segments
-from pravega_blocking.segment_info import tail_offsets
+from pravega_admin.exports.export_file import ExportReader, encode_header
+from pravega_admin.exports.exporter import make_manifest, write_export
+from pravega_admin.exports.importer import Target, import_events, writer_id_of
+from pravega_admin.exports.keys import KeyOf
+from pravega_admin.exports.manifest import Manifest, Positions
+from pravega_admin.exports.stream_copy import StreamCopy
+from pravega_admin.exports.stream_plan import find_segments
+from segstore_client.blocking.event_reader import BlockingEventReader
+from segstore_client.controller.controller_client import ControllerClient
+from segstore_client.cuts.segment_info import tail_offsets
 
 PATIENCE_SECONDS = 60.0
 
@@ -79,7 +79,7 @@ def events_by_range(
     """Return the range and the events of each segment from the head to the tail, by epoch."""
     segments = find_segments(client, scope, stream)
     found: dict[int, list[bytes]] = {segment: [] for segment in segments}
-    with EventReader(client, scope, stream, stop_at_tail=True) as reader:
+    with BlockingEventReader(client, scope, stream, stop_at_tail=True) as reader:
         while (event := reader.next_event()) is not None:
             found[event.segment_id].append(event.data)
     return [
@@ -93,7 +93,7 @@ def events_by_key(
 ) -> dict[str, list[bytes]]:
     """Return the events of each key in the order in which a reader gets them."""
     found: dict[str, list[bytes]] = {}
-    with EventReader(client, scope, stream, stop_at_tail=True) as reader:
+    with BlockingEventReader(client, scope, stream, stop_at_tail=True) as reader:
         while (event := reader.next_event()) is not None:
             found.setdefault(key_of(event.data), []).append(event.data)
     return found

@@ -22,13 +22,13 @@ from tempfile import TemporaryDirectory
 from foreign_servers.tied_processes import tied
 
 from pravega_admin.serving.version import VERSION
-from pravega_blocking.controller_client import ControllerClient
-from pravega_blocking.event_reader import EventReader
-from pravega_blocking.event_writer import EventWriter
-from pravega_blocking.stream_settings import Scaling, StreamSettings
-from pravega_blocking.tables.table import Table
-from pravega_blocking.transaction_writer import TransactionWriter
 from segstore.testing.ports import free_ports
+from segstore_client.blocking.event_reader import BlockingEventReader
+from segstore_client.blocking.event_writer import BlockingEventWriter
+from segstore_client.blocking.table import BlockingTable
+from segstore_client.blocking.transaction_writer import TransactionWriter
+from segstore_client.controller.controller_client import ControllerClient
+from segstore_client.controller.stream_settings import Scaling, StreamSettings
 
 ARCHIVES = Path(__file__).resolve().parent.parent / "pravega_admin" / "serving" / "released"
 SCOPE, STREAM, TRUNCATED, SEALED, TABLE = "demo", "orders", "logs", "closed", "prices"
@@ -75,7 +75,7 @@ def fill(address: str, *, scope: str = SCOPE) -> None:
         write(controller, scope, SEALED, range(20))
         controller.seal_stream(scope, SEALED)
         controller.create_table(scope, TABLE, partitions=2, primary_key=KEY_BYTES, secondary_key=0)
-        table = Table(controller, scope, TABLE, patience=SECONDS)
+        table = BlockingTable(controller, scope, TABLE, patience=SECONDS)
         for number in range(60):
             table.put(key_of(number), b"value %d" % number)
         for number in range(0, 60, 3):
@@ -92,7 +92,7 @@ def check(address: str, *, scope: str = SCOPE, added: int = 0) -> None:
         assert read(controller, scope, SEALED) == list(range(20))
         assert list(controller.current_segments(scope, SEALED).ranges) == []
         assert len(controller.current_segments(scope, STREAM).ranges) == 2
-        table = Table(controller, scope, TABLE, patience=SECONDS)
+        table = BlockingTable(controller, scope, TABLE, patience=SECONDS)
         expected = {key_of(n): b"new value %d" % n for n in range(1, 60, 3)}
         expected |= {key_of(n): b"value %d" % n for n in range(2, 60, 3)}
         assert {entry.key: entry.value for entry in table.entries()} == expected
@@ -113,7 +113,7 @@ def key_of(number: int) -> bytes:
 
 def write(controller: ControllerClient, scope: str, stream: str, numbers: range) -> None:
     """Write numbers, each with one of a few routing keys."""
-    with EventWriter(controller, scope, stream) as writer:
+    with BlockingEventWriter(controller, scope, stream) as writer:
         for number in numbers:
             writer.submit(b"%d" % number, key=f"key-{number % KEYS}")
 
@@ -133,7 +133,7 @@ def commit(controller: ControllerClient, scope: str, numbers: range) -> None:
 def read(controller: ControllerClient, scope: str, stream: str) -> list[int]:
     """Return the numbers of a stream in their order; those of one key have to be in order."""
     numbers: list[int] = []
-    with EventReader(controller, scope, stream, stop_at_tail=True) as reader:
+    with BlockingEventReader(controller, scope, stream, stop_at_tail=True) as reader:
         while (event := reader.next_event(timeout=SECONDS)) is not None:
             numbers.append(int(event.data))
     for remainder in range(KEYS):

@@ -14,14 +14,14 @@ from typing import Any
 import trio
 
 import segstore.network.server
-from pravega_blocking.controller_client import ControllerClient
-from pravega_blocking.errors import PositionGoneError
-from pravega_blocking.event_writer import EventWriter
-from pravega_blocking.stream_settings import Scaling, StreamSettings
 from pravega_controller.config import ControllerConfig
 from pravega_controller.server import serve
 from segstore.process.assembly import open_containers
 from segstore.process.config import SegmentStoreConfig
+from segstore_client.blocking.event_writer import BlockingEventWriter
+from segstore_client.controller.controller_client import ControllerClient
+from segstore_client.controller.stream_settings import Scaling, StreamSettings
+from segstore_client.errors import PositionGoneError
 
 SCALE_SECONDS = 60.0
 DROPPED_SECONDS = 120.0
@@ -43,7 +43,7 @@ class ServedStream:
 
     async def write(self, events: int) -> None:
         def write() -> None:
-            with EventWriter(self.client, "s", "t") as writer:
+            with BlockingEventWriter(self.client, "s", "t") as writer:
                 for number in range(events):
                     writer.submit(b"event %d" % number)
 

@@ -21,8 +21,8 @@ from pravega_admin.logins import (
 from pravega_admin.options import LedgersOption, OutputOption
 from pravega_admin.output.help_pages import Verbs
 from pravega_admin.output.output import OutputFormat, print_message, print_rows, report, status_line
-from pravega_blocking.addresses import parse_host_port, parse_host_ports, parse_server_address
-from pravega_blocking.errors import (
+from segstore_client.addresses import parse_host_port, parse_host_ports, parse_server_address
+from segstore_client.errors import (
     ConflictError,
     PravegaError,
     TimedOutError,
@@ -130,8 +130,8 @@ def wait(
 def check_segment_store(address: AddressArgument, timeout: AnswerOption = ANSWER_SECONDS) -> None:
     """Check that a segment store serves; tell what requests wait for, such as a full disk."""
     from pravega_admin.inspection.server_checks import ask_segment_store
-    from pravega_blocking.access.tokens import StoreAccess
-    from pravega_blocking.delays import ask_delays
+    from segstore_client.access.tokens import StoreAccess
+    from segstore_client.delays import ask_delays
 
     place, wants_tls = parse_server_address(address)
     host, port = parse_host_port(place)

@@ -12,7 +12,7 @@ import typer
 from pravega_admin.logins import CONTROLLER_VARIABLE, choose_controller, find_access
 
 if TYPE_CHECKING:
-    from pravega_blocking.controller_client import ControllerClient
+    from segstore_client.controller.controller_client import ControllerClient
 
 ControllerOption: TypeAlias = Annotated[
     str,
@@ -29,7 +29,7 @@ ControllerOption: TypeAlias = Annotated[
 
 def open_controller(address: str) -> ControllerClient:
     """Return a client of the controller at an address. Imports gRPC, which no help needs."""
-    from pravega_blocking.controller_client import ControllerClient
+    from segstore_client.controller.controller_client import ControllerClient
 
     return ControllerClient(address, access=find_access())
 

@@ -22,16 +22,16 @@ from pravega_admin.errors import AdminError
 from pravega_admin.options import OutputOption, StreamArgument, StreamName, parse_stream_name
 from pravega_admin.output.interrupts import PoliteInterrupt
 from pravega_admin.output.output import OutputFormat, print_document, print_message, progress
-from pravega_blocking.addresses import DEFAULT_CONTROLLER
-from pravega_blocking.errors import NotFoundError, PravegaError, TimedOutError, UsageError
-from pravega_blocking.positions import Start
+from segstore_client.addresses import DEFAULT_CONTROLLER
+from segstore_client.errors import NotFoundError, PravegaError, TimedOutError, UsageError
+from segstore_client.positions import Start
 
 if TYPE_CHECKING:
-    from pravega_blocking.controller_client import ControllerClient
-    from pravega_blocking.cuts.places import Place
-    from pravega_blocking.event_reader import EventReader
-    from pravega_blocking.event_writer import EventWriter
     from pravega_wire.sessions.read_cursor import ReadEvent
+    from segstore_client.blocking.event_reader import BlockingEventReader
+    from segstore_client.blocking.event_writer import BlockingEventWriter
+    from segstore_client.controller.controller_client import ControllerClient
+    from segstore_client.cuts.places import Place
 
 PATIENCE_SECONDS = 60.0
 PROGRESS_STEP_BYTES = 64 * 1024
@@ -70,14 +70,14 @@ def write(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Write each line as an event, and end when all are stored."""
-    from pravega_blocking.event_writer import EventWriter
+    from segstore_client.blocking.event_writer import BlockingEventWriter
 
     name = parse_stream_name(stream)
     key_of = _key_function(key, key_field, delimiter)
     with ExitStack() as stack:
         source = _open_source(file, stack)
         client = stack.enter_context(open_controller(controller))
-        writer = EventWriter(
+        writer = BlockingEventWriter(
             client, name.scope, name.stream, patience=patience, on_delay=print_delay
         )
         started = time.monotonic()
@@ -137,8 +137,8 @@ def read(
     With -o json each line is an object with the event, its segment and its offset; an event that
     is not UTF-8 is given as event_base64. With --count, running out of --timeout exits with 7.
     """
-    from pravega_blocking.cuts.places import parse_place
-    from pravega_blocking.event_reader import EventReader
+    from segstore_client.blocking.event_reader import BlockingEventReader
+    from segstore_client.cuts.places import parse_place
 
     name = parse_stream_name(stream)
     begin = parse_place("--from", start)
@@ -149,7 +149,7 @@ def read(
     with ExitStack() as stack:
         client = stack.enter_context(open_controller(controller))
         reader = stack.enter_context(
-            EventReader(
+            BlockingEventReader(
                 client,
                 name.scope,
                 name.stream,
@@ -174,8 +174,8 @@ def resolve_cut(
 
     Raises ``PravegaError`` if the stream has no such place.
     """
-    from pravega_blocking.cuts.places import find_cut
-    from pravega_blocking.segment_info import segment_infos
+    from segstore_client.cuts.places import find_cut
+    from segstore_client.cuts.segment_info import segment_infos
 
     cut = find_cut(client, name.scope, name.stream, place, is_end=is_end)
     ended = [segment for segment, offset in cut.items() if offset < 0]
@@ -191,7 +191,7 @@ def print_delay(sentence: str) -> None:
     print_message(f"waiting: {sentence}")
 
 
-def _describe_stored(writer: EventWriter) -> str:
+def _describe_stored(writer: BlockingEventWriter) -> str:
     """Return a text with the number of stored events, or with its bounds."""
     least, most = writer.acknowledged_events, writer.sent_events
     if least == most:
@@ -200,7 +200,7 @@ def _describe_stored(writer: EventWriter) -> str:
 
 
 def _write_lines(
-    writer: EventWriter, source: BinaryIO, key_of: KeyOf, interrupt: PoliteInterrupt
+    writer: BlockingEventWriter, source: BinaryIO, key_of: KeyOf, interrupt: PoliteInterrupt
 ) -> tuple[int, int]:
     """Write every line of the source, or those before a Ctrl-C; return the numbers of events and
     bytes."""
@@ -242,7 +242,7 @@ def _write_lines(
 
 
 def _print_events(
-    reader: EventReader, count: int | None, timeout: float | None, output: OutputFormat
+    reader: BlockingEventReader, count: int | None, timeout: float | None, output: OutputFormat
 ) -> int:
     """Print events until there are enough, or no more; return their number."""
     render = _RENDERS[output]

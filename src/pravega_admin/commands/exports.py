@@ -31,15 +31,15 @@ from pravega_admin.errors import AdminError, NoRoomError, OutputClosedError
 from pravega_admin.options import OutputOption, StreamArgument, StreamName, parse_stream_name
 from pravega_admin.output.output import OutputFormat, print_message, progress, report
 from pravega_admin.output.standard_streams import discard_output
-from pravega_blocking.addresses import DEFAULT_CONTROLLER
-from pravega_blocking.errors import DamagedExportError, NotFoundError, UsageError
-from pravega_blocking.positions import Start
+from segstore_client.addresses import DEFAULT_CONTROLLER
+from segstore_client.errors import DamagedExportError, NotFoundError, UsageError
+from segstore_client.positions import Start
 
 if TYPE_CHECKING:
-    from pravega_blocking.controller_client import ControllerClient
-    from pravega_blocking.exports.export_file import ExportReader
-    from pravega_blocking.exports.importer import Counts, Target
-    from pravega_blocking.exports.manifest import Manifest
+    from pravega_admin.exports.export_file import ExportReader
+    from pravega_admin.exports.importer import Counts, Target
+    from pravega_admin.exports.manifest import Manifest
+    from segstore_client.controller.controller_client import ControllerClient
 
 STANDARD_STREAM = "-"
 
@@ -164,9 +164,9 @@ class _ExportTask:
 
     def to_pipe(self, client: ControllerClient, patience: float) -> tuple[Manifest, int]:
         """Write to the standard output; return the manifest and the number of events."""
-        from pravega_blocking.exports.export_file import encode_header
-        from pravega_blocking.exports.exporter import write_export
-        from pravega_blocking.exports.manifest import Positions
+        from pravega_admin.exports.export_file import encode_header
+        from pravega_admin.exports.exporter import write_export
+        from pravega_admin.exports.manifest import Positions
 
         if sys.stdout.isatty():
             raise UsageError("an export is not for a terminal: name a file, or use a pipe")
@@ -195,7 +195,7 @@ class _ExportTask:
         self, client: ControllerClient, path: Path, patience: float
     ) -> tuple[Manifest, int]:
         """Write to a file; return the manifest and the number of events that were written now."""
-        from pravega_blocking.exports.exporter import open_part, write_export
+        from pravega_admin.exports.exporter import open_part, write_export
 
         with (
             _explaining(path),
@@ -222,9 +222,9 @@ class _ExportTask:
 
     def _begin(self, client: ControllerClient) -> Manifest:
         """Return the manifest of an export that begins now."""
-        from pravega_blocking.cuts.places import parse_place
-        from pravega_blocking.exports.exporter import make_manifest
-        from pravega_blocking.segment_info import tail_offsets
+        from pravega_admin.exports.exporter import make_manifest
+        from segstore_client.cuts.places import parse_place
+        from segstore_client.cuts.segment_info import tail_offsets
 
         scope, stream = self.name.scope, self.name.stream
         first = parse_place("--from", self.places[0])
@@ -291,9 +291,9 @@ class _KeyOptions:
         self, client: ControllerClient, name: StreamName, manifest: Manifest, patience: float
     ) -> Target:
         """Return the stream that gets the events."""
-        from pravega_blocking.exports.importer import KeyedTarget, writer_id_of
-        from pravega_blocking.exports.keys import parse_key_source
-        from pravega_blocking.exports.stream_copy import StreamCopy
+        from pravega_admin.exports.importer import KeyedTarget, writer_id_of
+        from pravega_admin.exports.keys import parse_key_source
+        from pravega_admin.exports.stream_copy import StreamCopy
 
         if not self.have_key:
             return StreamCopy(
@@ -352,7 +352,7 @@ def _read_header(source: BinaryIO, file: str) -> ExportReader:
 
     What comes through a pipe can be read once only.
     """
-    from pravega_blocking.exports.export_file import ExportReader
+    from pravega_admin.exports.export_file import ExportReader
 
     with _naming(file):
         if source.seekable():
@@ -364,14 +364,14 @@ def _read_header(source: BinaryIO, file: str) -> ExportReader:
 
 def _check(source: BinaryIO) -> tuple[Manifest, Counts]:
     """Read a file to its end before anything is written; return its manifest and what it has."""
-    from pravega_blocking.exports.importer import check_file
+    from pravega_admin.exports.importer import check_file
 
     with progress("checking", total=size_of(source), in_bytes=True) as advance:
         return check_file(source, advance)
 
 
 def _write_events(reader: ExportReader, target: Target, file: str) -> Counts:
-    from pravega_blocking.exports.importer import import_events
+    from pravega_admin.exports.importer import import_events
 
     with _naming(file), _progress("importing", reader.manifest) as advance:
         try:

@@ -20,13 +20,13 @@ from pravega_admin.output.output import (
     print_rows,
     report,
 )
-from pravega_blocking.addresses import DEFAULT_CONTROLLER
-from pravega_blocking.errors import ConflictError, UsageError
+from segstore_client.addresses import DEFAULT_CONTROLLER
+from segstore_client.errors import ConflictError, UsageError
 
 if TYPE_CHECKING:
-    from pravega_blocking.controller_client import ControllerClient
     from pravega_wire import controller_pb2 as pb
     from pravega_wire.reader_groups.lags import SegmentLag
+    from segstore_client.controller.controller_client import ControllerClient
 
 app = Verbs(help="List, inspect, move and delete reader groups.")
 
@@ -95,8 +95,8 @@ def show(
     reader would continue if this one vanished: the position of the last checkpoint, or of its
     begin. LAG SECONDS is computed from the times that the stream's writers record.
     """
-    from pravega_blocking.groups.lag import find_lags
-    from pravega_blocking.groups.state import find_state
+    from segstore_client.blocking.groups.lag import find_lags
+    from segstore_client.blocking.groups.state import find_state
 
     name = parse_name(group, WHAT)
     with open_controller(controller) as client:
@@ -127,8 +127,8 @@ def lag(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Tell how far reader groups lag behind their streams, in bytes and in time."""
-    from pravega_blocking.groups.lag import find_lags
-    from pravega_blocking.groups.state import find_state
+    from segstore_client.blocking.groups.lag import find_lags
+    from segstore_client.blocking.groups.state import find_state
 
     rows: list[dict[str, Any]] = []
     with open_controller(controller) as client:
@@ -173,7 +173,7 @@ def seek(
     Readers that are online get a ReinitializationRequiredException, and continue there when they
     are made again. A time needs writers that record times.
     """
-    from pravega_blocking.groups.seek import seek_group
+    from segstore_client.blocking.groups.seek import seek_group
 
     name = parse_name(group, WHAT)
     with open_controller(controller) as client:
@@ -229,9 +229,9 @@ def _find_cuts(
     client: ControllerClient, name: StreamName, to: str, stream: str | None
 ) -> dict[str, dict[int, int]]:
     """Return the cut at which a group shall continue in each of its streams."""
-    from pravega_blocking.cuts.places import find_cut, parse_place
-    from pravega_blocking.groups.state import find_state
     from pravega_wire.names import parse_segment_name, scoped_name
+    from segstore_client.blocking.groups.state import find_state
+    from segstore_client.cuts.places import find_cut, parse_place
 
     place = parse_place("--to", to)
     state = find_state(client, name.scope, name.stream)

@@ -41,8 +41,8 @@ from pravega_admin.output.output import (
     report,
 )
 from pravega_admin.serving.store_settings import process_began
-from pravega_blocking.addresses import DEFAULT_CONTROLLER
-from pravega_blocking.errors import UsageError
+from segstore_client.addresses import DEFAULT_CONTROLLER
+from segstore_client.errors import UsageError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -463,9 +463,9 @@ def _refuse_old_replay(controller: str, source: str, name: StreamName, again: st
 
     It named the write by the path, so nobody knows whether it was this archive.
     """
-    from pravega_blocking.errors import NotFoundError
     from pravega_spark.commit_log import CommitLog, old_key
     from pravega_spark.options import COMMIT_TABLE
+    from segstore_client.errors import NotFoundError
 
     path = str(Path(source).resolve()) if "://" not in source else source
     query = "replay-" + hashlib.sha256(f"{path}\0{name}\0{again}".encode()).hexdigest()
@@ -510,7 +510,7 @@ def _describe(label: str, unit: str, rows: int, share: float, total: int | None)
     """Return what the bar shows of a job that has read this many rows."""
     amount = f"{rows:,} {unit}"
     if total is not None:
-        from pravega_blocking.stream_settings import format_size
+        from segstore_client.controller.stream_settings import format_size
 
         amount = f"{amount} of {format_size(total)}"
     return JobState(label, amount, share if total else 0.0, 1.0 if total else None)

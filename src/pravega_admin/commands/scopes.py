@@ -13,8 +13,8 @@ from pravega_admin.commands.controllers import ControllerOption, open_controller
 from pravega_admin.options import IfNotExistsOption, OutputOption, ScopeArgument
 from pravega_admin.output.help_pages import Verbs
 from pravega_admin.output.output import OutputFormat, print_rows, report
-from pravega_blocking.addresses import DEFAULT_CONTROLLER
-from pravega_blocking.errors import AlreadyExistsError
+from segstore_client.addresses import DEFAULT_CONTROLLER
+from segstore_client.errors import AlreadyExistsError
 
 app = Verbs(help="Create, list and delete scopes.")
 

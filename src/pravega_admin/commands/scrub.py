@@ -34,7 +34,7 @@ from pravega_admin.output.output import (
 )
 from pravega_admin.serving.settings_file import read_settings
 from pravega_admin.serving.store_settings import DATA_DIR, join_tables
-from pravega_blocking.errors import UnavailableError
+from segstore_client.errors import UnavailableError
 
 DAMAGE_COLUMNS = ("kind", "segment", "segment_offset", "chunk", "chunk_offset", "reason")
 
@@ -54,8 +54,8 @@ def scrub(
 
     Ends with exit code 8 when something is damaged.
     """
-    from pravega_blocking.stream_settings import format_size, parse_size_bytes
     from segstore.process.tier_two_vendors import SECTIONS
+    from segstore_client.controller.stream_settings import format_size, parse_size_bytes
 
     file = read_settings(config).get("segment_store", {})
     bytes_per_second = None if rate is None else parse_size_bytes(rate)

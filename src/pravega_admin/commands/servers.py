@@ -34,9 +34,9 @@ from pravega_admin.supervisor.child_protocol import (
     announce,
 )
 from pravega_admin.supervisor.service_manager import notify_ready
-from pravega_blocking.addresses import PORT_MAX, parse_host_port, parse_host_ports
-from pravega_blocking.errors import UsageError
 from segstore.process.tier_two_vendors import known_vendors
+from segstore_client.addresses import PORT_MAX, parse_host_port, parse_host_ports
+from segstore_client.errors import UsageError
 
 DataDirOption: TypeAlias = Annotated[
     Path, typer.Option("--data-dir", envvar="SEGSTORE_DATA_DIR", help="Where all data is kept.")

@@ -30,13 +30,13 @@ from pravega_admin.output.output import (
     progress,
     report,
 )
-from pravega_blocking.addresses import DEFAULT_CONTROLLER
-from pravega_blocking.errors import AlreadyExistsError, NotFoundError, UsageError
+from segstore_client.addresses import DEFAULT_CONTROLLER
+from segstore_client.errors import AlreadyExistsError, NotFoundError, UsageError
 
 if TYPE_CHECKING:
-    from pravega_blocking.controller_client import ControllerClient
-    from pravega_blocking.stream_settings import Retention, Scaling, StreamSettings
-    from pravega_blocking.stream_sizes import StreamSize
+    from segstore_client.blocking.stream_sizes import StreamSize
+    from segstore_client.controller.controller_client import ControllerClient
+    from segstore_client.controller.stream_settings import Retention, Scaling, StreamSettings
 
 app = Verbs(help="Create, inspect, change and delete streams.")
 
@@ -100,7 +100,7 @@ def create(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Create a stream; its scope must exist. Without options it has one segment for ever."""
-    from pravega_blocking.stream_settings import StreamSettings
+    from segstore_client.controller.stream_settings import StreamSettings
 
     name = parse_stream_name(stream)
     settings = StreamSettings()
@@ -148,7 +148,7 @@ def update(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Change a stream's policies and tags; a setting without an option stays as it is."""
-    from pravega_blocking.stream_settings import Retention, ScalingKind
+    from segstore_client.controller.stream_settings import Retention, ScalingKind
 
     name = parse_stream_name(stream)
     with open_controller(controller) as client:
@@ -272,7 +272,7 @@ def truncate(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Truncate a stream: delete its oldest events."""
-    from pravega_blocking.segment_info import tail_offsets
+    from segstore_client.cuts.segment_info import tail_offsets
 
     name = parse_stream_name(stream)
     if tail == (cut is not None):
@@ -337,7 +337,7 @@ def scale(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Change a stream's segments, and wait until that is done."""
-    from pravega_blocking.scaling import plan_merge, plan_replacement, plan_split
+    from segstore_client.controller.scaling import plan_merge, plan_replacement, plan_split
 
     name = parse_stream_name(stream)
     if sum(choice is not None for choice in (segments, split, merge)) != 1:
@@ -379,7 +379,7 @@ def measure_streams(
     client: ControllerClient, names: list[StreamName], *, shown: bool = True
 ) -> dict[StreamName, StreamSize]:
     """Return the size of each stream, without those that have been deleted meanwhile."""
-    from pravega_blocking.stream_sizes import measure_stream
+    from segstore_client.blocking.stream_sizes import measure_stream
 
     sizes = {}
     with progress("measuring", total=len(names), in_bytes=False, shown=shown) as advance:
@@ -417,8 +417,8 @@ def _size_row(name: StreamName, size: StreamSize) -> dict[str, Any]:
 
 def _segment_rows(client: ControllerClient, name: StreamName) -> list[dict[str, Any]]:
     """Return a row for each segment that accepts events now, in key order."""
-    from pravega_blocking.segment_info import segment_infos
     from pravega_wire.names import segment_epoch, segment_number
+    from segstore_client.cuts.segment_info import segment_infos
 
     current = client.current_segments(name.scope, name.stream)
     identifiers = [item.segment_id for item in current.ranges]
@@ -459,7 +459,7 @@ def _epoch_rows(
 
 
 def _settings_fields(settings: StreamSettings) -> dict[str, Any]:
-    from pravega_blocking.stream_settings import RetentionKind, ScalingKind
+    from segstore_client.controller.stream_settings import RetentionKind, ScalingKind
 
     scaling, retention = settings.scaling, settings.retention
     fields: dict[str, Any] = {
@@ -488,7 +488,7 @@ def _scaling(
     factor: int | None,
 ) -> Scaling:
     """Return the old policy, changed by the options."""
-    from pravega_blocking.stream_settings import ScalingKind
+    from segstore_client.controller.stream_settings import ScalingKind
 
     if event_rate is not None and kbyte_rate is not None:
         raise UsageError("a stream scales by events or by kbytes, not by both")
@@ -508,7 +508,7 @@ def _retention(
     old: Retention, time: str | None, size: str | None, maximum: str | None
 ) -> Retention:
     """Return the old policy, changed by the options."""
-    from pravega_blocking.stream_settings import (
+    from segstore_client.controller.stream_settings import (
         Retention,
         RetentionKind,
         parse_duration_ms,
@@ -533,7 +533,7 @@ def _retention(
 
 
 def _rollover(old: StreamSettings, text: str | None) -> int:
-    from pravega_blocking.stream_settings import parse_size_bytes
+    from segstore_client.controller.stream_settings import parse_size_bytes
 
     return old.rollover_size_bytes if text is None else parse_size_bytes(text)
 

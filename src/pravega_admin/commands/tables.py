@@ -18,13 +18,13 @@ from pravega_admin.commands.controllers import ControllerOption, choose_scopes, 
 from pravega_admin.options import OptionalScopeArgument, OutputOption, parse_name
 from pravega_admin.output.help_pages import Verbs
 from pravega_admin.output.output import OutputFormat, print_fields, print_rows, report
-from pravega_blocking.addresses import DEFAULT_CONTROLLER
-from pravega_blocking.errors import NotFoundError, UsageError
 from pravega_wire.key_text import decode_key_text, encode_key_text
+from segstore_client.addresses import DEFAULT_CONTROLLER
+from segstore_client.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
-    from pravega_blocking.tables.table import Table
-    from pravega_blocking.tables.table_steps import Entry
+    from segstore_client.blocking.table import BlockingTable
+    from segstore_client.table_steps import Entry
 
 app = Verbs(help="Create, inspect and delete key-value tables, and their entries.")
 
@@ -160,7 +160,7 @@ def put(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Set the value of a key."""
-    from pravega_blocking.tables.table_steps import ABSENT, ANY_VERSION
+    from segstore_client.table_steps import ABSENT, ANY_VERSION
 
     if if_absent and if_version is not None:
         raise UsageError("the condition is either --if-absent or --if-version, not both")
@@ -184,7 +184,7 @@ def remove(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Remove the entry of a key, if there is one."""
-    from pravega_blocking.tables.table_steps import ANY_VERSION
+    from segstore_client.table_steps import ANY_VERSION
 
     condition = ANY_VERSION if if_version is None else if_version
     with _open(table, controller, patience) as opened:
@@ -212,15 +212,15 @@ def entries(
 
 
 @contextmanager
-def _open(table: str, controller: str, patience: float) -> Iterator[Table]:
-    from pravega_blocking.tables.table import Table
+def _open(table: str, controller: str, patience: float) -> Iterator[BlockingTable]:
+    from segstore_client.blocking.table import BlockingTable
 
     name = parse_name(table, WHAT)
     with open_controller(controller) as client:
-        yield Table(client, name.scope, name.stream, patience=patience)
+        yield BlockingTable(client, name.scope, name.stream, patience=patience)
 
 
-def _key_of(table: Table, primary: str, secondary: str) -> bytes:
+def _key_of(table: BlockingTable, primary: str, secondary: str) -> bytes:
     """Return the bytes of a whole key. Raises ``UsageError`` if a part of it does not fit."""
     settings = table.settings
     parts = []
@@ -242,7 +242,7 @@ def _bytes_of(text: str) -> bytes:
         raise UsageError(str(error)) from None
 
 
-def _row(table: Table, entry: Entry) -> dict[str, Any]:
+def _row(table: BlockingTable, entry: Entry) -> dict[str, Any]:
     length = table.settings.primary_key_bytes
     primary, secondary = entry.key[:length], entry.key[length:]
     return {

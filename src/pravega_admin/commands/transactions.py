@@ -21,12 +21,12 @@ from pravega_admin.options import (
 )
 from pravega_admin.output.help_pages import Verbs
 from pravega_admin.output.output import OutputFormat, print_fields, print_rows, report
-from pravega_blocking.addresses import DEFAULT_CONTROLLER
-from pravega_blocking.errors import ConflictError, NotFoundError, TimedOutError, UsageError
+from segstore_client.addresses import DEFAULT_CONTROLLER
+from segstore_client.errors import ConflictError, NotFoundError, TimedOutError, UsageError
 
 if TYPE_CHECKING:
     from pravega_admin.inspection.open_transactions import OpenTransaction
-    from pravega_blocking.controller_client import ControllerClient
+    from segstore_client.controller.controller_client import ControllerClient
 
 app = Verbs(help="List, inspect and end transactions; txn for short.")
 

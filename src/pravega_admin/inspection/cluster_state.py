@@ -27,16 +27,6 @@ from bookkeeper_client.connections.liveness import ask_bookie
 from bookkeeper_client.errors import BookKeeperError
 from bookkeeper_client.registry import BookieRegistry
 from pravega_admin.inspection.server_checks import ask_controller, ask_segment_store
-from pravega_blocking.access.settings import ClientAccess
-from pravega_blocking.access.tokens import StoreAccess
-from pravega_blocking.addresses import format_host_port
-from pravega_blocking.delays import ask_delays
-from pravega_blocking.errors import (
-    NoPermissionError,
-    NotFoundError,
-    PravegaError,
-    UntrustedServerError,
-)
 from pravega_cluster.nodes import (
     ClusterPaths,
     find_paths,
@@ -46,11 +36,21 @@ from pravega_cluster.nodes import (
 )
 from pravega_cluster.records import ContainerMap, Host
 from pravega_wire.names import CONTAINER_METADATA_PREFIX
+from segstore_client.access.settings import ClientAccess
+from segstore_client.access.tokens import StoreAccess
+from segstore_client.addresses import format_host_port
+from segstore_client.delays import ask_delays
+from segstore_client.errors import (
+    NoPermissionError,
+    NotFoundError,
+    PravegaError,
+    UntrustedServerError,
+)
 from zookeeper_client.api import NoNodeError, ZooKeeper
 
 if TYPE_CHECKING:
-    from pravega_blocking.access.credentials import Credentials
-    from pravega_blocking.access.tls import ClientTls
+    from segstore_client.access.credentials import Credentials
+    from segstore_client.access.tls import ClientTls
 
 SEGMENT_STORE: Final = "segment store"
 CONTROLLER: Final = "controller"
@@ -198,7 +198,7 @@ def _get_token(
     seconds_max: float,
 ) -> str:
     """Return a token to ask segment stores which containers they serve."""
-    from pravega_blocking.controller_client import ControllerClient, Purpose
+    from segstore_client.controller.controller_client import ControllerClient, Purpose
 
     hosts = ",".join(format_host_port(each.ip, each.port) for each in controllers)
     address = hosts if tls is None else f"tls://{hosts}"

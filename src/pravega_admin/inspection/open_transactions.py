@@ -10,9 +10,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pravega_admin.errors import AdminError
-from pravega_blocking.access.tokens import PLAIN, StoreAccess
-from pravega_blocking.controller_client import ControllerClient, Purpose
-from pravega_blocking.errors import UnavailableError
 from pravega_controller.errors import CorruptMetadataError
 from pravega_controller.metadata.records import decode
 from pravega_controller.metadata.transaction_records import TransactionRecord
@@ -29,6 +26,9 @@ from pravega_wire.commands import (
 )
 from pravega_wire.errors import ProtocolError
 from pravega_wire.names import INTERNAL_SCOPE, TABLES_STREAM, scoped_name
+from segstore_client.access.tokens import PLAIN, StoreAccess
+from segstore_client.controller.controller_client import ControllerClient, Purpose
+from segstore_client.errors import UnavailableError
 
 REPLY_SECONDS = 30.0
 PAGE_ENTRIES = 1_000

@@ -10,7 +10,7 @@ import socket
 import ssl
 from pathlib import Path
 
-from pravega_blocking.errors import UnavailableError, UsageError
+from segstore_client.errors import UnavailableError, UsageError
 
 
 def fetch_certificate(host: str, port: int, *, seconds_max: float) -> bytes:

@@ -18,20 +18,6 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from pravega_blocking.access.tls import (
-    find_tls_mistake,
-    make_channel_credentials,
-    make_context,
-    speaks_tls,
-)
-from pravega_blocking.access.tokens import DelegationTokens, StoreAccess, TokenExpiredError
-from pravega_blocking.addresses import format_host_port
-from pravega_blocking.errors import (
-    PravegaError,
-    TimedOutError,
-    UnavailableError,
-    UntrustedServerError,
-)
 from pravega_wire.blocking import (
     ConnectionLostError,
     ReplyTimeoutError,
@@ -40,11 +26,25 @@ from pravega_wire.blocking import (
 from pravega_wire.commands import AuthTokenCheckFailed, GetStreamSegmentInfo, WrongHost
 from pravega_wire.errors import ProtocolError
 from pravega_wire.names import CONTAINER_METADATA_PREFIX
+from segstore_client.access.tls import (
+    find_tls_mistake,
+    make_channel_credentials,
+    make_context,
+    speaks_tls,
+)
+from segstore_client.access.tokens import DelegationTokens, StoreAccess, TokenExpiredError
+from segstore_client.addresses import format_host_port
+from segstore_client.errors import (
+    PravegaError,
+    TimedOutError,
+    UnavailableError,
+    UntrustedServerError,
+)
 
 if TYPE_CHECKING:
     import grpc
 
-    from pravega_blocking.access.tls import ClientTls
+    from segstore_client.access.tls import ClientTls
 
 CHECK_METHOD = "/grpc.health.v1.Health/Check"
 SERVING = b"\x08\x01"

@@ -20,16 +20,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pravega_admin.inspection.findings import Finding, Severity
-from pravega_blocking.addresses import format_host_port
-from pravega_blocking.errors import PravegaError, UntrustedServerError
 from pravega_security.certificates import CertificateFacts, describe_chain, describe_der
 from pravega_security.tls import CertificateError
+from segstore_client.addresses import format_host_port
+from segstore_client.errors import PravegaError, UntrustedServerError
 
 if TYPE_CHECKING:
     from pravega_admin.inspection.cluster_state import ClusterState
-    from pravega_blocking.access.tls import ClientTls
     from segstore.ownership.data_directory import DataDirectory
     from segstore.tiers.api import ChunkStorage
+    from segstore_client.access.tls import ClientTls
 
 ANSWER_SECONDS = 5.0
 PROBE_BYTES = 64 * 1024

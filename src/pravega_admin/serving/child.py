@@ -24,7 +24,7 @@ from pravega_admin.errors import EXIT_FAILED, EXIT_OK, exit_code_of
 from pravega_admin.lazy_imports import import_lazily
 from pravega_admin.supervisor.child_protocol import Verdict, announce, die_with_supervisor
 from pravega_admin.supervisor.early_children import receive_settings
-from pravega_blocking.errors import PravegaError
+from segstore_client.errors import PravegaError
 
 NEVER_USED = ("asyncio", "grpc.aio", "hmac", "ssl")
 """Modules that trio, gRPC and the log library import for features that a server without TLS never

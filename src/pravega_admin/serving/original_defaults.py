@@ -22,7 +22,7 @@ import typer
 from pravega_admin.output.help_pages import Verb
 from pravega_admin.serving.quick_options import ORIGINAL_NAMES
 from pravega_admin.supervisor.child_protocol import CONTROLLER, SEGMENT_STORE
-from pravega_blocking.errors import UsageError
+from segstore_client.errors import UsageError
 
 if TYPE_CHECKING:
     from pravega_admin.serving.original_names import Translation

@@ -33,7 +33,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from pravega_admin.serving.declarations import TABLES, Declaration, declarations_of
 from pravega_admin.supervisor.child_protocol import CONTROLLER, SEGMENT_STORE
-from pravega_blocking.errors import UsageError
+from segstore_client.errors import UsageError
 
 STANDALONE: Final = "standalone"
 EVERY_ADDRESS: Final = "0.0.0.0"

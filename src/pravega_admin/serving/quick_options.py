@@ -19,7 +19,7 @@ import os
 from collections.abc import Callable, Sequence
 
 from pravega_admin.output.log_options import LogFormat, LogLevel
-from pravega_blocking.addresses import PORT_MAX
+from segstore_client.addresses import PORT_MAX
 
 ORIGINAL_NAMES = "SEGSTORE_ORIGINAL_NAMES"
 """The variable that makes the verbs read the original's names for settings."""

@@ -41,11 +41,11 @@ from pravega_admin.supervisor.child_protocol import (
     Verdict,
     announce,
 )
-from pravega_blocking.errors import PravegaError
 from segstore.errors import leaf_errors
 from segstore.ownership.holders import HeldError, wait_for_port
 from segstore.runtime.event_loop import run_event_loop
 from segstore.runtime.refused_files import is_refusal, reason_of
+from segstore_client.errors import PravegaError
 
 if TYPE_CHECKING:
     from segstore.process.store_shares import Shares

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final, get_args, get_origin
 import typer
 
 from pravega_admin.serving.declarations import Declaration, declarations_of
-from pravega_blocking.addresses import parse_host_port
+from segstore_client.addresses import parse_host_port
 
 GIVEN: Final = "given"
 """The parameter of a verb that gets the values of the settings whose options it does not name."""

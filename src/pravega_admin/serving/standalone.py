@@ -43,11 +43,11 @@ from pravega_admin.supervisor.child_protocol import CONTROLLER, SEGMENT_STORE
 from pravega_admin.supervisor.early_children import child_command, start_child
 from pravega_admin.supervisor.run_directory import SUPERVISOR
 from pravega_admin.supervisor.supervise import become_supervisor
-from pravega_blocking.addresses import PORT_MAX
 from segstore.errors import DataDirectoryError
 from segstore.ownership.data_directory import DataDirectory
 from segstore.ownership.holders import HeldError, wait_for_port
 from segstore.runtime.refused_files import reason_of
+from segstore_client.addresses import PORT_MAX
 
 if TYPE_CHECKING:
     from segstore.process.store_shares import Shares

@@ -20,7 +20,7 @@ from typing import Any
 from pravega_admin.errors import ConfigurationError
 from pravega_admin.serving.quick_options import ALL_CORES
 from pravega_admin.serving.settings_file import read_settings
-from pravega_blocking.errors import UsageError
+from segstore_client.errors import UsageError
 
 DATA_DIR = Path("data")
 PATHS = frozenset({"data_dir", "log_file", "config"})

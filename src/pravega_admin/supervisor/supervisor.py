@@ -74,7 +74,7 @@ from pravega_admin.supervisor.child_process import (
 from pravega_admin.supervisor.child_protocol import Verdict, parse_verdict
 from pravega_admin.supervisor.log_tail import length_of, read_last_lines
 from pravega_admin.supervisor.run_directory import RunDirectory
-from pravega_blocking.backoff import delays
+from segstore_client.backoff import delays
 
 STABLE_SECONDS = 2.0
 START_ATTEMPTS = 4

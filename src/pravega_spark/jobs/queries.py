@@ -15,7 +15,7 @@ from typing import Any
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
 
-from pravega_blocking.errors import PravegaError
+from segstore_client.errors import PravegaError
 
 POLL_SECONDS = 0.2
 
@@ -100,7 +100,7 @@ def cause_of(error: Exception) -> str:
     for line in reversed(text.splitlines()):
         # A Python worker's error is the last line of its traceback: "module.Class: sentence".
         name, colon, sentence = line.strip().partition(": ")
-        if colon and name.startswith(("pravega_spark.errors.", "pravega_blocking.errors.")):
+        if colon and name.startswith(("pravega_spark.errors.", "segstore_client.errors.")):
             return sentence.strip()
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from pravega_blocking.errors import PravegaError
+from segstore_client.errors import PravegaError
 
 PLACE_COLUMNS = ("scope", "stream", "segment_id", "offset")
 PLACE_DDL = "scope string, stream string, segment_id bigint, offset bigint"

@@ -22,7 +22,7 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pravega_blocking.errors import PravegaError
+from segstore_client.errors import PravegaError
 
 SESSION_ZONE = "spark.sql.session.timeZone"
 _DAY_SECONDS = 86_400

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from _fast.wire.events import EventError, compact_events
-from pravega_blocking.errors import PravegaError
 from pravega_spark.reading.segments import Piece
+from segstore_client.errors import PravegaError
 
 SCHEMA_DDL = "event binary, scope string, stream string, segment_id bigint, offset bigint"
 BATCH_BYTES = 4 * 1024 * 1024

@@ -28,9 +28,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from _fast.wire.events import EventError, scan_events
-from pravega_blocking.errors import PravegaError
 from pravega_spark.reading.event_batches import HEADER_BYTES
 from pravega_spark.reading.segments import Piece
+from segstore_client.errors import PravegaError
 
 SPAN_NUMBERS = 2
 

@@ -23,8 +23,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import TypeAlias
 
-from pravega_blocking.access.tokens import PLAIN, StoreAccess
-from pravega_blocking.errors import PravegaError, RefusedError, UnavailableError
 from pravega_spark.errors import DataLossError
 from pravega_spark.reading.cuts import SegmentState, Slice
 from pravega_spark.reading.tier_two import Buffer
@@ -32,6 +30,8 @@ from pravega_wire import commands as wire
 from pravega_wire.blocking import SegmentConnection
 from pravega_wire.errors import ProtocolError
 from pravega_wire.names import segment_name
+from segstore_client.access.tokens import PLAIN, StoreAccess
+from segstore_client.errors import PravegaError, RefusedError, UnavailableError
 
 READ_BYTES = 2 * 1024 * 1024
 REPLY_SECONDS = 30.0

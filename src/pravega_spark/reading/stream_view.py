@@ -23,14 +23,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 
-from pravega_blocking.controller_client import Purpose
-from pravega_blocking.cuts.times import find_end, find_start
-from pravega_blocking.errors import (
-    EarlierStreamError,
-    NotFoundError,
-    PositionGoneError,
-    UsageError,
-)
 from pravega_spark.errors import DataLossError, OptionError, PlanRefusedError
 from pravega_spark.options import (
     AUTO,
@@ -63,6 +55,14 @@ from pravega_spark.reading.splits import WINDOW_BYTES_MAX, WINDOW_BYTES_MIN, fin
 from pravega_wire.event_framing import iterate_event_spans
 from pravega_wire.names import mark_stream
 from pravega_wire.watermarks import Watermark, decode_watermark
+from segstore_client.controller.controller_client import Purpose
+from segstore_client.cuts.times import find_end, find_start
+from segstore_client.errors import (
+    EarlierStreamError,
+    NotFoundError,
+    PositionGoneError,
+    UsageError,
+)
 
 CALLS_AT_ONCE = 16
 OFFSET_MAX = 2**63 - 1

@@ -12,17 +12,17 @@ with segstore_client.blocking.connect("tcp://localhost:9090") as store:
 
 from __future__ import annotations
 
-from pravega_blocking.event_reader import EventReader
-from pravega_blocking.event_writer import EventWriter
-from pravega_blocking.tables.table import Table
+from segstore_client.blocking.event_reader import BlockingEventReader
+from segstore_client.blocking.event_writer import BlockingEventWriter
 from segstore_client.blocking.store import BlockingStore, connect
+from segstore_client.blocking.table import BlockingTable
 from segstore_client.blocking.transaction import BlockingTransaction
 
 __all__ = [
+    "BlockingEventReader",
+    "BlockingEventWriter",
     "BlockingStore",
+    "BlockingTable",
     "BlockingTransaction",
-    "EventReader",
-    "EventWriter",
-    "Table",
     "connect",
 ]

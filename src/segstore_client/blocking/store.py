@@ -8,18 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 
-from pravega_blocking.access.settings import AccessSettings
-from pravega_blocking.addresses import DEFAULT_CONTROLLER
-from pravega_blocking.controller_client import ControllerClient
-from pravega_blocking.delays import OnDelay
-from pravega_blocking.event_reader import EventReader
-from pravega_blocking.event_writer import EventWriter
-from pravega_blocking.positions import Start
-from pravega_blocking.tables.table import Table
-from segstore_client.blocking.control import Control, open_controller, split_name
+from segstore_client.access.settings import AccessSettings
+from segstore_client.addresses import DEFAULT_CONTROLLER
+from segstore_client.backoff import PATIENCE_SECONDS
+from segstore_client.blocking.event_reader import BlockingEventReader
+from segstore_client.blocking.event_writer import BlockingEventWriter
+from segstore_client.blocking.table import BlockingTable
 from segstore_client.blocking.transaction import BlockingTransaction
-from segstore_client.buffered_writer import PATIENCE_SECONDS
-from segstore_client.transaction import LEASE_SECONDS
+from segstore_client.control import Control, open_controller, split_name
+from segstore_client.controller.controller_client import ControllerClient
+from segstore_client.delays import OnDelay
+from segstore_client.leases import LEASE_SECONDS
+from segstore_client.positions import Start
 
 
 class BlockingStore(Control):
@@ -32,12 +32,12 @@ class BlockingStore(Control):
         super().__init__(controller)
         self._patience = patience
 
-    def writer(self, stream: str, *, on_delay: OnDelay | None = None) -> EventWriter:
+    def writer(self, stream: str, *, on_delay: OnDelay | None = None) -> BlockingEventWriter:
         """Return a writer of events, to be used in a ``with`` block.
 
         ``on_delay`` is called with the reason why a store does not answer now.
         """
-        return EventWriter(
+        return BlockingEventWriter(
             self._controller, *split_name(stream), patience=self._patience, on_delay=on_delay
         )
 
@@ -63,13 +63,13 @@ class BlockingStore(Control):
         *,
         start: Start | Mapping[int, int] = Start.HEAD,
         stop_at_tail: bool = False,
-    ) -> EventReader:
+    ) -> BlockingEventReader:
         """Return a reader of all events, to be used in a ``with`` block.
 
         It begins at an end of the stream, or at a stream cut. It goes on until the stream is
         sealed, or with ``stop_at_tail`` at the end that the stream has now.
         """
-        return EventReader(
+        return BlockingEventReader(
             self._controller,
             *split_name(stream),
             start=start,
@@ -77,9 +77,9 @@ class BlockingStore(Control):
             patience=self._patience,
         )
 
-    def table(self, table: str) -> Table:
+    def table(self, table: str) -> BlockingTable:
         """Return the entries of a key-value table. Raises ``NotFoundError``."""
-        return Table(self._controller, *split_name(table), patience=self._patience)
+        return BlockingTable(self._controller, *split_name(table), patience=self._patience)
 
 
 @contextmanager

@@ -22,14 +22,14 @@ from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar
 
-from pravega_blocking.backoff import Patience
-from pravega_blocking.calls import repeat_calls
-from pravega_blocking.controller_client import ControllerClient, Purpose
-from pravega_blocking.delays import OnDelay
-from pravega_blocking.errors import PravegaError, TransactionEndedError
-from pravega_blocking.transaction_writer import TransactionWriter
 from pravega_wire.names import scoped_name
-from segstore_client.transaction import (
+from segstore_client.backoff import Patience
+from segstore_client.blocking.calls import repeat_calls
+from segstore_client.blocking.transaction_writer import TransactionWriter
+from segstore_client.controller.controller_client import ControllerClient, Purpose
+from segstore_client.delays import OnDelay
+from segstore_client.errors import PravegaError, TransactionEndedError
+from segstore_client.leases import (
     LOOK_SECONDS,
     LOOK_SECONDS_MAX,
     RENEWALS,

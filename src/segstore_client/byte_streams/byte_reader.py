@@ -26,16 +26,16 @@ import anyio
 import anyio.lowlevel
 from anyio.abc import TaskGroup
 
-from pravega_blocking.controller_client import ControllerClient, Purpose
-from pravega_blocking.errors import PravegaError, UsageError
-from pravega_blocking.positions import Start
 from pravega_wire.errors import TruncatedBytesError
 from pravega_wire.names import segment_name
 from pravega_wire.sessions.read_cursor import ByteCursor
 from segstore_client.byte_streams.byte_segment import ByteSegment
-from segstore_client.piece_queue import PieceQueue
-from segstore_client.request_pool import RequestPool
-from segstore_client.segment_fetch import READ_BYTES, SegmentFetch
+from segstore_client.connections.request_pool import RequestPool
+from segstore_client.controller.controller_client import ControllerClient, Purpose
+from segstore_client.errors import PravegaError, UsageError
+from segstore_client.positions import Start
+from segstore_client.reading.piece_queue import PieceQueue
+from segstore_client.reading.segment_fetch import READ_BYTES, SegmentFetch
 
 Pieces = PieceQueue[list[bytes] | PravegaError]
 """The way from one fetching task to ``read``; an empty list is the end."""

@@ -5,15 +5,19 @@ Owns: the rule that a byte stream has one segment.
 
 from __future__ import annotations
 
-from pravega_blocking.access.tokens import StoreAccess
-from pravega_blocking.controller_client import ControllerClient, CurrentSegments, HeadSegments
-from pravega_blocking.errors import NotFoundError, PravegaError, UsageError
-from pravega_blocking.tables.table_steps import Make
 from pravega_wire import commands as wire
 from pravega_wire.names import scoped_name
-from segstore_client.calls import call_blocking
-from segstore_client.request_pool import RequestPool
-from segstore_client.segment_requests import SegmentRequests
+from segstore_client.access.tokens import StoreAccess
+from segstore_client.connections.calls import call_blocking
+from segstore_client.connections.request_pool import RequestPool
+from segstore_client.connections.segment_requests import SegmentRequests
+from segstore_client.controller.controller_client import (
+    ControllerClient,
+    CurrentSegments,
+    HeadSegments,
+)
+from segstore_client.errors import NotFoundError, PravegaError, UsageError
+from segstore_client.table_steps import Make
 
 
 class ByteSegment:

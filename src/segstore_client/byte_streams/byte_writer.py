@@ -17,17 +17,17 @@ from typing import Self
 
 import anyio.lowlevel
 
-from pravega_blocking.backoff import Patience
-from pravega_blocking.controller_client import ControllerClient
-from pravega_blocking.delays import OnDelay
-from pravega_blocking.errors import StreamSealedError, UsageError
 from pravega_wire import commands as wire
 from pravega_wire.sessions.append_session import EVENT_BYTES_MAX, AppendSession
-from segstore_client.buffered_writer import BufferedWriter
+from segstore_client.backoff import Patience
 from segstore_client.byte_streams.byte_segment import ByteSegment
-from segstore_client.calls import repeat_calls
-from segstore_client.request_pool import RequestPool
-from segstore_client.segment_pump import Event, SegmentPump
+from segstore_client.connections.calls import repeat_calls
+from segstore_client.connections.request_pool import RequestPool
+from segstore_client.controller.controller_client import ControllerClient
+from segstore_client.delays import OnDelay
+from segstore_client.errors import StreamSealedError, UsageError
+from segstore_client.writing.buffered_writer import BufferedWriter
+from segstore_client.writing.segment_pump import Event, SegmentPump
 
 PIECE_BYTES = EVENT_BYTES_MAX
 """Maximum number of bytes that are stored together."""

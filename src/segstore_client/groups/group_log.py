@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from pravega_blocking.controller_client import ControllerClient
-from pravega_blocking.errors import NotFoundError
 from pravega_wire.names import reader_group_stream, scoped_name
 from pravega_wire.reader_groups.changes import (
     Change,
@@ -21,6 +19,8 @@ from pravega_wire.reader_groups.changes import (
     encode_change,
 )
 from pravega_wire.reader_groups.states import GroupState
+from segstore_client.controller.controller_client import ControllerClient
+from segstore_client.errors import NotFoundError
 from segstore_client.states.revision_log import RevisionLog
 from segstore_client.states.synchronizer import Synchronizer
 

@@ -37,21 +37,21 @@ import anyio
 from anyio.abc import TaskGroup
 
 from _fast.wire.ready_events import ReadyEvents
-from pravega_blocking.access.tokens import StoreAccess
-from pravega_blocking.controller_client import ControllerClient, Purpose
-from pravega_blocking.errors import ConflictError, PravegaError
-from pravega_blocking.groups.configuration import find_configured
 from pravega_wire.names import parse_segment_name, segment_name
 from pravega_wire.reader_groups.changes import Change, CheckpointPublished, ReaderAdded
 from pravega_wire.reader_groups.membership import EndedSegment, Membership, ReaderRemovedError
 from pravega_wire.reader_groups.settings import RETENTION_AUTOMATIC, GroupSettings
 from pravega_wire.reader_groups.states import GroupState
 from pravega_wire.sessions.read_cursor import EventCursor, ReadEvent
-from segstore_client.calls import call_blocking
+from segstore_client.access.tokens import StoreAccess
+from segstore_client.connections.calls import call_blocking
+from segstore_client.controller.controller_client import ControllerClient, Purpose
+from segstore_client.controller.group_configuration import find_configured
+from segstore_client.errors import ConflictError, PravegaError
 from segstore_client.event_reader import Batches
 from segstore_client.groups.group_log import GroupLog
-from segstore_client.piece_queue import PieceQueue
-from segstore_client.segment_feed import SegmentFeed
+from segstore_client.reading.piece_queue import PieceQueue
+from segstore_client.reading.segment_feed import SegmentFeed
 
 UPDATE_SECONDS = 10.0
 """Time, in seconds, before a reader writes a new configuration that another client announced: that

@@ -19,13 +19,6 @@ from functools import partial
 
 import anyio
 
-from pravega_blocking.controller_client import ControllerClient
-from pravega_blocking.cuts.places import Place, find_cut
-from pravega_blocking.errors import AlreadyExistsError, ConflictError
-from pravega_blocking.groups.configuration import find_begin, from_message, to_message
-from pravega_blocking.groups.lag import find_lags
-from pravega_blocking.groups.seek import seek_group
-from pravega_blocking.positions import Start
 from pravega_wire.names import parse_segment_name, scoped_name, segment_name
 from pravega_wire.reader_groups.changes import (
     Change,
@@ -41,9 +34,16 @@ from pravega_wire.reader_groups.settings import (
     GroupSettings,
 )
 from pravega_wire.reader_groups.states import GroupState
-from segstore_client.calls import call_blocking
+from segstore_client.blocking.groups.lag import find_lags
+from segstore_client.blocking.groups.seek import seek_group
+from segstore_client.connections.calls import call_blocking
+from segstore_client.controller.controller_client import ControllerClient
+from segstore_client.controller.group_configuration import find_begin, from_message, to_message
+from segstore_client.cuts.places import Place, find_cut
+from segstore_client.errors import AlreadyExistsError, ConflictError
 from segstore_client.groups.group_log import GroupLog
 from segstore_client.groups.group_reader import GroupReader, OnCheckpoint
+from segstore_client.positions import Start
 
 CHECKPOINT_LOOK_SECONDS = 0.5
 """Time between two looks whether all readers have reached a checkpoint."""

@@ -21,16 +21,16 @@ from typing import TypeVar
 
 import anyio
 
-from pravega_blocking.backoff import Patience
-from pravega_blocking.controller_client import RETRIED_ERRORS, ControllerClient, Purpose
-from pravega_blocking.cuts.segment_log import log_refusal
-from pravega_blocking.errors import PravegaError
 from pravega_wire import commands as wire
 from pravega_wire.names import scoped_name, segment_name
 from pravega_wire.sessions.segment_log import LogSession, LogTooLongError, Make, Steps
 from pravega_wire.sessions.steps import run_steps_async
-from segstore_client.calls import call_blocking, wait_to_repeat
-from segstore_client.connection import StoreConnection, open_connection
+from segstore_client.backoff import Patience
+from segstore_client.connections.calls import call_blocking, wait_to_repeat
+from segstore_client.connections.connection import StoreConnection, open_connection
+from segstore_client.controller.controller_client import RETRIED_ERRORS, ControllerClient, Purpose
+from segstore_client.cuts.segment_log import log_refusal
+from segstore_client.errors import PravegaError
 
 T = TypeVar("T")
 

@@ -17,9 +17,9 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
-from pravega_blocking.errors import ConflictError, PravegaError
 from pravega_wire.errors import RemoteProtocolError
 from pravega_wire.sessions.revisions import decode_revision, encode_state, encode_updates
+from segstore_client.errors import ConflictError, PravegaError
 from segstore_client.states.revision_log import RevisionLog
 
 COMPACTION_BYTES = 512 * 1024

@@ -18,8 +18,8 @@ from foreign_servers.deadlines import scale
 from typer.testing import CliRunner
 
 from pravega_admin.verbs import app
-from pravega_blocking.controller_client import ControllerClient
-from pravega_blocking.segment_info import segment_sizes
+from segstore_client.controller.controller_client import ControllerClient
+from segstore_client.cuts.segment_info import segment_sizes
 from support.exported_streams import events_by_range
 from support.small_disks import small_disk
 

@@ -12,13 +12,6 @@ import pytest
 from typer.testing import CliRunner
 
 from pravega_admin.verbs import app
-from pravega_blocking.controller_client import ControllerClient, Purpose
-from pravega_blocking.cuts.segment_log import SegmentLog
-from pravega_blocking.groups import seek
-from pravega_blocking.groups.lag import find_lags
-from pravega_blocking.groups.seek import seek_group
-from pravega_blocking.groups.state import find_state, open_state
-from pravega_blocking.stream_settings import StreamSettings
 from pravega_wire import commands as wire
 from pravega_wire import controller_pb2 as pb
 from pravega_wire.hashing import REVISION_MARK
@@ -28,6 +21,13 @@ from pravega_wire.sessions import segment_log
 from pravega_wire.sessions.segment_log import LogSession, Steps
 from pravega_wire.stream_cut_text import encode_cut_text
 from pravega_wire.watermarks import SegmentWithRange, Watermark, encode_watermark
+from segstore_client.blocking.groups import seek
+from segstore_client.blocking.groups.lag import find_lags
+from segstore_client.blocking.groups.seek import seek_group
+from segstore_client.blocking.groups.state import find_state, open_state
+from segstore_client.controller.controller_client import ControllerClient, Purpose
+from segstore_client.controller.stream_settings import StreamSettings
+from segstore_client.cuts.segment_log import SegmentLog
 from support.group_revisions import ID, acquires, begins, comes, name_segment, tells
 
 if TYPE_CHECKING:

@@ -18,10 +18,10 @@ import yaml
 from typer.testing import CliRunner
 
 from pravega_admin.verbs import app
-from pravega_blocking.controller_client import ControllerClient
-from pravega_blocking.event_writer import EventWriter
-from pravega_blocking.segment_info import SegmentSize
-from pravega_blocking.stream_sizes import StreamSize
+from segstore_client.blocking.event_writer import BlockingEventWriter
+from segstore_client.blocking.stream_sizes import StreamSize
+from segstore_client.controller.controller_client import ControllerClient
+from segstore_client.cuts.segment_info import SegmentSize
 
 if TYPE_CHECKING:
     from ..conftest import Standalone
@@ -77,7 +77,7 @@ def test_rates_are_measured(store: Standalone, command: Command, stream: str) ->
     def write() -> None:
         with (
             ControllerClient(store.controller) as client,
-            EventWriter(client, scope, "a") as writer,
+            BlockingEventWriter(client, scope, "a") as writer,
         ):
             while not ends.wait(0.01):
                 writer.submit(b"event", key=None)
@@ -102,7 +102,10 @@ def test_top_shows_the_busiest_stream_first(
 ) -> None:
     scope = stream.partition("/")[0]
     command("stream", "create", f"{scope}/busy")
-    with ControllerClient(store.controller) as client, EventWriter(client, scope, "busy") as writer:
+    with (
+        ControllerClient(store.controller) as client,
+        BlockingEventWriter(client, scope, "busy") as writer,
+    ):
         ends = threading.Event()
 
         def write() -> None:

@@ -19,14 +19,6 @@ from bookkeeper_client.client import BookKeeperSettings
 from bookkeeper_client.connections.connections import ConnectionLimits
 from pravega_admin.inspection.cluster_state import ClusterState, Member, look_at_cluster
 from pravega_admin.inspection.server_checks import ask_controller, ask_segment_store
-from pravega_blocking.access.credentials import Credentials
-from pravega_blocking.access.tls import ClientTls
-from pravega_blocking.errors import (
-    NotFoundError,
-    TimedOutError,
-    UnavailableError,
-    UntrustedServerError,
-)
 from pravega_cluster.nodes import find_paths
 from pravega_cluster.records import Host, encode_host, encode_map
 from pravega_controller.config import ControllerConfig
@@ -43,6 +35,14 @@ from segstore.network.cluster import serve_in_cluster
 from segstore.process.cluster_assembly import Surroundings
 from segstore.process.config import MIB, ClusterSettings, SegmentStoreConfig
 from segstore.process.membership import Membership
+from segstore_client.access.credentials import Credentials
+from segstore_client.access.tls import ClientTls
+from segstore_client.errors import (
+    NotFoundError,
+    TimedOutError,
+    UnavailableError,
+    UntrustedServerError,
+)
 from support.models.memory_bookies import (
     LEDGERS_ROOT,
     MemoryBookies,

@@ -10,8 +10,8 @@ import grpc
 import pytest
 
 from pravega_admin.inspection.served_certificates import check_certificate, fetch_certificate
-from pravega_blocking.errors import UnavailableError, UsageError
 from pravega_security.certificates import describe_chain, describe_der, make_server
+from segstore_client.errors import UnavailableError, UsageError
 
 
 def test_a_grpc_port_shows_its_certificate(tmp_path: Path) -> None:

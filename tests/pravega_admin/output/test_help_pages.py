@@ -10,8 +10,8 @@ from pravega_admin import errors
 from pravega_admin.errors import exit_code_of
 from pravega_admin.output.help_pages import VALUE_NAMES
 from pravega_admin.verbs import app
-from pravega_blocking.errors import PravegaError
 from segstore_client import TruncatedError
+from segstore_client.errors import PravegaError
 
 WIDTH = {"COLUMNS": "80", "TERMINAL_WIDTH": "80"}
 

@@ -21,7 +21,7 @@ from pravega_admin.output.output import (
     progress,
     report,
 )
-from pravega_blocking.errors import NotFoundError
+from segstore_client.errors import NotFoundError
 
 ROWS = [
     {"scope": "a", "low_key": 1 / 3, "sealed": True, "tags": ["x", "y"], "length": None},

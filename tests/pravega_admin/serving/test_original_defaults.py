@@ -14,8 +14,8 @@ from pravega_admin.commands import servers
 from pravega_admin.serving import original_defaults
 from pravega_admin.serving.original_defaults import find_own_address
 from pravega_admin.verbs import app
-from pravega_blocking.controller_client import ControllerClient
 from segstore.testing.ports import free_ports
+from segstore_client.controller.controller_client import ControllerClient
 
 GUIDE = Path(__file__).resolve().parents[3] / "docs" / "guides" / "original-names.md"
 ON = {"SEGSTORE_ORIGINAL_NAMES": "1", "SEGSTORE_ALLOW_INSECURE": "1"}

@@ -12,9 +12,9 @@ import pytest
 from pravega_admin.serving.original_names import check_needed, merge_settings, read_names, translate
 from pravega_admin.serving.serve import decode_path
 from pravega_admin.supervisor.child_protocol import CONTROLLER, SEGMENT_STORE
-from pravega_blocking.errors import UsageError
 from pravega_controller.config import ControllerConfig
 from segstore.process.config import SegmentStoreConfig
+from segstore_client.errors import UsageError
 
 GUIDE = Path(__file__).resolve().parents[3] / "docs" / "guides" / "original-names.md"
 OWN = "10.1.2.3"

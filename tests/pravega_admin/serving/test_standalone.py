@@ -17,12 +17,12 @@ from urllib.request import urlopen
 import pytest
 
 from pravega_admin.serving.security_files import PASSWORD_VARIABLE
-from pravega_blocking.controller_client import ControllerClient
-from pravega_blocking.event_reader import EventReader
-from pravega_blocking.event_writer import EventWriter
-from pravega_blocking.scaling import plan_replacement
-from pravega_blocking.stream_settings import Scaling, StreamSettings
 from segstore.testing.ports import free_ports
+from segstore_client.blocking.event_reader import BlockingEventReader
+from segstore_client.blocking.event_writer import BlockingEventWriter
+from segstore_client.controller.controller_client import ControllerClient
+from segstore_client.controller.scaling import plan_replacement
+from segstore_client.controller.stream_settings import Scaling, StreamSettings
 
 if TYPE_CHECKING:
     from ..conftest import Standalone
@@ -41,7 +41,7 @@ def is_alive(pid: int) -> bool:
 def events_of(store: "Standalone", stream: str) -> list[bytes]:
     with (
         ControllerClient(store.controller) as controller,
-        EventReader(controller, "demo", stream, stop_at_tail=True) as reader,
+        BlockingEventReader(controller, "demo", stream, stop_at_tail=True) as reader,
     ):
         events = []
         while (event := reader.next_event(timeout=60)) is not None:
@@ -73,7 +73,7 @@ def write_numbers(
     """Write ``count`` keyed events; ``meanwhile`` is called after every so many."""
     with (
         ControllerClient(store.controller) as controller,
-        EventWriter(controller, "demo", stream) as writer,
+        BlockingEventWriter(controller, "demo", stream) as writer,
     ):
         for number in range(count):
             writer.submit(b"%d" % number, key=f"key-{number % KEYS}")
@@ -196,7 +196,7 @@ def test_a_reader_goes_on_when_the_segment_store_is_killed(store: "Standalone") 
     create_stream(store, "tail", 2)
     with (
         ControllerClient(store.controller) as controller,
-        EventReader(controller, "demo", "tail") as reader,
+        BlockingEventReader(controller, "demo", "tail") as reader,
     ):
         assert reader.next_event(timeout=0.2) is None
         killed = store.kill("segment-store-0")

@@ -15,14 +15,6 @@ import pytest
 import trio
 from google.protobuf import message_factory
 
-from pravega_blocking.controller_client import ControllerClient
-from pravega_blocking.errors import (
-    EarlierStreamError,
-    PositionGoneError,
-    PravegaError,
-    StoreDelayedError,
-    UnavailableError,
-)
 from pravega_controller.config import ControllerConfig
 from pravega_controller.controller import Environment
 from pravega_controller.rpc import service
@@ -32,6 +24,14 @@ from pravega_controller.rpc.rpc import RPCS, Rpc
 from pravega_controller.server import ListenError, StartupError, serve
 from pravega_controller.testing.memory_segment_store import MemorySegmentStore
 from pravega_wire import controller_pb2 as pb
+from segstore_client.controller.controller_client import ControllerClient
+from segstore_client.errors import (
+    EarlierStreamError,
+    PositionGoneError,
+    PravegaError,
+    StoreDelayedError,
+    UnavailableError,
+)
 
 GROUP_ID = "11111111-2222-3333-4444-555555555555"
 NIL = "00000000-0000-0000-0000-000000000000"

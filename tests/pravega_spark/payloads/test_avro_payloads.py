@@ -15,12 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from pravega_blocking.errors import PravegaError
 from pravega_spark.errors import OptionError
 from pravega_spark.options import DROPMALFORMED, FAILFAST, PERMISSIVE
 from pravega_spark.payloads.avro_payloads import AvroPayloads, avro_columns, is_avro
 from pravega_spark.payloads.json_payloads import payload_schema
 from pravega_spark.payloads.places import PLACE_COLUMNS
+from segstore_client.errors import PravegaError
 
 FIELDS: list[dict[str, Any]] = [
     {"name": "flag", "type": "boolean"},

@@ -33,9 +33,9 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
-from pravega_blocking.errors import PravegaError
 from pravega_spark.errors import OptionError
 from pravega_spark.payloads.json_payloads import JsonPayloads, payload_schema
+from segstore_client.errors import PravegaError
 
 PLACE = [("scope", "string"), ("stream", "string"), ("segment_id", "long"), ("offset", "long")]
 

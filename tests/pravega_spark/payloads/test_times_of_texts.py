@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pravega_blocking.errors import PravegaError
 from pravega_spark.payloads.times_of_texts import (
     machine_zone,
     read_clock,
@@ -20,6 +19,7 @@ from pravega_spark.payloads.times_of_texts import (
     task_zone,
     times_of,
 )
+from segstore_client.errors import PravegaError
 
 BERLIN = ZoneInfo("Europe/Berlin")
 ST_JOHNS = ZoneInfo("America/St_Johns")

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pravega_blocking.errors import PravegaError
 from pravega_spark.reading import event_batches
 from pravega_spark.reading.event_batches import EventBatches
 from pravega_spark.reading.segments import Piece
 from pravega_wire.event_framing import frame_event, frame_events
+from segstore_client.errors import PravegaError
 
 Row = tuple[bytes, str, str, int, int]
 EVENTS = st.lists(st.binary(max_size=60), max_size=40)

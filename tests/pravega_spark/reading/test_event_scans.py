@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pravega_blocking.errors import PravegaError
 from pravega_spark.reading.event_scans import EventScan, scan_starts
 from pravega_spark.reading.segments import Piece
 from pravega_wire.event_framing import frame_event, frame_events
+from segstore_client.errors import PravegaError
 
 EVENTS = st.lists(st.binary(max_size=30), min_size=1, max_size=60)
 

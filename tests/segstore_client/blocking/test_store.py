@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from pravega_blocking.stream_settings import Retention, RetentionKind
 from segstore_client import (
     ABSENT,
     AlreadyExistsError,
@@ -18,6 +17,7 @@ from segstore_client import (
     UsageError,
     blocking,
 )
+from segstore_client.controller.stream_settings import Retention, RetentionKind
 from support.served_stream import run, served_stream
 
 KEYS = 5

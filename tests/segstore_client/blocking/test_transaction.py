@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pravega_blocking.controller_client import ControllerClient
 from segstore_client import TransactionEndedError, blocking
 from segstore_client.blocking import transaction
+from segstore_client.controller.controller_client import ControllerClient
 from support.served_stream import run, served_stream
 
 

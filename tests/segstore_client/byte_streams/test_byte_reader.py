@@ -12,9 +12,9 @@ import anyio
 import pytest
 
 import segstore_client
-from pravega_blocking.positions import Start
 from segstore_client import NotFoundError, RefusedError, TruncatedError, UsageError
 from segstore_client.byte_streams import byte_reader
+from segstore_client.positions import Start
 from support.byte_store import ByteStore
 from support.client_stores import open_client
 from support.event_loops import RunClient
@@ -109,8 +109,8 @@ async def test_a_reader_seeks(run_client: RunClient) -> None:
 async def test_a_store_that_falls_silent_is_left(
     run_client: RunClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("segstore_client.segment_fetch.KEEP_ALIVE_SECONDS", 0.05)
-    monkeypatch.setattr("segstore_client.segment_fetch.SILENCE_SECONDS_MAX", 0.1)
+    monkeypatch.setattr("segstore_client.reading.segment_fetch.KEEP_ALIVE_SECONDS", 0.05)
+    monkeypatch.setattr("segstore_client.reading.segment_fetch.SILENCE_SECONDS_MAX", 0.1)
 
     async def read(store: ByteStore) -> bytes:
         with anyio.fail_after(60):

@@ -12,11 +12,11 @@ import anyio
 import pytest
 
 import segstore_client
-from pravega_blocking.controller_client import ControllerClient
 from pravega_wire.sessions import append_session
 from segstore_client import NotFoundError, StreamSealedError, UsageError, WriterClosedError
 from segstore_client.byte_streams import byte_writer
-from segstore_client.calls import call_blocking
+from segstore_client.connections.calls import call_blocking
+from segstore_client.controller.controller_client import ControllerClient
 from support.byte_store import ByteStore
 from support.client_stores import open_client
 from support.event_loops import RunClient

@@ -14,8 +14,6 @@ import trio
 from foreign_servers.deadlines import scale
 
 import segstore_client
-from pravega_blocking.controller_client import ControllerClient
-from pravega_blocking.stream_settings import Scaling
 from pravega_wire.commands import ConditionalAppend, Reply, Request
 from pravega_wire.reader_groups import membership
 from pravega_wire.reader_groups.changes import (
@@ -36,7 +34,9 @@ from segstore_client import (
     Start,
     Store,
 )
-from segstore_client.connection import StoreConnection
+from segstore_client.connections.connection import StoreConnection
+from segstore_client.controller.controller_client import ControllerClient
+from segstore_client.controller.stream_settings import Scaling
 from segstore_client.groups import group_reader
 from segstore_client.groups.group_log import GroupLog
 from segstore_client.states import synchronizer

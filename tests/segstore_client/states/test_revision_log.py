@@ -10,12 +10,12 @@ from random import Random
 import pytest
 
 import segstore_client
-from pravega_blocking.controller_client import ControllerClient
 from pravega_wire import commands as wire
 from pravega_wire.blocking import ConnectionLostError
 from pravega_wire.event_framing import frame_events
 from segstore_client import NotFoundError, UnavailableError
-from segstore_client.connection import StoreConnection
+from segstore_client.connections.connection import StoreConnection
+from segstore_client.controller.controller_client import ControllerClient
 from segstore_client.states.revision_log import RevisionLog
 from support.event_loops import RunClient
 from support.served_stream import served_stream

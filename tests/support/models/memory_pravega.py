@@ -13,15 +13,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from pravega_blocking.controller_client import BegunTransaction, TableSettings
-from pravega_blocking.errors import (
+from pravega_wire import commands as wire
+from pravega_wire.sessions.routes import SegmentRange, Successor
+from segstore_client.controller.controller_client import BegunTransaction, TableSettings
+from segstore_client.errors import (
     AlreadyExistsError,
     EarlierStreamError,
     NotFoundError,
     PositionGoneError,
 )
-from pravega_wire import commands as wire
-from pravega_wire.sessions.routes import SegmentRange, Successor
 
 
 class Crash(BaseException):

@@ -21,10 +21,10 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.types import StringType, StructField, StructType
 
-from pravega_blocking.errors import RefusedError
 from pravega_spark import sink as sink_module
 from pravega_spark.options import Options
 from pravega_spark.sink import QUERY_ID, RUN_ID, EventBatchSink, EventStreamSink, TaskMessage
+from segstore_client.errors import RefusedError
 from support.models.memory_pravega import (
     Crash,
     MemoryController,

@@ -29,7 +29,7 @@ from pravega_admin.options import LedgersOption, OutputOption
 from pravega_admin.output.output import OutputFormat, print_rows, status_line
 from pravega_admin.serving.settings_file import read_settings
 from pravega_admin.serving.store_settings import DATA_DIR, join_tables
-from pravega_blocking.addresses import (
+from segstore_client.addresses import (
     DEFAULT_CONTROLLER,
     parse_controller_address,
     parse_host_port,

@@ -12,7 +12,7 @@ import typer
 from pravega_admin.options import OutputOption
 from pravega_admin.output.help_pages import Verbs
 from pravega_admin.output.output import OutputFormat, print_rows
-from pravega_blocking.errors import UsageError
+from segstore_client.errors import UsageError
 
 app = Verbs(help="Show settings of servers.")
 PARSED_BY_OTHERS: dict[str, Any] = {"ignore_unknown_options": True, "allow_extra_args": True}

@@ -21,10 +21,10 @@ from pravega_admin.commands.controllers import ControllerOption, choose_scopes, 
 from pravega_admin.commands.streams import measure_streams, rate_rows
 from pravega_admin.options import OptionalScopeArgument, OutputOption, StreamName
 from pravega_admin.output.output import OutputFormat, print_rows
-from pravega_blocking.addresses import DEFAULT_CONTROLLER
+from segstore_client.addresses import DEFAULT_CONTROLLER
 
 if TYPE_CHECKING:
-    from pravega_blocking.controller_client import ControllerClient
+    from segstore_client.controller.controller_client import ControllerClient
 
 COLUMNS = (
     "scope",
@@ -92,7 +92,7 @@ def _show_live(looks: Iterator[list[dict[str, Any]]]) -> None:
     from rich.live import Live
     from rich.table import Table
 
-    from pravega_blocking.stream_settings import format_size
+    from segstore_client.controller.stream_settings import format_size
 
     with Live(screen=False, auto_refresh=False) as live:
         for rows in looks:

@@ -21,8 +21,8 @@ from pravega_admin.errors import AdminError, ConfigurationError
 from pravega_admin.options import OutputOption
 from pravega_admin.output.help_pages import Verbs
 from pravega_admin.output.output import OutputFormat, print_document, print_fields, report
-from pravega_blocking.addresses import parse_host_port
-from pravega_blocking.errors import AlreadyExistsError, NotFoundError, UsageError
+from segstore_client.addresses import parse_host_port
+from segstore_client.errors import AlreadyExistsError, NotFoundError, UsageError
 
 if TYPE_CHECKING:
     from pravega_security.certificates import CertificateFacts

@@ -30,7 +30,7 @@ from pravega_admin.logins import (
 from pravega_admin.options import OutputOption
 from pravega_admin.output.help_pages import Verbs
 from pravega_admin.output.output import OutputFormat, print_fields, print_rows, report
-from pravega_blocking.errors import NotFoundError, UsageError
+from segstore_client.errors import NotFoundError, UsageError
 
 app = Verbs(help="List, show, change and delete profiles of this user.")
 

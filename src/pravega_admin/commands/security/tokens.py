@@ -21,7 +21,6 @@ from pravega_admin.errors import AdminError
 from pravega_admin.options import OutputOption
 from pravega_admin.output.help_pages import Verbs
 from pravega_admin.output.output import OutputFormat, print_rows, report
-from pravega_blocking.errors import UsageError
 from pravega_security.signing_keys import (
     KeyFile,
     SigningKeysError,
@@ -30,6 +29,7 @@ from pravega_security.signing_keys import (
     read_key_file,
     rotate_keys,
 )
+from segstore_client.errors import UsageError
 
 app = Verbs(help="Create, rotate and show the keys that sign delegation tokens.")
 

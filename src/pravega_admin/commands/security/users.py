@@ -28,7 +28,7 @@ from pravega_admin.output.output import (
     report,
 )
 from pravega_admin.serving.store_settings import DATA_DIR
-from pravega_blocking.errors import AlreadyExistsError, NotFoundError, UsageError
+from segstore_client.errors import AlreadyExistsError, NotFoundError, UsageError
 
 if TYPE_CHECKING:
     from pravega_security.access_rules import AccessRule, AccessRules

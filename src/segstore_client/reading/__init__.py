@@ -1,0 +1,1 @@
+"""Fetches the bytes of segments ahead of their readers."""

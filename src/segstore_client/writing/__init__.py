@@ -1,0 +1,1 @@
+"""Buffers what is written, and sends it to the segments."""

@@ -1,0 +1,233 @@
+"""Writes the events of one segment: connects, sends, and takes the acknowledgements.
+
+Owns: one connection at a time, the waiting for it, and one ``AppendSession``. ``EventWriter`` owns
+the pumps of a stream.
+
+A pump connects when its first event comes. One task sends what is in the batch, so all events that
+came while it was sending are the next block; another one takes the replies. An idle pump keeps its
+connection, asks every ``KEEP_ALIVE_SECONDS`` whether it lives, and lets it go when it is broken.
+Held by ``test_an_idle_pump_may_get_an_event_at_any_moment``.
+
+A long event waits until all before it are stored. It goes over a connection of its own, and then
+the writer is set up again, which tells whether the event is stored.
+
+Invariants:
+1. When connections break at any moment, each event is stored once, in the order of ``add``. Held by
+   ``test_each_event_is_stored_once_in_order_however_connections_break``.
+2. When connections break while a long event is written, it is stored once, in its place. Held by
+   ``test_long_events_are_stored_once_in_order_however_connections_break``.
+3. When the store says why it does not answer, the writer is told, and the pump waits for as long
+   as its patience lasts. Held by ``test_a_store_that_waits_says_why``.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Protocol
+
+import anyio
+
+from pravega_wire import commands as wire
+from pravega_wire.errors import ProtocolError
+from pravega_wire.sessions.append_session import AppendSession, Block
+from pravega_wire.sessions.long_appends import append_long
+from segstore_client.access.tokens import StoreAccess
+from segstore_client.addresses import Address
+from segstore_client.append_refusals import SegmentEndedError, append_refusal
+from segstore_client.backoff import Patience
+from segstore_client.connections.calls import call_blocking, wait_to_repeat
+from segstore_client.connections.connection import (
+    REPLY_SECONDS,
+    StoreConnection,
+    open_connection,
+    run_until_one_ends,
+)
+from segstore_client.controller.controller_client import RETRIED_ERRORS
+from segstore_client.delays import Delays, OnDelay
+from segstore_client.errors import PravegaError
+from segstore_client.writing.acknowledgement import Acknowledgement
+
+Event = tuple[float, bytes, Acknowledgement]
+"""The position of an event's key in the key space, its bytes, and who waits for it."""
+KEEP_ALIVE_SECONDS = 20.0
+LOOK_SECONDS = 1.0
+"""Time, in seconds, without a reply after which the store is asked for the reason, each time."""
+
+
+class PumpOwner(Protocol):
+    """The writer, as a pump sees it: told that events are stored, or that the segment has ended."""
+
+    def take_acknowledged(self, byte_count: int) -> None:
+        """Take note that events, of so many bytes with their headers, are stored."""
+
+    async def replace(self, pump: SegmentPump) -> None:
+        """Give the unstored events of a segment that has ended to its successors."""
+
+    def fail(self, error: Exception) -> None:
+        """End the writer: an event cannot be stored."""
+
+
+class SegmentPump:
+    """The way of events to the segment ``name``. ``run`` is one task of the writer."""
+
+    def __init__(
+        self,
+        segment: int,
+        name: str,
+        locate: Callable[[], Address],
+        owner: PumpOwner,
+        *,
+        access: StoreAccess,
+        patience: float,
+        on_delay: OnDelay | None,
+        session: AppendSession[Event] | None = None,
+    ) -> None:
+        self.segment = segment
+        self.name = name
+        self.session = AppendSession[Event](os.urandom(16)) if session is None else session
+        self._locate = locate
+        self._owner = owner
+        self._access = access
+        self._patience = Patience(patience)
+        self._delays = Delays(on_delay, access)
+        self._news = anyio.Event()
+        self._receiving = anyio.CancelScope()
+        """Ends the wait for a reply at its deadline."""
+        self._address: Address = ("", 0)
+        self._request_id = 0
+        self._quiet_seconds = 0.0
+        """Time, in seconds, since the store has answered."""
+
+    def add(self, event: Event) -> bool:
+        """Add an event, and return whether there is enough to be sent. Raises
+        ``EventTooLongError``."""
+        is_ready = self.session.add(event)
+        self._news.set()
+        return is_ready
+
+    async def run(self) -> None:
+        """Write events until the segment or the writer has ended."""
+        try:
+            while True:
+                await self._wait_for_news()
+                try:
+                    await self._write_over_one_connection()
+                except SegmentEndedError:
+                    await self._owner.replace(self)
+                    return
+                except RETRIED_ERRORS as error:
+                    if not self.session.is_idle:
+                        what = f"{self.name} could not be written to"
+                        await wait_to_repeat(self._patience, error, what)
+        except PravegaError as error:
+            self._owner.fail(error)
+
+    async def _wait_for_news(self) -> None:
+        while self.session.is_idle:
+            self._news = anyio.Event()
+            await self._news.wait()
+
+    async def _write_over_one_connection(self) -> None:
+        """Connect and write; returns never, and raises what ended it."""
+        self._address = await call_blocking(self._locate)
+        async with open_connection(*self._address, self._access) as connection:
+            while True:
+                last = await self._set_up(connection)
+                self._take(self.session.acknowledge(last))
+                await run_until_one_ends(
+                    partial(self._send, connection, last), partial(self._receive, connection)
+                )
+
+    async def _set_up(self, connection: StoreConnection) -> int:
+        """Tell the store of the writer; return the number of its last event in the segment."""
+        token = await call_blocking(self._access.token) if self._access.has_tokens else ""
+        self._request_id = connection.next_request_id()
+        reply = await connection.call(
+            wire.SetupAppend(self._request_id, self.session.writer_id, self.name, token)
+        )
+        if not isinstance(reply, wire.AppendSetup):
+            raise append_refusal(reply, self.name, self._access)
+        return reply.last_event_number
+
+    async def _send(self, connection: StoreConnection, stored_number: int) -> None:
+        """Send what is not stored, and what comes, until a long event is stored."""
+        session = self.session
+        for block in session.resume(stored_number):
+            if block.is_long:
+                await self._store_long(block)
+                return
+            await connection.send_bytes(session.encode(block, self._request_id))
+        while True:
+            while session.has_batch and not session.is_full:
+                block = session.begin_block()
+                if block.is_long:
+                    await self._store_long(block)
+                    return
+                # An idle connection expects no reply. The store may not even read the block.
+                late = anyio.current_time() + LOOK_SECONDS
+                self._receiving.deadline = min(self._receiving.deadline, late)
+                await connection.send_bytes(session.encode(block, self._request_id))
+            self._news = anyio.Event()
+            with anyio.move_on_after(KEEP_ALIVE_SECONDS):
+                await self._news.wait()
+            if session.is_idle:
+                await connection.send(wire.KeepAlive())
+
+    async def _store_long(self, block: Block[Event]) -> None:
+        """Store a long event, after all that is in flight before it."""
+        while self.session.in_flight[0] is not block:
+            self._news = anyio.Event()
+            await self._news.wait()
+        token = await call_blocking(self._access.token) if self._access.has_tokens else ""
+        async with open_connection(*self._address, self._access) as connection:
+            steps = append_long(
+                self.name,
+                self.session.writer_id,
+                block,
+                stored_number=self.session.stored_number,
+                token=token,
+                next_request_id=connection.next_request_id,
+                refusal=lambda reply: append_refusal(reply, self.name, self._access),
+            )
+            with suppress(StopIteration):
+                request = next(steps)
+                while True:
+                    request = steps.send(await connection.call(request))
+                    self._quiet_seconds = 0.0
+                    self._patience.renew()
+
+    async def _receive(self, connection: StoreConnection) -> None:
+        self._quiet_seconds = 0.0
+        while True:
+            seconds = LOOK_SECONDS if self.session.in_flight else math.inf
+            replies: list[wire.Reply] = []
+            with anyio.move_on_after(seconds) as self._receiving:
+                replies = await connection.receive()
+            if replies:
+                self._quiet_seconds = 0.0
+                self._patience.renew()
+                for reply in replies:
+                    self._take_reply(reply)
+            elif self.session.in_flight:
+                self._quiet_seconds += LOOK_SECONDS
+                await call_blocking(partial(self._delays.look, *self._address, self._patience))
+                if self._quiet_seconds >= REPLY_SECONDS:
+                    raise ProtocolError(f"no reply of {connection.peer} in {REPLY_SECONDS:g} s")
+
+    def _take_reply(self, reply: wire.Reply) -> None:
+        if isinstance(reply, wire.DataAppended):
+            self._take(self.session.acknowledge(reply.event_number))
+            if self.session.has_batch or self.session.has_long_next:
+                self._news.set()
+        elif not isinstance(reply, wire.KeepAlive):
+            raise append_refusal(reply, self.name, self._access)
+
+    def _take(self, blocks: list[Block[Event]]) -> None:
+        for block in blocks:
+            for event in block.events:
+                event[2].complete()
+            self._owner.take_acknowledged(block.byte_count)

@@ -1,0 +1,276 @@
+"""One segment's events, to stores that break connections, and that wait."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable, Container, Sequence
+from contextlib import asynccontextmanager
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from pravega_wire.commands import Command, ErrorMessage, KeepAlive, NoSuchSegment
+from pravega_wire.connection import Append
+from pravega_wire.sessions import append_session, long_appends
+from pravega_wire.sessions.append_session import AppendSession
+from segstore_client import segment_pump
+from segstore_client.access.tokens import PLAIN
+from segstore_client.addresses import Address
+from segstore_client.errors import RefusedError, StoreDelayedError, UnavailableError
+from segstore_client.writing.acknowledgement import Acknowledgement
+from segstore_client.writing.segment_pump import SegmentPump
+from support.breaking_store import BreakingStore
+from support.counting_store import NAME, CountingStore
+from support.event_loops import RunClient
+from support.full_store import FULL, FullStore
+
+
+class DeafStore(FullStore):
+    """Reads nothing behind the first ``KeepAlive`` of a connection."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+        self.has_room.set()
+        self.is_deaf, self.may_end = threading.Event(), threading.Event()
+
+    def answer(self, command: Command | Append) -> bytes:
+        if isinstance(command, KeepAlive):
+            self.is_deaf.set()
+            self.may_end.wait(60)
+            return b""
+        return super().answer(command)
+
+
+class Owner:
+    """Notes what the pump tells."""
+
+    def __init__(self) -> None:
+        self.stored_bytes = 0
+        self.replaced = False
+        self.error: Exception | None = None
+
+    def take_acknowledged(self, byte_count: int) -> None:
+        self.stored_bytes += byte_count
+
+    async def replace(self, pump: SegmentPump) -> None:
+        self.replaced = True
+
+    def fail(self, error: Exception) -> None:
+        self.error = error
+
+
+def new_pump(
+    owner: Owner,
+    address: Address,
+    *,
+    patience: float = 60.0,
+    on_delay: Callable[[str], None] | None = None,
+    name: str = "s/a/0",
+    takes_long: bool = False,
+) -> SegmentPump:
+    return SegmentPump(
+        0,
+        name,
+        lambda: address,
+        owner,
+        access=PLAIN,
+        patience=patience,
+        on_delay=on_delay,
+        session=AppendSession(bytes(range(16)), takes_long=takes_long),
+    )
+
+
+@asynccontextmanager
+async def running(pump: SegmentPump) -> AsyncIterator[None]:
+    """Run the pump while the block adds events and waits for them."""
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as group:
+            group.start_soon(pump.run)
+            yield
+            group.cancel_scope.cancel()
+
+
+def add(pump: SegmentPump, event: bytes) -> Acknowledgement:
+    acknowledgement = Acknowledgement()
+    pump.add((0.0, event, acknowledgement))
+    return acknowledgement
+
+
+async def store_all(pump: SegmentPump, events: Sequence[bytes], waits: Container[int]) -> None:
+    """Run the pump until it has stored the events; wait for those of some numbers beforehand."""
+    async with running(pump):
+        for number, event in enumerate(events):
+            last = add(pump, event)
+            if number in waits:
+                await last
+        await last
+        assert pump.session.is_idle
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_each_event_is_stored_once_in_order_however_connections_break(
+    seed: int, run_client: RunClient
+) -> None:
+    events = [b"event %d" % number for number in range(400)]
+    owner = Owner()
+
+    async def write(address: Address) -> None:
+        await store_all(new_pump(owner, address), events, range(seed, len(events), 40))
+
+    with BreakingStore(seed, breaks=6).running() as store:
+        await run_client(write, store.address)
+    assert store.stored == events
+    assert store.connections > 1
+    assert owner.stored_bytes == sum(len(event) + 8 for event in events)
+    assert owner.error is None
+
+
+async def test_an_idle_pump_may_get_an_event_at_any_moment(
+    run_client: RunClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asks without a pause whether the store lives."""
+    monkeypatch.setattr(segment_pump, "KEEP_ALIVE_SECONDS", 0.0)
+    events = [b"event %d" % number for number in range(40)]
+
+    async def write(address: Address) -> None:
+        await store_all(new_pump(Owner(), address), events, range(len(events)))
+
+    with BreakingStore(0, 0).running() as store:
+        await run_client(write, store.address)
+    assert store.stored == events
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_long_events_are_stored_once_in_order_however_connections_break(
+    seed: int, run_client: RunClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(append_session, "EVENT_BYTES_MAX", 100)
+    monkeypatch.setattr(long_appends, "PIECE_BYTES", 64)
+    events = [b"event %d" % number + bytes(200 * (number % 3 == 0)) for number in range(40)]
+    owner = Owner()
+
+    async def write(address: Address) -> None:
+        pump = new_pump(owner, address, name=NAME, takes_long=True)
+        await store_all(pump, events, range(seed, len(events), 10))
+
+    with CountingStore(seed, breaks=8).running() as store:
+        await run_client(write, store.address)
+    assert store.events == events
+    assert store.merges == 14
+    assert owner.stored_bytes == sum(len(event) + 8 for event in events)
+    assert owner.error is None
+
+
+async def test_a_store_that_waits_says_why(
+    run_client: RunClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segment_pump, "LOOK_SECONDS", 0.02)
+    told: list[str] = []
+    owner = Owner()
+
+    async def write(store: FullStore, patience: float) -> None:
+        def note(sentence: str) -> None:
+            told.append(sentence)
+            if patience > 1 and len(told) == 3:
+                store.has_room.set()
+
+        pump = new_pump(owner, store.address, patience=patience, on_delay=note)
+        if patience < 1:
+            add(pump, b"event")
+            with anyio.fail_after(60):
+                await pump.run()
+        else:
+            await store_all(pump, [b"event"], ())
+
+    with FullStore().running() as store:
+        await run_client(write, store, 60.0)
+    assert set(told) == {FULL}
+    assert len(told) >= 3
+    assert owner.error is None
+    with FullStore().running() as store:
+        await run_client(write, store, 0.2)
+    assert isinstance(owner.error, StoreDelayedError)
+    assert str(owner.error).endswith(f"written to for 0.2 s: {FULL}")
+
+
+async def test_a_store_that_reads_no_more_is_left(
+    run_client: RunClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segment_pump, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(segment_pump, "KEEP_ALIVE_SECONDS", 0.1)
+    monkeypatch.setattr(segment_pump, "REPLY_SECONDS", 3.0)
+
+    async def write(store: DeafStore) -> None:
+        pump = new_pump(Owner(), store.address)
+        async with running(pump):
+            for size in (1, 8 * 1024 * 1024):
+                await add(pump, bytes(size))
+                await anyio.to_thread.run_sync(store.is_deaf.wait)
+
+    with DeafStore().running() as store:
+        await run_client(write, store)
+        store.may_end.set()
+
+
+async def test_an_idle_connection_says_soon_why_it_waits(
+    run_client: RunClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segment_pump, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(segment_pump, "KEEP_ALIVE_SECONDS", 3600.0)
+    told: list[str] = []
+
+    async def write(store: FullStore) -> None:
+        def note(sentence: str) -> None:
+            told.append(sentence)
+            store.has_room.set()
+
+        pump = new_pump(Owner(), store.address, on_delay=note)
+        async with running(pump):
+            for number in range(2):
+                await add(pump, b"event %d" % number)
+                store.has_room.clear()
+                await anyio.wait_all_tasks_blocked()
+
+    with FullStore().running() as store:
+        store.has_room.set()
+        await run_client(write, store)
+    assert set(told) == {FULL}
+
+
+async def test_a_store_that_is_away_for_too_long_is_told(run_client: RunClient) -> None:
+    owner = Owner()
+
+    async def write() -> None:
+        async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener:
+            port = listener.extra(anyio.abc.SocketAttribute.local_port)
+        pump = new_pump(owner, ("127.0.0.1", port), patience=0.2)
+        add(pump, b"event")
+        await pump.run()
+
+    await run_client(write)
+    assert isinstance(owner.error, UnavailableError)
+    assert "s/a/0 could not be written to for 0.2 s: cannot connect to" in str(owner.error)
+
+
+async def test_a_segment_that_has_ended_is_replaced_and_a_refusal_stays(
+    run_client: RunClient,
+) -> None:
+    async def write(owner: Owner, address: Address) -> None:
+        pump = new_pump(owner, address)
+        add(pump, b"event")
+        with anyio.fail_after(60):
+            await pump.run()
+        assert len(pump.session.release()) == 1
+
+    ended, refused = Owner(), Owner()
+    with BreakingStore(0, 0, NoSuchSegment(2, "s/a/0", "", -1)).running() as store:
+        await run_client(write, ended, store.address)
+    assert ended.replaced
+    assert ended.error is None
+    with BreakingStore(0, 0, ErrorMessage(2, "s/a/0", "no", 0)).running() as store:
+        await run_client(write, refused, store.address)
+    assert isinstance(refused.error, RefusedError)
+    assert not refused.replaced
