@@ -14,11 +14,14 @@ from pravega_wire.codec import encode
 from pravega_wire.connection import Append
 from pravega_wire.event_framing import frame_event
 from pravega_wire.sessions.routes import SegmentRange
-from segstore_client import PravegaError, connection, request_pool, segment_fetch, segment_pump
+from segstore_client import PravegaError
 from segstore_client.access.tokens import PLAIN
+from segstore_client.connections import connection, request_pool
 from segstore_client.controller.controller_client import HeadSegments
 from segstore_client.event_reader import EventReader
 from segstore_client.event_writer import EventWriter
+from segstore_client.reading import segment_fetch
+from segstore_client.writing import segment_pump
 from support.client_stores import open_client
 from support.event_loops import RunClient
 from support.threaded_store import ThreadedStore

@@ -15,8 +15,8 @@ from segstore_client import (
     Start,
     UnavailableError,
     UsageError,
+    control,
 )
-from segstore_client.blocking import control
 from segstore_client.control import split_name
 from segstore_client.controller.stream_settings import (
     Retention,

@@ -16,8 +16,8 @@ from pravega_wire import commands as wire
 from pravega_wire.codec import encode
 from pravega_wire.connection import Append, Connection, Role
 from pravega_wire.errors import ProtocolError
-from segstore_client import request_pool
 from segstore_client.access.tokens import PLAIN
+from segstore_client.connections import request_pool
 from support.client_stores import open_pool
 from support.event_loops import RunClient
 from support.threaded_store import ThreadedStore

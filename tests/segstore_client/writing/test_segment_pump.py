@@ -15,10 +15,10 @@ from pravega_wire.commands import Command, ErrorMessage, KeepAlive, NoSuchSegmen
 from pravega_wire.connection import Append
 from pravega_wire.sessions import append_session, long_appends
 from pravega_wire.sessions.append_session import AppendSession
-from segstore_client import segment_pump
 from segstore_client.access.tokens import PLAIN
 from segstore_client.addresses import Address
 from segstore_client.errors import RefusedError, StoreDelayedError, UnavailableError
+from segstore_client.writing import segment_pump
 from segstore_client.writing.acknowledgement import Acknowledgement
 from segstore_client.writing.segment_pump import SegmentPump
 from support.breaking_store import BreakingStore
