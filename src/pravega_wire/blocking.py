@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 from pravega_wire.commands import (
     HELLO,
-    OLDEST_COMPATIBLE_VERSION,
-    WIRE_VERSION,
     Hello,
     KeepAlive,
     Reply,
@@ -186,7 +184,7 @@ class SegmentConnection:
         hello = self.receive()
         if not isinstance(hello, Hello):
             raise ConnectionLostError(f"{self._peer} answered Hello with {type(hello).__name__}")
-        if hello.low_version > WIRE_VERSION or hello.high_version < OLDEST_COMPATIBLE_VERSION:
+        if not hello.suits_us:
             raise ConnectionLostError(f"{self._peer} speaks other versions: {hello}")
         self.server_hello = hello
 

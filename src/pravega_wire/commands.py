@@ -175,6 +175,11 @@ class Hello(Request, Reply):
     high_version: I32
     low_version: I32
 
+    @property
+    def suits_us(self) -> bool:
+        """Return whether the sender speaks a version that we speak, too."""
+        return self.low_version <= WIRE_VERSION and self.high_version >= OLDEST_COMPATIBLE_VERSION
+
 
 HELLO = Hello(WIRE_VERSION, OLDEST_COMPATIBLE_VERSION)
 

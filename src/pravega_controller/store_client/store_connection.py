@@ -35,8 +35,6 @@ import trio
 from pravega_controller.errors import ControllerError, StoreDelayedError, StoreSilentError
 from pravega_wire.commands import (
     HELLO,
-    OLDEST_COMPATIBLE_VERSION,
-    WIRE_VERSION,
     Hello,
     KeepAlive,
     Reply,
@@ -296,10 +294,10 @@ class StoreConnection:
         slot.set_reply(request_id, reply)
 
     def _check_versions(self, hello: Hello) -> None:
-        if hello.low_version > WIRE_VERSION or hello.high_version < OLDEST_COMPATIBLE_VERSION:
+        if not hello.suits_us:
             raise RemoteProtocolError(
                 f"speaks wire versions {hello.low_version} to {hello.high_version}, "
-                f"we speak {OLDEST_COMPATIBLE_VERSION} to {WIRE_VERSION}"
+                f"we speak {HELLO.low_version} to {HELLO.high_version}"
             )
 
     @property

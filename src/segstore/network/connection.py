@@ -449,8 +449,5 @@ class ServerConnection:
 
     def _greet(self, hello: Any) -> None:
         self.send(wire.HELLO)
-        if (
-            hello.low_version > wire.WIRE_VERSION
-            or hello.high_version < wire.OLDEST_COMPATIBLE_VERSION
-        ):
+        if not hello.suits_us:
             self.close(f"the peer speaks versions {hello.low_version}..{hello.high_version}")

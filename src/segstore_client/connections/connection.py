@@ -98,8 +98,7 @@ async def open_connection(
         hello = await connection.call(wire.HELLO)
         if not isinstance(hello, wire.Hello):
             raise ConnectionLostError(f"{peer} answered Hello with {type(hello).__name__}")
-        low, high = hello.low_version, hello.high_version
-        if low > wire.WIRE_VERSION or high < wire.OLDEST_COMPATIBLE_VERSION:
+        if not hello.suits_us:
             raise ConnectionLostError(f"{peer} speaks other versions: {hello}")
         yield connection
 

@@ -214,12 +214,12 @@ async def test_segments_are_read_some_at_a_time(
     monkeypatch.setattr(exporter, "SEGMENTS_AT_ONCE", 3)
     opened: list[int] = []
 
-    class CountingReader(exporter.EventReader):
+    class CountingReader(exporter.BlockingEventReader):
         def __init__(self, *arguments: Any, start: Any, **options: Any) -> None:
             opened.append(len(start))
             super().__init__(*arguments, start=start, **options)
 
-    monkeypatch.setattr(exporter, "EventReader", CountingReader)
+    monkeypatch.setattr(exporter, "BlockingEventReader", CountingReader)
     async with trio.open_nursery() as nursery:
         stream = await serve_stream(nursery, tmp_path)
         await stream.make(5)
