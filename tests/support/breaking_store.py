@@ -34,6 +34,7 @@ class BreakingStore:
     def __init__(self, seed: int, breaks: int, refusal: Reply | None = None) -> None:
         self.stored: list[bytes] = []
         self.connections = 0
+        self._ended = threading.Semaphore(0)
         self._random = Random(seed)
         self._breaks = breaks
         self._refusal = refusal
@@ -54,6 +55,10 @@ class BreakingStore:
             self._listener.close()
         assert not self._thread.is_alive()
 
+    def wait_for_end(self) -> None:
+        """Wait until one more connection has ended."""
+        assert self._ended.acquire(timeout=60)
+
     def _serve(self) -> None:
         while True:
             try:
@@ -67,6 +72,7 @@ class BreakingStore:
                     for command in connection.receive_data(data):
                         for reply in self._answer(command):
                             peer.sendall(connection.send(reply))
+            self._ended.release()
 
     def _answer(self, command: Command | Append) -> list[Reply]:
         match command:

@@ -4,9 +4,10 @@ Owns: one connection at a time, the waiting for it, and one ``AppendSession``. `
 the pumps of a stream.
 
 A pump connects when its first event comes. One task sends what is in the batch, so all events that
-came while it was sending are the next block; another one takes the replies. An idle pump keeps its
-connection, asks every ``KEEP_ALIVE_SECONDS`` whether it lives, and lets it go when it is broken.
-Held by ``test_an_idle_pump_may_get_an_event_at_any_moment``.
+came while it was sending are the next block; another one takes the replies. After ``IDLE_SECONDS``
+without an event it closes its connection, so that a writer that waits costs nothing; the next event
+opens another one. Held by ``test_an_idle_pump_closes_its_connection``, and
+``test_an_idle_pump_may_get_an_event_at_any_moment``.
 
 A long event waits until all before it are stored. It goes over a connection of its own, and then
 the writer is set up again, which tells whether the event is stored.
@@ -53,7 +54,9 @@ from segstore_client.writing.acknowledgement import Acknowledgement
 
 Event = tuple[float, bytes, Acknowledgement]
 """The position of an event's key in the key space, its bytes, and who waits for it."""
-KEEP_ALIVE_SECONDS = 20.0
+IDLE_SECONDS = 20.0
+"""Time, in seconds, without an event after which a pump closes its connection. To open another one
+takes a few milliseconds."""
 LOOK_SECONDS = 1.0
 """Time, in seconds, without a reply after which the store is asked for the reason, each time."""
 
@@ -101,6 +104,8 @@ class SegmentPump:
         self._request_id = 0
         self._quiet_seconds = 0.0
         """Time, in seconds, since the store has answered."""
+        self._was_idle = False
+        """True if the connection was closed because no event came."""
 
     def add(self, event: Event) -> bool:
         """Add an event, and return whether there is enough to be sent. Raises
@@ -132,10 +137,11 @@ class SegmentPump:
             await self._news.wait()
 
     async def _write_over_one_connection(self) -> None:
-        """Connect and write; returns never, and raises what ended it."""
+        """Connect and write until no event has come for a while; raises what else ended it."""
         self._address = await call_blocking(self._locate)
         async with open_connection(*self._address, self._access) as connection:
-            while True:
+            self._was_idle = False
+            while not self._was_idle:
                 last = await self._set_up(connection)
                 self._take(self.session.acknowledge(last))
                 await run_until_one_ends(
@@ -154,7 +160,7 @@ class SegmentPump:
         return reply.last_event_number
 
     async def _send(self, connection: StoreConnection, stored_number: int) -> None:
-        """Send what is not stored, and what comes, until a long event is stored."""
+        """Send what is not stored, and what comes, until a long event is stored, or none comes."""
         session = self.session
         for block in session.resume(stored_number):
             if block.is_long:
@@ -172,10 +178,11 @@ class SegmentPump:
                 self._receiving.deadline = min(self._receiving.deadline, late)
                 await connection.send_bytes(session.encode(block, self._request_id))
             self._news = anyio.Event()
-            with anyio.move_on_after(KEEP_ALIVE_SECONDS):
+            with anyio.move_on_after(IDLE_SECONDS) as wait:
                 await self._news.wait()
-            if session.is_idle:
-                await connection.send(wire.KeepAlive())
+            if wait.cancelled_caught and session.is_idle:
+                self._was_idle = True
+                return
 
     async def _store_long(self, block: Block[Event]) -> None:
         """Store a long event, after all that is in flight before it."""

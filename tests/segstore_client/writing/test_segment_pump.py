@@ -11,7 +11,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from pravega_wire.commands import Command, ErrorMessage, KeepAlive, NoSuchSegment
+from pravega_wire.commands import Command, ErrorMessage, NoSuchSegment
 from pravega_wire.connection import Append
 from pravega_wire.sessions import append_session, long_appends
 from pravega_wire.sessions.append_session import AppendSession
@@ -28,19 +28,20 @@ from support.full_store import FULL, FullStore
 
 
 class DeafStore(FullStore):
-    """Reads nothing behind the first ``KeepAlive`` of a connection."""
+    """Reads nothing behind the second append; on other connections it reads all."""
 
     def __init__(self) -> None:
         super().__init__(None)
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
         self.has_room.set()
         self.is_deaf, self.may_end = threading.Event(), threading.Event()
+        self._append_count = 0
 
     def answer(self, command: Command | Append) -> bytes:
-        if isinstance(command, KeepAlive):
+        self._append_count += isinstance(command, Append)
+        if self._append_count == 2 and not self.is_deaf.is_set():
             self.is_deaf.set()
             self.may_end.wait(60)
-            return b""
         return super().answer(command)
 
 
@@ -131,8 +132,8 @@ async def test_each_event_is_stored_once_in_order_however_connections_break(
 async def test_an_idle_pump_may_get_an_event_at_any_moment(
     run_client: RunClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It asks without a pause whether the store lives."""
-    monkeypatch.setattr(segment_pump, "KEEP_ALIVE_SECONDS", 0.0)
+    """It closes its connection as soon as it has nothing to send."""
+    monkeypatch.setattr(segment_pump, "IDLE_SECONDS", 0.0)
     events = [b"event %d" % number for number in range(40)]
 
     async def write(address: Address) -> None:
@@ -141,6 +142,25 @@ async def test_an_idle_pump_may_get_an_event_at_any_moment(
     with BreakingStore(0, 0).running() as store:
         await run_client(write, store.address)
     assert store.stored == events
+    assert store.connections > 10
+
+
+async def test_an_idle_pump_closes_its_connection(
+    run_client: RunClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segment_pump, "IDLE_SECONDS", 0.1)
+
+    async def write(store: BreakingStore) -> None:
+        pump = new_pump(Owner(), store.address)
+        async with running(pump):
+            for event in (b"one", b"two"):
+                await add(pump, event)
+                await anyio.to_thread.run_sync(store.wait_for_end)
+
+    with BreakingStore(0, 0).running() as store:
+        await run_client(write, store)
+    assert store.stored == [b"one", b"two"]
+    assert store.connections == 2
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -200,15 +220,16 @@ async def test_a_store_that_reads_no_more_is_left(
     run_client: RunClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(segment_pump, "LOOK_SECONDS", 0.1)
-    monkeypatch.setattr(segment_pump, "KEEP_ALIVE_SECONDS", 0.1)
     monkeypatch.setattr(segment_pump, "REPLY_SECONDS", 3.0)
 
     async def write(store: DeafStore) -> None:
         pump = new_pump(Owner(), store.address)
         async with running(pump):
-            for size in (1, 8 * 1024 * 1024):
-                await add(pump, bytes(size))
-                await anyio.to_thread.run_sync(store.is_deaf.wait)
+            await add(pump, b"heard")
+            unheard = add(pump, b"not answered")
+            await anyio.to_thread.run_sync(store.is_deaf.wait)
+            await add(pump, bytes(8 * 1024 * 1024))
+            await unheard
 
     with DeafStore().running() as store:
         await run_client(write, store)
@@ -219,7 +240,7 @@ async def test_an_idle_connection_says_soon_why_it_waits(
     run_client: RunClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(segment_pump, "LOOK_SECONDS", 0.02)
-    monkeypatch.setattr(segment_pump, "KEEP_ALIVE_SECONDS", 3600.0)
+    monkeypatch.setattr(segment_pump, "IDLE_SECONDS", 3600.0)
     told: list[str] = []
 
     async def write(store: FullStore) -> None:
