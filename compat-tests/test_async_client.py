@@ -73,7 +73,7 @@ async def read_all(server: Server, stream: str) -> list[int]:
     with anyio.fail_after(SECONDS_MAX):
         async with (
             segstore_client.connect(server.controller_uri) as store,
-            store.reader(stream, stop_at_tail=True) as reader,
+            store.reader(stream, end=segstore_client.Position.TAIL) as reader,
         ):
             numbers = []
             async for event in reader:
@@ -133,7 +133,7 @@ async def write_events(server: Server, stream: str, events: list[bytes]) -> None
 async def read_events(server: Server, stream: str) -> list[bytes]:
     async with (
         segstore_client.connect(server.controller_uri) as store,
-        store.reader(stream, stop_at_tail=True) as reader,
+        store.reader(stream, end=segstore_client.Position.TAIL) as reader,
     ):
         return [event.data async for event in reader]
 

@@ -12,7 +12,7 @@ from compat_harness.group_steps import open_group
 from compat_harness.java import NEWEST, JavaClient, JavaError
 from compat_harness.server import TARGET_VARIABLE, Server
 
-from segstore_client import blocking
+from segstore_client import Position, blocking
 
 pytestmark = [
     pytest.mark.compat,
@@ -64,7 +64,7 @@ def read_all(server: Server, stream: str) -> list[int]:
     numbers = []
     with (
         blocking.connect(server.controller_uri) as store,
-        store.reader(stream, stop_at_tail=True) as reader,
+        store.reader(stream, end=Position.TAIL) as reader,
     ):
         for event in reader:
             numbers.append(int(event.data.removeprefix(b"event-")))

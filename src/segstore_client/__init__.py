@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from segstore_client.event_writer import EventWriter
     from segstore_client.groups.group_reader import GroupReader, RemovedFromGroupError
     from segstore_client.groups.reader_group import ReaderGroup
-    from segstore_client.positions import Start
+    from segstore_client.positions import Position
     from segstore_client.states.synchronizer import Synchronizer
     from segstore_client.store import Store, connect
     from segstore_client.table import Table
@@ -59,11 +59,11 @@ __all__ = [
     "GroupReader",
     "NoPermissionError",
     "NotFoundError",
+    "Position",
     "PravegaError",
     "ReaderGroup",
     "RefusedError",
     "RemovedFromGroupError",
-    "Start",
     "Store",
     "StoreDelayedError",
     "StreamSealedError",
@@ -97,7 +97,7 @@ _HOMES = {
     "ReaderGroup": "groups.reader_group",
     "RefusedError": "errors",
     "RemovedFromGroupError": "groups.group_reader",
-    "Start": "positions",
+    "Position": "positions",
     "Store": "store",
     "StoreDelayedError": "errors",
     "StreamSealedError": "errors",

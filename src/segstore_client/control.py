@@ -15,9 +15,10 @@ from segstore_client.access.settings import AccessSettings, build_access, read_e
 from segstore_client.controller.controller_client import ControllerClient
 from segstore_client.controller.scaling import plan_replacement
 from segstore_client.controller.stream_settings import Retention, Scaling, StreamSettings
-from segstore_client.cuts.places import Place, find_cut
+from segstore_client.cuts.bounds import make_place
+from segstore_client.cuts.places import find_cut
 from segstore_client.errors import AlreadyExistsError, UsageError
-from segstore_client.positions import Start
+from segstore_client.positions import Position
 
 SCALE_SECONDS_MAX = 60.0
 FIRST_SECONDS = 5.0
@@ -91,18 +92,14 @@ class Control:
             scope, name, sealed=plan.sealed, ranges=plan.ranges, timeout=timeout
         )
 
-    def stream_cut(self, stream: str, at: Start | datetime) -> dict[int, int]:
+    def stream_cut(self, stream: str, at: Position | datetime) -> dict[int, int]:
         """Return the stream cut at an end of a stream, or before the events of a time: offsets by
         segment id.
 
         Raises ``ConflictError`` for the tail of a sealed stream, and ``UsageError`` for a time if
         the writers of the stream record none.
         """
-        if isinstance(at, datetime):
-            place = Place(time_ms=int(at.timestamp() * 1000))
-        else:
-            place = Place(end=at)
-        return find_cut(self._controller, *split_name(stream), place)
+        return find_cut(self._controller, *split_name(stream), make_place(at))
 
     def seal_stream(self, stream: str) -> None:
         """Seal a stream, which then accepts no more events; sealing it twice is no error."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Self
 
 import anyio
@@ -25,9 +26,9 @@ from pravega_wire.sessions.read_cursor import EventCursor, ReadEvent, SegmentOrd
 from segstore_client.backoff import PATIENCE_SECONDS
 from segstore_client.connections.calls import call_blocking
 from segstore_client.controller.controller_client import ControllerClient, Purpose
-from segstore_client.cuts.segment_info import tail_offsets
+from segstore_client.cuts.bounds import At, find_bounds
 from segstore_client.errors import PravegaError
-from segstore_client.positions import Start
+from segstore_client.positions import Position
 from segstore_client.reading.piece_queue import PieceQueue
 from segstore_client.reading.segment_feed import SegmentFeed
 
@@ -59,15 +60,15 @@ class EventReader:
         scope: str,
         stream: str,
         *,
-        start: Start | Mapping[int, int] = Start.HEAD,
-        stop_at_tail: bool = False,
+        start: At = Position.HEAD,
+        end: At | None = None,
         patience: float = PATIENCE_SECONDS,
     ) -> None:
         self._controller = controller
         self._scope = scope
         self._stream = stream
         self._start = start
-        self._stop_at_tail = stop_at_tail
+        self._end = end
         self._patience = patience
         self._access = controller.store_access(scope, stream, Purpose.READ)
         self._ends: Mapping[int, int] = {}
@@ -81,9 +82,19 @@ class EventReader:
         self._pieces = PieceQueue[list[ReadEvent] | Exception | None]()
 
     async def __aenter__(self) -> Self:
-        offsets = await call_blocking(self._find_start)
+        bounds = await call_blocking(
+            partial(
+                find_bounds,
+                self._controller,
+                self._scope,
+                self._stream,
+                start=self._start,
+                end=self._end,
+            )
+        )
+        self._ends = bounds.ends
         self._group = await self._stack.enter_async_context(anyio.create_task_group())
-        for segment, offset in offsets.items():
+        for segment, offset in bounds.offsets.items():
             self._open(segment, offset)
         return self
 
@@ -135,16 +146,6 @@ class EventReader:
                 self._ready.replace(piece)
 
     # ---- Segments --------------------------------------------------------------------------------
-
-    def _find_start(self) -> Mapping[int, int]:
-        controller, scope, stream = self._controller, self._scope, self._stream
-        needs_tail = self._stop_at_tail or self._start is Start.TAIL
-        tail = tail_offsets(controller, scope, stream) if needs_tail else {}
-        if self._stop_at_tail:
-            self._ends = tail
-        if self._start is Start.HEAD:
-            return controller.head_segments(scope, stream).offsets
-        return tail if isinstance(self._start, Start) else self._start
 
     def _open(self, segment: int, offset: int) -> None:
         assert self._group is not None

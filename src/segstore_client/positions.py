@@ -9,8 +9,8 @@ from __future__ import annotations
 import enum
 
 
-class Start(enum.StrEnum):
-    """Positions at which a reader begins."""
+class Position(enum.StrEnum):
+    """The ends of a stream, where a reader begins or ends."""
 
     HEAD = "head"
     TAIL = "tail"

@@ -35,6 +35,7 @@ from segstore_client.control import (
 )
 from segstore_client.controller.controller_client import ControllerClient
 from segstore_client.controller.stream_settings import Retention, Scaling, StreamSettings
+from segstore_client.cuts.bounds import At
 from segstore_client.delays import OnDelay
 from segstore_client.event_reader import EventReader
 from segstore_client.event_writer import EventWriter
@@ -45,7 +46,7 @@ from segstore_client.groups.reader_group import (
     create_group,
 )
 from segstore_client.leases import LEASE_SECONDS
-from segstore_client.positions import Start
+from segstore_client.positions import Position
 from segstore_client.states.revision_log import RevisionLog
 from segstore_client.states.synchronizer import Synchronizer
 from segstore_client.table import Table, open_table
@@ -123,7 +124,7 @@ class Store:
         """
         await call_blocking(partial(self._control.scale_stream, stream, segments, timeout=timeout))
 
-    async def stream_cut(self, stream: str, at: Start | datetime) -> dict[int, int]:
+    async def stream_cut(self, stream: str, at: Position | datetime) -> dict[int, int]:
         """Return the stream cut at an end of a stream, or before the events of a time: offsets by
         segment id.
 
@@ -305,19 +306,23 @@ class Store:
         self,
         stream: str,
         *,
-        start: Start | Mapping[int, int] = Start.HEAD,
-        stop_at_tail: bool = False,
+        start: At = Position.HEAD,
+        end: At | None = None,
     ) -> EventReader:
-        """Return a reader of all events, to be used in an ``async with`` block.
+        """Return a reader of events, to be used in an ``async with`` block.
 
-        It begins at an end of the stream, or at a stream cut. It goes on until the stream is
-        sealed, or with ``stop_at_tail`` at the end that the stream has now.
+        It begins and ends at an end of the stream, at a time, or at a stream cut.
+        ``Position.TAIL`` as the end is the tail that the stream has now. Without an end it goes on
+        until the stream is sealed.
+
+        The block raises ``UsageError`` if the stream has no such place, or the end lies before the
+        start.
         """
         return EventReader(
             self._controller,
             *split_name(stream),
             start=start,
-            stop_at_tail=stop_at_tail,
+            end=end,
             patience=self._patience,
         )
 
@@ -343,7 +348,7 @@ class Store:
             on_delay=on_delay,
         )
 
-    def byte_reader(self, stream: str, *, offset: int | Start = Start.HEAD) -> ByteReader:
+    def byte_reader(self, stream: str, *, offset: int | Position = Position.HEAD) -> ByteReader:
         """Return a reader of a byte stream, to be used in an ``async with`` block.
 
         It begins at an offset, or at an end of the stream.

@@ -11,7 +11,7 @@ import pytest
 import segstore_client
 from segstore_client import NotFoundError, PravegaError
 from segstore_client.blocking.event_writer import BlockingEventWriter
-from segstore_client.positions import Start
+from segstore_client.positions import Position
 from support.event_loops import RunClient
 from support.served_stream import ServedStream, run, served_stream
 
@@ -41,7 +41,7 @@ async def test_events_are_read_in_the_order_of_their_keys_through_scalings(
     async def read(address: str) -> list[int]:
         async with (
             segstore_client.connect(address) as store,
-            store.reader("s/t", stop_at_tail=True) as reader,
+            store.reader("s/t", end=Position.TAIL) as reader,
         ):
             return [int(event.data) async for event in reader]
 
@@ -64,7 +64,7 @@ async def test_a_reader_at_the_tail_gets_what_comes_until_the_stream_is_sealed(
     async def read(address: str) -> list[bytes]:
         async with segstore_client.connect(address) as store:
             found = []
-            async with store.reader("s/t", start=Start.TAIL) as reader:
+            async with store.reader("s/t", start=Position.TAIL) as reader:
                 async with store.writer("s/t") as writer:
                     await writer.write(b"new")
                 with anyio.fail_after(60):
@@ -80,17 +80,17 @@ async def test_a_reader_at_the_tail_gets_what_comes_until_the_stream_is_sealed(
 async def test_a_truncated_stream_is_read_from_its_head_or_a_cut(
     tmp_path: Path, run_client: RunClient
 ) -> None:
-    async def read(address: str, start: Start | dict[int, int]) -> list[bytes]:
+    async def read(address: str, start: Position | dict[int, int]) -> list[bytes]:
         async with (
             segstore_client.connect(address) as store,
-            store.reader("s/t", start=start, stop_at_tail=True) as reader,
+            store.reader("s/t", start=start, end=Position.TAIL) as reader,
         ):
             return [event.data async for event in reader]
 
     async with served_stream(tmp_path, 3) as stream:
         await run(stream.client.truncate_stream, "s", "t", {0: 15})
         # A cut before the head was one once: the reader goes on at the head.
-        for start in (Start.HEAD, {0: 0}):
+        for start in (Position.HEAD, {0: 0}):
             assert await run_client(read, stream.address, start) == [b"event 1", b"event 2"]
         assert await run_client(read, stream.address, {0: 30}) == [b"event 2"]
 
@@ -126,7 +126,7 @@ async def test_events_come_in_batches_and_one_by_one_in_turns(
     async def read(address: str) -> None:
         async with (
             segstore_client.connect(address) as store,
-            store.reader("s/t", start={0: 15}, stop_at_tail=True) as reader,
+            store.reader("s/t", start={0: 15}, end=Position.TAIL) as reader,
         ):
             batches = reader.batches()
             assert (await anext(reader)).data == b"event 1"

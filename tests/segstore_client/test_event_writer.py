@@ -19,6 +19,7 @@ from segstore_client import StreamSealedError, UsageError, WriterClosedError
 from segstore_client.access.tokens import PLAIN
 from segstore_client.blocking.event_reader import BlockingEventReader
 from segstore_client.event_writer import EventWriter
+from segstore_client.positions import Position
 from support.event_loops import RunClient
 from support.full_store import FullStore
 from support.served_stream import ServedStream, run, served_stream
@@ -29,7 +30,7 @@ MEBIBYTE = 1024 * 1024
 
 def read_numbers(stream: ServedStream) -> list[int]:
     numbers = []
-    with BlockingEventReader(stream.client, "s", "t", stop_at_tail=True) as reader:
+    with BlockingEventReader(stream.client, "s", "t", end=Position.TAIL) as reader:
         while (event := reader.next_event()) is not None:
             numbers.append(int(event.data))
     return numbers
@@ -88,7 +89,7 @@ async def test_long_events_are_read_beside_others(tmp_path: Path, run_client: Ru
             async with store.writer("s/t") as writer:
                 for event in events:
                     await writer.submit(event)
-            async with store.reader("s/t", stop_at_tail=True) as reader:
+            async with store.reader("s/t", end=Position.TAIL) as reader:
                 return [event.data async for event in reader]
 
     async with served_stream(tmp_path, 0) as stream:

@@ -12,7 +12,7 @@ from segstore_client import (
     AlreadyExistsError,
     ConflictError,
     NotFoundError,
-    Start,
+    Position,
     UnavailableError,
     UsageError,
     control,
@@ -54,16 +54,16 @@ async def use(address: str) -> None:
             await store.delete_stream("demo/orders")
         async with store.writer("demo/orders") as writer:
             await writer.write(b"12345", key="k")
-        head = await store.stream_cut("demo/orders", Start.HEAD)
+        head = await store.stream_cut("demo/orders", Position.HEAD)
         assert head == {0: 0, 1: 0, 2: 0}
-        tail = await store.stream_cut("demo/orders", Start.TAIL)
+        tail = await store.stream_cut("demo/orders", Position.TAIL)
         assert sorted(tail.values()) == [0, 0, 13]
         await store.truncate_stream("demo/orders", tail)
-        assert await store.stream_cut("demo/orders", Start.HEAD) == tail
+        assert await store.stream_cut("demo/orders", Position.HEAD) == tail
         with pytest.raises(UsageError, match="its writers record no times"):
             await store.stream_cut("demo/orders", datetime(2026, 1, 1, tzinfo=UTC))
         await store.scale_stream("demo/orders", 5)
-        assert len(await store.stream_cut("demo/orders", Start.TAIL)) == 5
+        assert len(await store.stream_cut("demo/orders", Position.TAIL)) == 5
         for stream in ("demo/orders", "demo/clicks"):
             await store.seal_stream(stream)
             with pytest.raises(ConflictError, match="a sealed stream cannot be scaled"):

@@ -14,6 +14,7 @@ from pravega_controller.rules import transactions as rules
 from segstore_client import TransactionEndedError, transaction
 from segstore_client.blocking.event_reader import BlockingEventReader
 from segstore_client.controller.controller_client import ControllerClient
+from segstore_client.positions import Position
 from support.event_loops import RunClient
 from support.served_stream import ServedStream, run, served_stream
 
@@ -22,7 +23,7 @@ LEASE_SECONDS = 0.6
 
 def read_events(stream: ServedStream) -> list[bytes]:
     found = []
-    with BlockingEventReader(stream.client, "s", "t", stop_at_tail=True) as reader:
+    with BlockingEventReader(stream.client, "s", "t", end=Position.TAIL) as reader:
         while (event := reader.next_event()) is not None:
             found.append(event.data)
     return found

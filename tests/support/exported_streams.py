@@ -18,6 +18,7 @@ from pravega_admin.exports.stream_plan import find_segments
 from segstore_client.blocking.event_reader import BlockingEventReader
 from segstore_client.controller.controller_client import ControllerClient
 from segstore_client.cuts.segment_info import tail_offsets
+from segstore_client.positions import Position
 
 PATIENCE_SECONDS = 60.0
 
@@ -79,7 +80,7 @@ def events_by_range(
     """Return the range and the events of each segment from the head to the tail, by epoch."""
     segments = find_segments(client, scope, stream)
     found: dict[int, list[bytes]] = {segment: [] for segment in segments}
-    with BlockingEventReader(client, scope, stream, stop_at_tail=True) as reader:
+    with BlockingEventReader(client, scope, stream, end=Position.TAIL) as reader:
         while (event := reader.next_event()) is not None:
             found[event.segment_id].append(event.data)
     return [
@@ -93,7 +94,7 @@ def events_by_key(
 ) -> dict[str, list[bytes]]:
     """Return the events of each key in the order in which a reader gets them."""
     found: dict[str, list[bytes]] = {}
-    with BlockingEventReader(client, scope, stream, stop_at_tail=True) as reader:
+    with BlockingEventReader(client, scope, stream, end=Position.TAIL) as reader:
         while (event := reader.next_event()) is not None:
             found.setdefault(key_of(event.data), []).append(event.data)
     return found

@@ -29,6 +29,7 @@ from segstore_client.blocking.table import BlockingTable
 from segstore_client.blocking.transaction_writer import TransactionWriter
 from segstore_client.controller.controller_client import ControllerClient
 from segstore_client.controller.stream_settings import Scaling, StreamSettings
+from segstore_client.positions import Position
 
 ARCHIVES = Path(__file__).resolve().parent.parent / "pravega_admin" / "serving" / "released"
 SCOPE, STREAM, TRUNCATED, SEALED, TABLE = "demo", "orders", "logs", "closed", "prices"
@@ -133,7 +134,7 @@ def commit(controller: ControllerClient, scope: str, numbers: range) -> None:
 def read(controller: ControllerClient, scope: str, stream: str) -> list[int]:
     """Return the numbers of a stream in their order; those of one key have to be in order."""
     numbers: list[int] = []
-    with BlockingEventReader(controller, scope, stream, stop_at_tail=True) as reader:
+    with BlockingEventReader(controller, scope, stream, end=Position.TAIL) as reader:
         while (event := reader.next_event(timeout=SECONDS)) is not None:
             numbers.append(int(event.data))
     for remainder in range(KEYS):

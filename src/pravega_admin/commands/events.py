@@ -19,19 +19,17 @@ import typer
 
 from pravega_admin.commands.controllers import ControllerOption, open_controller
 from pravega_admin.errors import AdminError
-from pravega_admin.options import OutputOption, StreamArgument, StreamName, parse_stream_name
+from pravega_admin.options import OutputOption, StreamArgument, parse_stream_name
 from pravega_admin.output.interrupts import PoliteInterrupt
 from pravega_admin.output.output import OutputFormat, print_document, print_message, progress
 from segstore_client.addresses import DEFAULT_CONTROLLER
 from segstore_client.errors import NotFoundError, PravegaError, TimedOutError, UsageError
-from segstore_client.positions import Start
+from segstore_client.positions import Position
 
 if TYPE_CHECKING:
     from pravega_wire.sessions.read_cursor import ReadEvent
     from segstore_client.blocking.event_reader import BlockingEventReader
     from segstore_client.blocking.event_writer import BlockingEventWriter
-    from segstore_client.controller.controller_client import ControllerClient
-    from segstore_client.cuts.places import Place
 
 PATIENCE_SECONDS = 60.0
 PROGRESS_STEP_BYTES = 64 * 1024
@@ -110,7 +108,7 @@ def read(
             help="Where to begin: head, tail, a time (2026-03-01T12:00:00Z, -15m) or a stream cut"
             " (0:4096,1:0, or as clients print it).",
         ),
-    ] = Start.HEAD.value,
+    ] = Position.HEAD.value,
     end: Annotated[
         str | None,
         typer.Option("--to", metavar="PLACE", help="Where to end: a place as that of --from."),
@@ -145,7 +143,7 @@ def read(
     last = None if end is None else parse_place("--to", end)
     if last is not None and follow:
         raise UsageError("--follow has no end: say either --follow or --to")
-    waits = follow or count is not None or timeout is not None or begin.end is Start.TAIL
+    waits = follow or count is not None or timeout is not None or begin.end is Position.TAIL
     with ExitStack() as stack:
         client = stack.enter_context(open_controller(controller))
         reader = stack.enter_context(
@@ -153,9 +151,8 @@ def read(
                 client,
                 name.scope,
                 name.stream,
-                start=begin.end or resolve_cut(client, name, begin, is_end=False),
-                end=None if last is None else resolve_cut(client, name, last, is_end=True),
-                stop_at_tail=not waits,
+                start=begin,
+                end=Position.TAIL if last is None and not waits else last,
                 patience=patience,
             )
         )
@@ -165,25 +162,6 @@ def read(
     if reader.is_finished:
         raise AdminError(f"stream {name} ended after {seen} of {count} events")
     raise TimedOutError(f"{seen} of {count} events came before {timeout:g} s without one")
-
-
-def resolve_cut(
-    client: ControllerClient, name: StreamName, place: Place, *, is_end: bool
-) -> dict[int, int]:
-    """Return the stream cut of a place, with the lengths of segments that clients write as -1.
-
-    Raises ``PravegaError`` if the stream has no such place.
-    """
-    from segstore_client.cuts.places import find_cut
-    from segstore_client.cuts.segment_info import segment_infos
-
-    cut = find_cut(client, name.scope, name.stream, place, is_end=is_end)
-    ended = [segment for segment, offset in cut.items() if offset < 0]
-    if ended:
-        infos = segment_infos(client, name.scope, name.stream, ended)
-        # One that a truncation has deleted has no bytes to read.
-        cut |= {each: infos[each].write_offset if each in infos else 0 for each in ended}
-    return cut
 
 
 def print_delay(sentence: str) -> None:

@@ -26,14 +26,14 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, TypeAlias
 import typer
 
 from pravega_admin.commands.controllers import ControllerOption, open_controller
-from pravega_admin.commands.events import PATIENCE_SECONDS, print_delay, resolve_cut, size_of
+from pravega_admin.commands.events import PATIENCE_SECONDS, print_delay, size_of
 from pravega_admin.errors import AdminError, NoRoomError, OutputClosedError
 from pravega_admin.options import OutputOption, StreamArgument, StreamName, parse_stream_name
 from pravega_admin.output.output import OutputFormat, print_message, progress, report
 from pravega_admin.output.standard_streams import discard_output
 from segstore_client.addresses import DEFAULT_CONTROLLER
 from segstore_client.errors import DamagedExportError, NotFoundError, UsageError
-from segstore_client.positions import Start
+from segstore_client.positions import Position
 
 if TYPE_CHECKING:
     from pravega_admin.exports.export_file import ExportReader
@@ -64,10 +64,10 @@ def export(
     start: Annotated[
         str,
         typer.Option("--from", metavar="PLACE", help="Where to begin, as that of segstore read."),
-    ] = Start.HEAD.value,
+    ] = Position.HEAD.value,
     end: Annotated[
         str, typer.Option("--to", metavar="PLACE", help="Where to end: a place as that of --from.")
-    ] = Start.TAIL.value,
+    ] = Position.TAIL.value,
     compression: Annotated[
         Compression, typer.Option("--compression", help="How the file is compressed.")
     ] = Compression.DEFLATE,
@@ -223,24 +223,19 @@ class _ExportTask:
     def _begin(self, client: ControllerClient) -> Manifest:
         """Return the manifest of an export that begins now."""
         from pravega_admin.exports.exporter import make_manifest
+        from segstore_client.cuts.bounds import find_bounds
         from segstore_client.cuts.places import parse_place
-        from segstore_client.cuts.segment_info import tail_offsets
 
         scope, stream = self.name.scope, self.name.stream
         first = parse_place("--from", self.places[0])
         last = parse_place("--to", self.places[1])
-        start = resolve_cut(client, self.name, first, is_end=False)
-        if last.end is Start.TAIL:
-            # A sealed stream has an end, which is no cut.
-            end = tail_offsets(client, scope, stream)
-        else:
-            end = resolve_cut(client, self.name, last, is_end=True)
+        bounds = find_bounds(client, scope, stream, start=first, end=last)
         return make_manifest(
             client,
             scope,
             stream,
-            start,
-            end,
+            bounds.offsets,
+            bounds.ends,
             places=self.places,
             exported=datetime.now(UTC).isoformat(timespec="seconds"),
         )

@@ -32,6 +32,7 @@ from pravega_wire.names import scoped_name
 from pravega_wire.sessions.read_cursor import ReadEvent
 from segstore_client.blocking.event_reader import BlockingEventReader
 from segstore_client.controller.controller_client import ControllerClient
+from segstore_client.cuts.bounds import Bounds
 from segstore_client.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -125,7 +126,7 @@ def read_events(
             expected = {segment: begin for segment, (begin, _) in parts.items()}
             ends = {segment: end for segment, (_, end) in parts.items()}
             with BlockingEventReader(
-                controller, scope, stream, start=expected, end=ends, patience=patience
+                controller, scope, stream, bounds=Bounds(expected, ends), patience=patience
             ) as reader:
                 while (event := reader.next_event()) is not None:
                     if expected[event.segment_id] != event.offset:

@@ -8,7 +8,7 @@ Invariants:
    read to their ends. Held by ``test_a_segment_is_read_after_all_of_its_predecessors``.
 2. When a connection breaks, the reader requests the missing bytes again: no event is lost, and none
    is returned twice. Held by ``test_no_event_is_lost_or_doubled_when_connections_break``.
-3. When events are written after a reader with ``stop_at_tail`` was opened, it does not return them.
+3. When events are written after a reader that ends at the tail was opened, it does not return them.
    Held by ``test_reading_ends_at_the_tail_at_which_the_reader_was_opened``.
 4. When the stream is deleted and made again while it is read, the reader raises an error: it does
    not end as at the end of a sealed stream.
@@ -20,7 +20,7 @@ from __future__ import annotations
 import select
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Self
@@ -33,9 +33,9 @@ from pravega_wire.sessions.read_cursor import EventCursor, ReadEvent, SegmentOrd
 from pravega_wire.sessions.routes import Successor
 from segstore_client.backoff import PATIENCE_SECONDS, Patience
 from segstore_client.controller.controller_client import RETRIED_ERRORS, ControllerClient, Purpose
-from segstore_client.cuts.segment_info import tail_offsets
+from segstore_client.cuts.bounds import At, Bounds, find_bounds
 from segstore_client.errors import PravegaError, RefusedError, gave_up
-from segstore_client.positions import Start
+from segstore_client.positions import Position
 
 READ_BYTES = 1024 * 1024
 REPLY_SECONDS = 30.0
@@ -65,10 +65,9 @@ class _Link:
 class BlockingEventReader:
     """Reads a stream. Use it in one thread, within a ``with`` block.
 
-    ``start`` is an end of the stream, or a stream cut. With ``stop_at_tail`` reading ends at the
-    tail that the stream had when the reader was opened, with ``end`` at that stream cut; otherwise
-    it ends when the stream is sealed. Offsets of cuts are not negative. ``patience`` is the number
-    of seconds for which servers may be unreachable.
+    It begins and ends at places of the stream, as ``find_bounds`` has them, or with ``bounds`` at
+    these offsets, which need not be whole stream cuts. ``patience`` is the number of seconds for
+    which servers may be unreachable.
     """
 
     def __init__(
@@ -77,9 +76,9 @@ class BlockingEventReader:
         scope: str,
         stream: str,
         *,
-        start: Start | Mapping[int, int] = Start.HEAD,
-        end: Mapping[int, int] | None = None,
-        stop_at_tail: bool = False,
+        start: At = Position.HEAD,
+        end: At | None = None,
+        bounds: Bounds | None = None,
         patience: float = PATIENCE_SECONDS,
     ) -> None:
         self._controller = controller
@@ -91,12 +90,10 @@ class BlockingEventReader:
         self._order = SegmentOrder()
         self._cursors: dict[int, _Cursor] = {}
         self._access = controller.store_access(scope, stream, Purpose.READ)
-        needs_tail = stop_at_tail or start is Start.TAIL
-        tail = tail_offsets(controller, scope, stream) if needs_tail else {}
-        self._ends: Mapping[int, int] = end or (tail if stop_at_tail else {})
-        if start is Start.HEAD:
-            start = controller.head_segments(scope, stream).offsets
-        for segment, offset in (tail if isinstance(start, Start) else start).items():
+        if bounds is None:
+            bounds = find_bounds(controller, scope, stream, start=start, end=end)
+        self._ends = bounds.ends
+        for segment, offset in bounds.offsets.items():
             self._open_cursor(segment, offset)
 
     def __enter__(self) -> Self:

@@ -5,7 +5,7 @@ Owns: one controller client, and who calls.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
 from segstore_client.access.settings import AccessSettings
@@ -17,9 +17,10 @@ from segstore_client.blocking.table import BlockingTable
 from segstore_client.blocking.transaction import BlockingTransaction
 from segstore_client.control import Control, open_controller, split_name
 from segstore_client.controller.controller_client import ControllerClient
+from segstore_client.cuts.bounds import At
 from segstore_client.delays import OnDelay
 from segstore_client.leases import LEASE_SECONDS
-from segstore_client.positions import Start
+from segstore_client.positions import Position
 
 
 class BlockingStore(Control):
@@ -61,19 +62,22 @@ class BlockingStore(Control):
         self,
         stream: str,
         *,
-        start: Start | Mapping[int, int] = Start.HEAD,
-        stop_at_tail: bool = False,
+        start: At = Position.HEAD,
+        end: At | None = None,
     ) -> BlockingEventReader:
-        """Return a reader of all events, to be used in a ``with`` block.
+        """Return a reader of events, to be used in a ``with`` block.
 
-        It begins at an end of the stream, or at a stream cut. It goes on until the stream is
-        sealed, or with ``stop_at_tail`` at the end that the stream has now.
+        It begins and ends at an end of the stream, at a time, or at a stream cut.
+        ``Position.TAIL`` as the end is the tail that the stream has now. Without an end it goes on
+        until the stream is sealed.
+
+        Raises ``UsageError`` if the stream has no such place, or the end lies before the start.
         """
         return BlockingEventReader(
             self._controller,
             *split_name(stream),
             start=start,
-            stop_at_tail=stop_at_tail,
+            end=end,
             patience=self._patience,
         )
 

@@ -33,7 +33,7 @@ from segstore_client.byte_streams.byte_segment import ByteSegment
 from segstore_client.connections.request_pool import RequestPool
 from segstore_client.controller.controller_client import ControllerClient, Purpose
 from segstore_client.errors import PravegaError, UsageError
-from segstore_client.positions import Start
+from segstore_client.positions import Position
 from segstore_client.reading.piece_queue import PieceQueue
 from segstore_client.reading.segment_fetch import READ_BYTES, SegmentFetch
 
@@ -61,7 +61,7 @@ class ByteReader:
         scope: str,
         stream: str,
         *,
-        offset: int | Start,
+        offset: int | Position,
         patience: float,
     ) -> None:
         self._controller = controller
@@ -84,8 +84,8 @@ class ByteReader:
     async def __aenter__(self) -> Self:
         await self._segment.find()
         offset = self._start
-        if isinstance(offset, Start):
-            offset = await (self.head() if offset is Start.HEAD else self.tail())
+        if isinstance(offset, Position):
+            offset = await (self.head() if offset is Position.HEAD else self.tail())
         await self.seek(offset)
         self._group = await self._stack.enter_async_context(anyio.create_task_group())
         return self

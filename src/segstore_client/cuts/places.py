@@ -27,7 +27,7 @@ from segstore_client.cuts.segment_info import tail_offsets
 from segstore_client.cuts.times import parse_time
 from segstore_client.cuts.watermarks import cut_of_time
 from segstore_client.errors import ConflictError, UsageError
-from segstore_client.positions import Start
+from segstore_client.positions import Position
 
 FORMS = "head, tail, a time such as 2026-03-01T12:00:00Z or -15m, or a cut such as 0:4096,1:0"
 _CUT = re.compile(r"[0-9]+:(?:-1|[0-9]+)(?:,[0-9]+:(?:-1|[0-9]+))*")
@@ -39,7 +39,7 @@ _TIME = re.compile(r"-?[0-9]+|[0-9]{4}-.*")
 class Place:
     """A place: exactly one of the fields is set. ``stream`` is that of a cut which names one."""
 
-    end: Start | None = None
+    end: Position | None = None
     time_ms: int | None = None
     cut: Mapping[int, int] | None = None
     stream: str = ""
@@ -48,8 +48,8 @@ class Place:
 def parse_place(option: str, text: str) -> Place:
     """Return the place that a text means. Raises ``UsageError``, which names the option."""
     word = text.strip()
-    if word in list(Start):
-        return Place(end=Start(word))
+    if word in list(Position):
+        return Place(end=Position(word))
     if _CUT.fullmatch(word):
         pairs = [part.split(":") for part in word.split(",")]
         return Place(cut={int(segment): int(offset) for segment, offset in pairs})
@@ -82,8 +82,8 @@ def find_cut(
         found = cut_of_time(controller, scope, stream, place.time_ms, is_end=is_end)
         if found is not None:
             return found
-        end = Start.TAIL if is_end else Start.HEAD
-    if end is Start.HEAD:
+        end = Position.TAIL if is_end else Position.HEAD
+    if end is Position.HEAD:
         return dict(controller.head_segments(scope, stream).offsets)
     tail = tail_offsets(controller, scope, stream)
     if not tail:

@@ -43,7 +43,7 @@ from segstore_client.cuts.places import Place, find_cut
 from segstore_client.errors import AlreadyExistsError, ConflictError
 from segstore_client.groups.group_log import GroupLog
 from segstore_client.groups.group_reader import GroupReader, OnCheckpoint
-from segstore_client.positions import Start
+from segstore_client.positions import Position
 
 CHECKPOINT_LOOK_SECONDS = 0.5
 """Time between two looks whether all readers have reached a checkpoint."""
@@ -195,7 +195,7 @@ class ReaderGroup:
                     found |= {segment_name(scope, stream, one): -1 for one in read}
         return found
 
-    async def reset(self, start: Start | Mapping[str, Cut]) -> None:
+    async def reset(self, start: Position | Mapping[str, Cut]) -> None:
         """Let the group continue at an end of its streams, or at a stream cut of each.
 
         Its readers get ``RemovedFromGroupError``, and have to be made again. Raises
@@ -203,9 +203,9 @@ class ReaderGroup:
         """
         await call_blocking(partial(self._reset, start))
 
-    def _reset(self, start: Start | Mapping[str, Cut]) -> None:
+    def _reset(self, start: Position | Mapping[str, Cut]) -> None:
         controller, scope, group = self._controller, self._scope, self._group
-        if isinstance(start, Start):
+        if isinstance(start, Position):
             cuts = controller.group_settings(scope, group).startingStreamCuts
             streams = [(each.streamInfo.scope, each.streamInfo.stream) for each in cuts]
             start = {

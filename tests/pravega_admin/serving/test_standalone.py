@@ -23,6 +23,7 @@ from segstore_client.blocking.event_writer import BlockingEventWriter
 from segstore_client.controller.controller_client import ControllerClient
 from segstore_client.controller.scaling import plan_replacement
 from segstore_client.controller.stream_settings import Scaling, StreamSettings
+from segstore_client.positions import Position
 
 if TYPE_CHECKING:
     from ..conftest import Standalone
@@ -41,7 +42,7 @@ def is_alive(pid: int) -> bool:
 def events_of(store: "Standalone", stream: str) -> list[bytes]:
     with (
         ControllerClient(store.controller) as controller,
-        BlockingEventReader(controller, "demo", stream, stop_at_tail=True) as reader,
+        BlockingEventReader(controller, "demo", stream, end=Position.TAIL) as reader,
     ):
         events = []
         while (event := reader.next_event(timeout=60)) is not None:

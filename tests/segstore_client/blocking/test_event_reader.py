@@ -18,10 +18,11 @@ from pravega_wire.blocking import ConnectionLostError
 from pravega_wire.event_framing import frame_events
 from pravega_wire.names import segment_name
 from pravega_wire.sessions.routes import SegmentRange, Successor
-from segstore_client.blocking import event_reader
 from segstore_client.blocking.event_reader import BlockingEventReader
 from segstore_client.controller.controller_client import HeadSegments
+from segstore_client.cuts import bounds
 from segstore_client.errors import EarlierStreamError
+from segstore_client.positions import Position
 from support.served_stream import ServedStream, run, serve_stream
 
 EVENTS_PER_SEGMENT = 10
@@ -145,8 +146,8 @@ def test_reading_ends_at_the_tail_at_which_the_reader_was_opened(
 ) -> None:
     segments = Segments()
     early = frame_events(numbers_of(0, 4))
-    monkeypatch.setattr(event_reader, "tail_offsets", lambda *_: {0: len(early), 1: 0})
-    with open_reader(segments, stop_at_tail=True) as reader:
+    monkeypatch.setattr(bounds, "tail_offsets", lambda *_: {0: len(early), 1: 0})
+    with open_reader(segments, end=Position.TAIL) as reader:
         events = []
         while (event := reader.next_event(timeout=60)) is not None:
             events.append(event.data)
@@ -167,15 +168,15 @@ def read_events(reader: BlockingEventReader, count: int) -> list[bytes]:
     return [event.data for event in events if event is not None]
 
 
-@pytest.mark.parametrize("stop_at_tail", [False, True])
+@pytest.mark.parametrize("ends_at_tail", [False, True])
 async def test_a_reader_of_a_stream_that_was_made_again_is_told_so(
-    served: ServedStream, stop_at_tail: bool
+    served: ServedStream, ends_at_tail: bool
 ) -> None:
     """The reader ended, as at the end of a sealed stream."""
     await served.make(5)
-    if stop_at_tail:
+    if ends_at_tail:
         # The reader has read nothing yet of what it was to read.
-        reader = await run(lambda: BlockingEventReader(served.client, "s", "t", stop_at_tail=True))
+        reader = await run(lambda: BlockingEventReader(served.client, "s", "t", end=Position.TAIL))
     else:
         reader = await run(BlockingEventReader, served.client, "s", "t")
         assert len(await run(read_events, reader, 5)) == 5

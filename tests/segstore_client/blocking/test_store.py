@@ -12,7 +12,7 @@ from segstore_client import (
     AlreadyExistsError,
     ConflictError,
     NotFoundError,
-    Start,
+    Position,
     StreamSealedError,
     UsageError,
     blocking,
@@ -39,7 +39,7 @@ def use_streams(address: str) -> None:
         with pytest.raises(ConflictError, match="must be sealed first"):
             store.delete_stream("demo/orders")
         store.scale_stream("demo/orders", 4)
-        assert len(store.stream_cut("demo/orders", Start.TAIL)) == 4
+        assert len(store.stream_cut("demo/orders", Position.TAIL)) == 4
         with pytest.raises(UsageError, match="write SCOPE/STREAM"):
             store.writer("orders")
         store.seal_stream("demo/orders")
@@ -60,11 +60,11 @@ def write_and_read(address: str) -> None:
             writer.submit(b"0", key="key-0")
             writer.write(b"1", key="key-1")
             # They are stored now, for others to read.
-            with store.reader("s/events", stop_at_tail=True) as reader:
+            with store.reader("s/events", end=Position.TAIL) as reader:
                 assert sorted(event.data for event in reader) == [b"0", b"1"]
             for number in range(2, 500):
                 writer.submit(b"%d" % number, key=f"key-{number % KEYS}")
-        with store.reader("s/events", stop_at_tail=True) as reader:
+        with store.reader("s/events", end=Position.TAIL) as reader:
             numbers = [int(event.data) for event in reader]
         assert sorted(numbers) == list(range(500))
         for key in range(KEYS):

@@ -10,11 +10,12 @@ import pytest
 from segstore_client import TransactionEndedError, blocking
 from segstore_client.blocking import transaction
 from segstore_client.controller.controller_client import ControllerClient
+from segstore_client.positions import Position
 from support.served_stream import run, served_stream
 
 
 def read_events(store: blocking.BlockingStore) -> list[bytes]:
-    with store.reader("s/t", stop_at_tail=True) as reader:
+    with store.reader("s/t", end=Position.TAIL) as reader:
         return [event.data for event in reader]
 
 

@@ -14,7 +14,7 @@ import pytest
 import segstore_client
 from segstore_client import NotFoundError, RefusedError, TruncatedError, UsageError
 from segstore_client.byte_streams import byte_reader
-from segstore_client.positions import Start
+from segstore_client.positions import Position
 from support.byte_store import ByteStore
 from support.client_stores import open_client
 from support.event_loops import RunClient
@@ -132,7 +132,7 @@ async def test_a_reader_at_the_tail_waits_until_the_stream_is_sealed(
         ):
             await file.write(b"before")
             await file.flush()
-            async with store.byte_reader("s/t", offset=Start.TAIL) as reader:
+            async with store.byte_reader("s/t", offset=Position.TAIL) as reader:
                 assert reader.tell() == await reader.tail() == 6
                 for _ in range(2):
                     with anyio.move_on_after(0.3) as scope:

@@ -9,14 +9,14 @@ import pytest
 from pravega_wire.stream_cut_text import encode_cut_text
 from segstore_client.cuts.places import Place, parse_place
 from segstore_client.errors import UsageError
-from segstore_client.positions import Start
+from segstore_client.positions import Position
 
 
 @pytest.mark.parametrize(
     ("text", "place"),
     [
-        ("head", Place(end=Start.HEAD)),
-        (" tail ", Place(end=Start.TAIL)),
+        ("head", Place(end=Position.HEAD)),
+        (" tail ", Place(end=Position.TAIL)),
         ("1970-01-01T00:00:02", Place(time_ms=2_000)),
         ("1970-01-01", Place(time_ms=0)),
         ("1700000000000", Place(time_ms=1_700_000_000_000)),

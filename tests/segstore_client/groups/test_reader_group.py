@@ -29,9 +29,9 @@ from segstore_client import (
     ConflictError,
     GroupReader,
     NotFoundError,
+    Position,
     ReaderGroup,
     RemovedFromGroupError,
-    Start,
     Store,
 )
 from segstore_client.connections.connection import StoreConnection
@@ -410,10 +410,10 @@ async def continue_at(address: str) -> None:
                 event = await anext(reader)
                 assert event.offset == next(iter(cuts["s/t"].values()))
                 assert event.offset > first.offset
-            await group.reset(Start.HEAD)
+            await group.reset(Position.HEAD)
             async with group.reader("a") as reader:
                 assert (await anext(reader)).data == b"k0-0"
-            await group.reset(Start.TAIL)
+            await group.reset(Position.TAIL)
             assert await group.unread_bytes() == 0
             await numbers.write(store, 1)
             async with group.reader("a") as reader:
@@ -432,7 +432,7 @@ async def reset_to_no_tail(address: str) -> None:
         group = await make_stream(store, 1)
         await store.seal_stream("s/t")
         with pytest.raises(ConflictError, match="stream s/t is sealed, so it has no tail"):
-            await group.reset(Start.TAIL)
+            await group.reset(Position.TAIL)
 
 
 async def test_a_group_is_not_reset_to_the_tail_of_a_sealed_stream(
@@ -447,7 +447,7 @@ async def bound(address: str) -> None:
         await make_stream(store, 1)
         numbers = Numbers()
         await numbers.write(store, 4)
-        async with store.reader("s/t", stop_at_tail=True) as whole:
+        async with store.reader("s/t", end=Position.TAIL) as whole:
             offsets = [event.offset async for event in whole]
         cuts = {"s/t": {0: offsets[1]}}, {"s/t": {0: offsets[3]}}
         await store.create_group("s/part", ["s/t"], starts=cuts[0], ends=cuts[1])
