@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import anyio
 from anyio.abc import TaskGroup
@@ -28,9 +28,13 @@ from segstore_client.connections.calls import call_blocking
 from segstore_client.controller.controller_client import ControllerClient, Purpose
 from segstore_client.cuts.bounds import At, find_bounds
 from segstore_client.errors import PravegaError
+from segstore_client.frames import frame_schema, make_frame
 from segstore_client.positions import Position
 from segstore_client.reading.piece_queue import PieceQueue
 from segstore_client.reading.segment_feed import SegmentFeed
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class Batches:
@@ -46,6 +50,21 @@ class Batches:
     async def __anext__(self) -> list[ReadEvent]:
         """Return the next events, at least one."""
         return await self._take()
+
+
+class ArrowBatches:
+    """The lists of events of a reader, as rows of Apache Arrow, for ``async for``."""
+
+    def __init__(self, take: Callable[[], Awaitable[list[ReadEvent]]]) -> None:
+        self._take = take
+        self._schema = frame_schema()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> pa.RecordBatch:
+        """Return the next events, at least one."""
+        return make_frame(await self._take())
 
 
 class EventReader:
@@ -123,6 +142,12 @@ class EventReader:
         It ends, and raises errors, as that of events. Both can be used in turns.
         """
         return Batches(self._take_batch)
+
+    def arrow_batches(self) -> ArrowBatches:
+        """Return an iterator by which ``async for`` gives all events that are there as rows of
+        Apache Arrow, as ``frame_schema`` describes them. Raises ``UsageError`` without ``pyarrow``.
+        """
+        return ArrowBatches(self._take_batch)
 
     async def _take_batch(self) -> list[ReadEvent]:
         if not self._ready:

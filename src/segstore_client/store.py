@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 
@@ -39,6 +39,7 @@ from segstore_client.cuts.bounds import At
 from segstore_client.delays import OnDelay
 from segstore_client.event_reader import EventReader
 from segstore_client.event_writer import EventWriter
+from segstore_client.frames import join_frames
 from segstore_client.groups.reader_group import (
     CHECKPOINT_SECONDS,
     REFRESH_SECONDS,
@@ -52,6 +53,10 @@ from segstore_client.states.synchronizer import Synchronizer
 from segstore_client.table import Table, open_table
 from segstore_client.transaction import Transaction
 from segstore_client.writing.buffered_writer import BUFFER_BYTES
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 
 S = TypeVar("S")
 
@@ -325,6 +330,17 @@ class Store:
             end=end,
             patience=self._patience,
         )
+
+    async def read_frame(
+        self, stream: str, *, start: At = Position.HEAD, end: At = Position.TAIL
+    ) -> pa.Table:
+        """Return the events between two places as a table of Apache Arrow, in memory.
+
+        Its columns are those of ``frame_schema``. Events of one key are in their order. Raises
+        ``UsageError`` without ``pyarrow``, and errors as ``reader``.
+        """
+        async with self.reader(stream, start=start, end=end) as reader:
+            return join_frames([batch async for batch in reader.arrow_batches()])
 
     # ---- Bytes -----------------------------------------------------------------------------------
 
