@@ -320,7 +320,7 @@ INSIDE_SEGSTORE_CLIENT: dict[str, set[str]] = {
         "controller",
         "connections",
     },
-    "event_writer": {"errors", "backoff", "connections", "writing"},
+    "event_writer": {"errors", "backoff", "cuts", "connections", "writing"},
     "event_reader": {
         "errors",
         "backoff",

@@ -10,13 +10,16 @@ Invariants:
 from __future__ import annotations
 
 import os
+from contextlib import suppress
+from datetime import datetime
 from functools import partial
 from typing import Self
 
 from pravega_wire.sessions.append_session import AppendSession
 from segstore_client.backoff import Patience
 from segstore_client.connections.calls import call_blocking, repeat_calls
-from segstore_client.errors import StreamSealedError
+from segstore_client.cuts.writer_times import WriterTimes
+from segstore_client.errors import PravegaError, StreamSealedError
 from segstore_client.writing.keyed_writer import KeyedWriter
 from segstore_client.writing.segment_pump import Event, SegmentPump
 
@@ -29,14 +32,32 @@ class EventWriter(KeyedWriter):
     written in pieces, which readers see together.
     """
 
+    _times: WriterTimes
+
     async def __aenter__(self) -> Self:
         current = await call_blocking(
             partial(self._controller.current_segments, self._scope, self._stream)
         )
         if not current.ranges:
             raise StreamSealedError(f"stream {self._name} is sealed")
+        self._times = WriterTimes(self._controller, self._scope, self._stream)
         await self._start(current.ranges)
         return self
+
+    async def note_time(self, time: datetime) -> None:
+        """Wait until all that was handed over is stored, and record that it has all events up to a
+        time: readers may begin and end at times.
+
+        Raises ``UsageError`` for a time before the last one, and errors as ``write``.
+        """
+        await self.flush()
+        await call_blocking(partial(self._times.record, time))
+
+    async def _finish(self) -> None:
+        await super()._finish()
+        # Watermarks do not wait long for the times of a writer that was not removed.
+        with suppress(PravegaError):
+            await call_blocking(self._times.end)
 
     async def replace(self, pump: SegmentPump) -> None:
         """Give the unstored events of a segment that has ended to its successors."""

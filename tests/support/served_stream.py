@@ -86,17 +86,22 @@ async def run(function: Any, *arguments: Any) -> Any:
 
 
 @asynccontextmanager
-async def served_stream(data_dir: Path, events: int | None = None) -> AsyncIterator[ServedStream]:
-    """Serve for the block; with ``events`` the stream is made, with so many events."""
+async def served_stream(
+    data_dir: Path, events: int | None = None, **settings: Any
+) -> AsyncIterator[ServedStream]:
+    """Serve for the block; with ``events`` the stream is made, with so many events.
+
+    The settings are the controller's.
+    """
     async with trio.open_nursery() as nursery:
-        stream = await serve_stream(nursery, data_dir)
+        stream = await serve_stream(nursery, data_dir, **settings)
         if events is not None:
             await stream.make(events)
         yield stream
         nursery.cancel_scope.cancel()
 
 
-async def serve_stream(nursery: trio.Nursery, data_dir: Path) -> ServedStream:
+async def serve_stream(nursery: trio.Nursery, data_dir: Path, **settings: Any) -> ServedStream:
     """Start the servers in a nursery; the controller drops old epochs at once."""
     store = SegmentStoreConfig(
         host="127.0.0.1", port=0, data_dir=data_dir, container_count=4, drain_seconds=0.1
@@ -108,6 +113,7 @@ async def serve_stream(nursery: trio.Nursery, data_dir: Path) -> ServedStream:
         drain_seconds=0.1,
         history_period_seconds=0.1,
         history_seconds_min=0.0,
+        **settings,
     )
     _, port = await nursery.start(serve, config)
     return ServedStream(f"tcp://127.0.0.1:{port}")

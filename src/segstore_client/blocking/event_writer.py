@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
+from contextlib import suppress
+from datetime import datetime
 from functools import partial
 from types import TracebackType
 from typing import Self
@@ -27,8 +29,9 @@ from segstore_client.backoff import PATIENCE_SECONDS, Patience
 from segstore_client.blocking.calls import repeat_calls
 from segstore_client.blocking.segment_writer import SegmentWriter
 from segstore_client.controller.controller_client import ControllerClient, Purpose
+from segstore_client.cuts.writer_times import WriterTimes
 from segstore_client.delays import OnDelay
-from segstore_client.errors import StreamSealedError
+from segstore_client.errors import PravegaError, StreamSealedError
 
 
 class BlockingEventWriter:
@@ -56,6 +59,7 @@ class BlockingEventWriter:
         self._on_delay = on_delay
         self._retired_events = 0
         self._random = random.Random()
+        self._times = WriterTimes(controller, scope, stream)
         current = controller.current_segments(scope, stream)
         self._access = controller.store_access(scope, stream, Purpose.WRITE)
         if not current.ranges:
@@ -77,6 +81,9 @@ class BlockingEventWriter:
         try:
             if exc_type is None:
                 self.flush()
+                # Watermarks do not wait long for the times of a writer that was not removed.
+                with suppress(PravegaError):
+                    self._times.end()
         finally:
             self.close()
 
@@ -127,6 +134,15 @@ class BlockingEventWriter:
                 self._drive(writer, drain=False)
             for writer in busy:
                 self._drive(writer, drain=True)
+
+    def note_time(self, time: datetime) -> None:
+        """Wait until all events are stored, and record that the stream has all events of this
+        writer up to a time: readers may begin and end at times.
+
+        Raises ``UsageError`` for a time before the last one, and errors as ``flush``.
+        """
+        self.flush()
+        self._times.record(time)
 
     def _writers(self) -> list[SegmentWriter]:
         return list(self._segment_writers.values())

@@ -295,6 +295,37 @@ class ControllerClient:
             name = scoped_name(scope, stream)
             raise kind(_because(f"this is no stream cut of {name}", told.reason))
 
+    def note_time(
+        self,
+        scope: str,
+        stream: str,
+        *,
+        writer: str,
+        time_ms: int,
+        position: Mapping[int, int],
+    ) -> None:
+        """Record that a writer has written all of its events up to a time before a stream cut.
+
+        Raises ``UsageError`` for a time, or a cut, before its last one.
+        """
+        request = pb.TimestampFromWriter(
+            writer=writer,
+            position=pb.StreamCut(streamInfo=_info(scope, stream), cut=dict(position)),
+            timestamp=time_ms,
+        )
+        kind = pb.TimestampResponse
+        reply = self._call("noteTimestampFromWriter", request, kind, scope, stream)
+        if reply.result in (kind.INVALID_TIME, kind.INVALID_POSITION):
+            what = "time" if reply.result == kind.INVALID_TIME else "position"
+            raise UsageError(f"the {what} of a writer of {scoped_name(scope, stream)} went back")
+        _check(kind.Status.Name(reply.result), "record a time of", scope, stream)
+
+    def remove_writer(self, scope: str, stream: str, *, writer: str) -> None:
+        """Let watermarks wait no more for a writer."""
+        info = _info(scope, stream)
+        request = pb.RemoveWriterRequest(writer=writer, stream=info)
+        self._call("removeWriter", request, pb.RemoveWriterResponse, scope, stream)
+
     # ---- Segments --------------------------------------------------------------------------------
 
     def current_segments(self, scope: str, stream: str) -> CurrentSegments:
