@@ -228,7 +228,8 @@ def test_what_does_not_answer_is_told(browser: Browser, tmp_path: Path) -> None:
     [port] = free_ports(1)
     with Server(tmp_path, [f"--http-port={port}"]):
         browser.show(f"http://{HOST}:{port}/console/", WIDTHS[0])
-        assert "Healthy" in browser.text()
+        # The disk of the machine may be nearly full.
+        assert any(word in browser.text() for word in ("Healthy", "Needs attention"))
     browser.wait(lambda: "does not answer" in browser.text("#stale"))
     # What it said before is not known to be so any more.
     assert "Healthy" not in browser.text()

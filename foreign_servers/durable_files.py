@@ -1,5 +1,6 @@
 """The files that ZooKeeper and a bookie are started with. Both listen on 127.0.0.1 alone."""
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,6 +8,10 @@ from pathlib import Path
 LEDGERS_PATH = "/ledgers"
 """The path of the ledgers' metadata of bookie and segment store in ZooKeeper: one level, so that
 nothing has to be made above it."""
+FULL_SHARE = 0.95
+RESERVED_BYTES = 1024**3
+"""Free bytes of a disk with which a bookie still takes writes: 5 % of a large disk are many times
+as much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +86,10 @@ def write_bookie_settings(
     which several bookies under load for a minute would fill a disk. To keep none of them
     (``journalMaxBackups``) is not safe: a bookie that is killed while it writes a checkpoint may
     have removed a journal that its start needs.
+
+    It is read-only from the share on that ``find_full_share`` returns for its disk.
     """
+    full_share = find_full_share(data)
     _write(
         path,
         {
@@ -96,11 +104,23 @@ def write_bookie_settings(
             "journalSyncData": "true",
             "journalWriteData": "true",
             "journalMaxSizeMB": 256,
+            "diskUsageThreshold": full_share,
+            "diskUsageWarnThreshold": full_share,
+            "diskUsageLwmThreshold": full_share,
             "httpServerEnabled": "false",
             "enableStatistics": "false",
             **(more or {}),
         },
     )
+
+
+def find_full_share(folder: Path) -> float:
+    """Return the used share of a folder's disk from which on a bookie takes no writes: 0.95, which
+    is its default, or what leaves ``RESERVED_BYTES``, if that is more."""
+    while not folder.exists():
+        folder = folder.parent
+    total = shutil.disk_usage(folder).total
+    return round(max(FULL_SHARE, 1 - RESERVED_BYTES / total), 4)
 
 
 def _write(path: Path, settings: dict[str, object]) -> None:

@@ -24,19 +24,12 @@ from segstore_client.controller.controller_client import ControllerClient
 from segstore_client.controller.scaling import plan_replacement
 from segstore_client.controller.stream_settings import Scaling, StreamSettings
 from segstore_client.positions import Position
+from support.processes import is_running
 
 if TYPE_CHECKING:
     from ..conftest import Standalone
 
 KEYS = 7
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        status = Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
-        return False
-    return status.rpartition(")")[2].split()[0] != "Z"
 
 
 def events_of(store: "Standalone", stream: str) -> list[bytes]:
@@ -239,7 +232,7 @@ def test_data_survives_a_gentle_end_and_a_brutal_one(
     write_numbers(store, "kept", 1000, every=5000, meanwhile=lambda: None)
     children = [store.pid_of(part) for part in ("segment-store-0", "controller")]
     assert store.stop(signal.SIGTERM) == 0
-    assert not any(map(is_alive, children))
+    assert not any(map(is_running, children))
     assert list((store.data_dir / "run").iterdir()) == []
 
     store = new_store()
@@ -250,7 +243,7 @@ def test_data_survives_a_gentle_end_and_a_brutal_one(
 
     store = new_store()
     store.start()
-    assert not any(map(is_alive, children))
+    assert not any(map(is_running, children))
     assert_exactly_once_and_in_order(events_of(store, "kept"), 1000)
     assert store.stop(signal.SIGINT) == 0
 
@@ -266,7 +259,7 @@ def test_a_second_interrupt_ends_it_at_once(new_store: Callable[[], "Standalone"
     started = time.monotonic()
     store.stop(signal.SIGINT)
     assert time.monotonic() - started < 9  # the drain would have taken 10
-    assert not is_alive(segment_store)
+    assert not is_running(segment_store)
 
 
 @pytest.mark.processes

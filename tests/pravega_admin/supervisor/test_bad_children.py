@@ -21,6 +21,7 @@ from pravega_admin.serving.data_directory import open_run_directory
 from pravega_admin.supervisor.child_process import ChildSpec
 from pravega_admin.supervisor.run_directory import SUPERVISOR, RunDirectory
 from pravega_admin.supervisor.supervisor import Supervisor
+from support.processes import is_running
 
 pytestmark = pytest.mark.processes
 
@@ -115,14 +116,6 @@ def pid_of(directory: RunDirectory, name: str) -> int:
     return pid
 
 
-def is_alive(pid: int) -> bool:
-    try:
-        status = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return status.rpartition(")")[2].split()[0] != "Z"
-
-
 @contextmanager
 def ended_at_last(note: Path) -> Iterator[None]:
     """End the processes that have left their group and that no supervisor can know: one of each
@@ -131,7 +124,7 @@ def ended_at_last(note: Path) -> Iterator[None]:
         yield
     finally:
         for pid in map(int, note.read_text().split() if note.exists() else ()):
-            if is_alive(pid):
+            if is_running(pid):
                 os.kill(pid, signal.SIGKILL)
 
 
@@ -163,10 +156,10 @@ def test_what_a_child_has_started_ends_with_it(directory: RunDirectory, tmp_path
         left = int(note.read_text())
         note.unlink()
         os.kill(pid_of(directory, "one"), signal.SIGKILL)
-        eventually(lambda: not is_alive(left))
+        eventually(lambda: not is_running(left))
         eventually(lambda: "one is back" in sentences)
         left = int(note.read_text())
-    eventually(lambda: not is_alive(left))
+    eventually(lambda: not is_running(left))
 
 
 def test_a_child_that_ends_at_once_is_told_with_its_last_lines_and_tried_again(
@@ -187,7 +180,7 @@ def test_a_child_that_ends_at_once_is_told_with_its_last_lines_and_tried_again(
         eventually(lambda: starts.exists() and len(starts.read_text().split()) >= 6)
         assert not ready.is_set()
         good = pid_of(directory, "good")
-        assert is_alive(good)
+        assert is_running(good)
     lines = "\n    an  [31merror\n    its cause"
     assert sentences[:3] == [
         f"ends ended with exit code 3; starting it again{lines}",
@@ -299,7 +292,7 @@ def test_a_stop_takes_no_longer_for_many_bad_children_than_for_one(
             pids = [pid_of(directory, spec.name) for spec in specs]
             began = time.monotonic()
         took = time.monotonic() - began
-        assert not any(map(is_alive, pids))
+        assert not any(map(is_running, pids))
     assert all("does not end by itself; killing it" in sentence for sentence in sentences)
     # One that writes to the pipe of a supervisor that ends is ended by that.
     assert len(sentences) >= len(specs) - sum("os.write" in source for source in sources) * 2
@@ -335,7 +328,7 @@ def test_a_second_ctrl_c_kills_all_at_once(directory: RunDirectory) -> None:
         assert process.stderr.readline().startswith("stopping; press Ctrl-C again")
         process.send_signal(signal.SIGINT)
         assert process.wait(SECONDS_MAX) == 0
-    assert not any(map(is_alive, pids))
+    assert not any(map(is_running, pids))
 
 
 def test_what_is_done_once_is_tried_until_it_ends_well_and_the_others_wait(

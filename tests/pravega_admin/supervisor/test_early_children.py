@@ -16,6 +16,7 @@ from pravega_admin.serving.data_directory import open_run_directory
 from pravega_admin.supervisor import early_children
 from pravega_admin.supervisor.child_process import ChildSpec, start_process
 from pravega_admin.supervisor.early_children import start_child
+from support.processes import is_running
 
 pytestmark = pytest.mark.processes
 
@@ -131,9 +132,8 @@ def test_nothing_stays_when_a_store_is_not_started_after_all(tmp_path: Path) -> 
     pids = [int(word) for word in done.stdout.split()]
     assert len(pids) == 2
     for pid in pids:
-        stat = Path(f"/proc/{pid}/stat")
         for _ in range(1000):
-            if not stat.exists() or ") Z " in stat.read_text():
+            if not is_running(pid):
                 break
             time.sleep(0.01)
         else:

@@ -23,6 +23,7 @@ from pravega_admin.supervisor import supervisor as supervisor_module
 from pravega_admin.supervisor.child_process import ChildProcess, ChildSpec, describe_exit, spawn
 from pravega_admin.supervisor.run_directory import RunDirectory
 from pravega_admin.supervisor.supervisor import START_ATTEMPTS, Supervisor
+from support.processes import is_running
 
 pytestmark = pytest.mark.processes
 
@@ -89,15 +90,6 @@ def pid_of(directory: RunDirectory, name: str) -> int | None:
         return None
 
 
-def is_alive(pid: int) -> bool:
-    """Return whether the process runs: a zombie that nobody has waited for does not."""
-    try:
-        status = Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
-        return False
-    return status.rpartition(")")[2].split()[0] != "Z"
-
-
 def test_children_are_started_again_after_being_killed(
     directory: RunDirectory, sentences: list[str]
 ) -> None:
@@ -113,7 +105,7 @@ def test_children_are_started_again_after_being_killed(
         assert second != first
         assert pid_of(directory, "two") == untouched
         assert sentences[0] == "one was killed by SIGKILL; starting it again"
-    assert not is_alive(second)
+    assert not is_running(second)
     assert pid_of(directory, "one") is None
     assert pid_of(directory, "two") is None
 
@@ -151,7 +143,7 @@ def test_a_child_that_cannot_start_as_configured_ends_the_supervisor(
     with pytest.raises(ConfigurationError, match=r"^port 9 is in use$"):
         supervisor.run(on_ready=never)
     assert fine is not None
-    assert not is_alive(fine)
+    assert not is_running(fine)
 
 
 def test_a_child_that_is_never_ready_is_given_up(
@@ -179,7 +171,7 @@ def test_a_child_that_ignores_the_request_to_end_is_killed(
     with running(supervisor):
         pid = pid_of(directory, "stubborn")
     assert pid is not None
-    assert not is_alive(pid)
+    assert not is_running(pid)
     assert sentences == ["stubborn does not end by itself; killing it"]
 
 
@@ -326,10 +318,10 @@ def test_children_die_with_a_supervisor_that_is_killed(tmp_path: Path) -> None:
         assert supervisor.stdout is not None
         assert supervisor.stdout.readline() == "ready\n"
         pids = [int((tmp_path / "run" / f"{name}.pid").read_text()) for name in ("one", "two")]
-        assert all(map(is_alive, pids))
+        assert all(map(is_running, pids))
         supervisor.kill()
     deadline = time.monotonic() + SECONDS_MAX
-    while any(map(is_alive, pids)):
+    while any(map(is_running, pids)):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     with open_run_directory(tmp_path):
@@ -470,7 +462,7 @@ def test_another_program_in_the_same_process_goes_on_with_the_children(tmp_path:
     assert "stopping; press Ctrl-C again to stop at once" in sentences
     assert sentences.splitlines()[-1] == "stopped"
     assert list((tmp_path / "run").iterdir()) == []
-    assert not is_alive(pid)
+    assert not is_running(pid)
 
 
 @pytest.mark.parametrize("debug", [False, True])
