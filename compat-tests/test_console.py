@@ -19,8 +19,8 @@ from foreign_servers.deadlines import scale
 from pravega_wire.names import segment_id
 from segstore.testing.ports import free_ports
 from segstore_client.blocking.event_writer import BlockingEventWriter
-from segstore_client.blocking.groups.seek import seek_group
 from segstore_client.controller.controller_client import ControllerClient
+from segstore_client.cuts.group_seek import seek_group
 from segstore_client.cuts.segment_info import tail_offsets
 
 pytest.importorskip("selenium", reason="Selenium is not installed")

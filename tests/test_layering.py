@@ -284,7 +284,7 @@ INSIDE_SEGSTORE_CLIENT: dict[str, set[str]] = {
     "controller": {"errors", "addresses", "backoff", "access"},
     "cuts": {"errors", "positions", "access", "controller"},
     "control": {"errors", "positions", "access", "controller", "cuts"},
-    "table_steps": {"errors", "controller"},
+    "steps": {"errors", "controller"},
     "frames": {"errors"},
     "blocking": {
         "errors",
@@ -298,7 +298,7 @@ INSIDE_SEGSTORE_CLIENT: dict[str, set[str]] = {
         "controller",
         "cuts",
         "control",
-        "table_steps",
+        "steps",
     },
     "connections": {
         "errors",
@@ -307,7 +307,7 @@ INSIDE_SEGSTORE_CLIENT: dict[str, set[str]] = {
         "access",
         "append_refusals",
         "controller",
-        "table_steps",
+        "steps",
     },
     "reading": {"errors", "addresses", "backoff", "access", "controller", "connections"},
     "writing": {
@@ -340,7 +340,7 @@ INSIDE_SEGSTORE_CLIENT: dict[str, set[str]] = {
         "connections",
         "writing",
     },
-    "table": {"controller", "table_steps", "connections"},
+    "table": {"controller", "steps", "connections"},
     "states": {"errors", "backoff", "controller", "cuts", "connections"},
     "byte_streams": {
         "errors",
@@ -349,7 +349,7 @@ INSIDE_SEGSTORE_CLIENT: dict[str, set[str]] = {
         "access",
         "delays",
         "controller",
-        "table_steps",
+        "steps",
         "connections",
         "reading",
         "writing",
@@ -360,7 +360,6 @@ INSIDE_SEGSTORE_CLIENT: dict[str, set[str]] = {
         "access",
         "controller",
         "cuts",
-        "blocking",
         "connections",
         "reading",
         "event_reader",

@@ -12,9 +12,9 @@ from uuid import UUID
 from pravega_wire.names import scoped_name
 from pravega_wire.reader_groups.changes import encode_changes
 from pravega_wire.reader_groups.settings import GroupSettings
-from segstore_client.blocking.groups.state import open_state
 from segstore_client.controller.controller_client import ControllerClient, Purpose
 from segstore_client.controller.group_configuration import find_begin, from_message, to_message
+from segstore_client.cuts.group_state import open_state
 
 
 def create_reader_group(client: ControllerClient, scope: str, name: str, stream: str) -> UUID:

@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from segstore_client.groups.reader_group import ReaderGroup
     from segstore_client.positions import Position
     from segstore_client.states.synchronizer import Synchronizer
+    from segstore_client.steps.table_steps import ABSENT, Entry
     from segstore_client.store import Store, connect
     from segstore_client.table import Table
-    from segstore_client.table_steps import ABSENT, Entry
     from segstore_client.transaction import Transaction
     from segstore_client.writing.acknowledgement import Acknowledgement
     from segstore_client.writing.buffered_writer import WriterClosedError
@@ -81,13 +81,13 @@ __all__ = [
 ]
 
 _HOMES = {
-    "ABSENT": "table_steps",
+    "ABSENT": "steps.table_steps",
     "Acknowledgement": "writing.acknowledgement",
     "AlreadyExistsError": "errors",
     "ByteReader": "byte_streams.byte_reader",
     "ByteWriter": "byte_streams.byte_writer",
     "ConflictError": "errors",
-    "Entry": "table_steps",
+    "Entry": "steps.table_steps",
     "EventReader": "event_reader",
     "EventWriter": "event_writer",
     "GroupReader": "groups.group_reader",

@@ -22,7 +22,7 @@ from segstore_client.connections.calls import call_blocking
 from segstore_client.connections.request_pool import RequestPool
 from segstore_client.connections.segment_requests import SegmentRequests
 from segstore_client.controller.controller_client import ControllerClient, Purpose, TableSettings
-from segstore_client.table_steps import (
+from segstore_client.steps.table_steps import (
     ANY_VERSION,
     Entry,
     Steps,

@@ -23,10 +23,10 @@ from pravega_admin.verbs import app
 from pravega_wire import controller_pb2 as pb
 from pravega_wire.names import NAME_RULE, USER_NAME_RULE
 from pravega_wire.transaction_ids import id_of_halves
-from segstore_client import table_steps
 from segstore_client.blocking.table import BlockingTable
 from segstore_client.controller.controller_client import ControllerClient
-from segstore_client.table_steps import TableReply, TableRequest
+from segstore_client.steps import table_steps
+from segstore_client.steps.table_steps import TableReply, TableRequest
 
 if TYPE_CHECKING:
     from .conftest import Standalone

@@ -13,9 +13,10 @@ import segstore_client
 from pravega_wire import commands as wire
 from pravega_wire.blocking import ConnectionLostError
 from pravega_wire.sessions.routes import SegmentRange
-from segstore_client import ABSENT, ConflictError, Entry, NotFoundError, UsageError, table_steps
+from segstore_client import ABSENT, ConflictError, Entry, NotFoundError, UsageError
 from segstore_client.access.tokens import PLAIN
 from segstore_client.controller.controller_client import TableSettings
+from segstore_client.steps import table_steps
 from segstore_client.table import Table
 from support.event_loops import RunClient
 from support.served_stream import served_stream

@@ -95,8 +95,8 @@ def show(
     reader would continue if this one vanished: the position of the last checkpoint, or of its
     begin. LAG SECONDS is computed from the times that the stream's writers record.
     """
-    from segstore_client.blocking.groups.lag import find_lags
-    from segstore_client.blocking.groups.state import find_state
+    from segstore_client.cuts.group_lag import find_lags
+    from segstore_client.cuts.group_state import find_state
 
     name = parse_name(group, WHAT)
     with open_controller(controller) as client:
@@ -127,8 +127,8 @@ def lag(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Tell how far reader groups lag behind their streams, in bytes and in time."""
-    from segstore_client.blocking.groups.lag import find_lags
-    from segstore_client.blocking.groups.state import find_state
+    from segstore_client.cuts.group_lag import find_lags
+    from segstore_client.cuts.group_state import find_state
 
     rows: list[dict[str, Any]] = []
     with open_controller(controller) as client:
@@ -173,7 +173,7 @@ def seek(
     Readers that are online get a ReinitializationRequiredException, and continue there when they
     are made again. A time needs writers that record times.
     """
-    from segstore_client.blocking.groups.seek import seek_group
+    from segstore_client.cuts.group_seek import seek_group
 
     name = parse_name(group, WHAT)
     with open_controller(controller) as client:
@@ -230,7 +230,7 @@ def _find_cuts(
 ) -> dict[str, dict[int, int]]:
     """Return the cut at which a group shall continue in each of its streams."""
     from pravega_wire.names import parse_segment_name, scoped_name
-    from segstore_client.blocking.groups.state import find_state
+    from segstore_client.cuts.group_state import find_state
     from segstore_client.cuts.places import find_cut, parse_place
 
     place = parse_place("--to", to)

@@ -24,7 +24,7 @@ from segstore_client.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
     from segstore_client.blocking.table import BlockingTable
-    from segstore_client.table_steps import Entry
+    from segstore_client.steps.table_steps import Entry
 
 app = Verbs(help="Create, inspect and delete key-value tables, and their entries.")
 
@@ -160,7 +160,7 @@ def put(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Set the value of a key."""
-    from segstore_client.table_steps import ABSENT, ANY_VERSION
+    from segstore_client.steps.table_steps import ABSENT, ANY_VERSION
 
     if if_absent and if_version is not None:
         raise UsageError("the condition is either --if-absent or --if-version, not both")
@@ -184,7 +184,7 @@ def remove(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Remove the entry of a key, if there is one."""
-    from segstore_client.table_steps import ANY_VERSION
+    from segstore_client.steps.table_steps import ANY_VERSION
 
     condition = ANY_VERSION if if_version is None else if_version
     with _open(table, controller, patience) as opened:

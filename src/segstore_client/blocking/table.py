@@ -15,7 +15,7 @@ from pravega_wire.sessions.steps import run_steps
 from segstore_client.backoff import Patience
 from segstore_client.blocking.calls import repeat_calls
 from segstore_client.controller.controller_client import ControllerClient, Purpose
-from segstore_client.table_steps import (
+from segstore_client.steps.table_steps import (
     ANY_VERSION,
     Entry,
     Steps,

@@ -17,7 +17,7 @@ from segstore_client.controller.controller_client import (
     HeadSegments,
 )
 from segstore_client.errors import NotFoundError, PravegaError, UsageError
-from segstore_client.table_steps import Make
+from segstore_client.steps.table_steps import Make
 
 
 class ByteSegment:

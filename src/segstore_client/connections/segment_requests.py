@@ -17,7 +17,7 @@ from segstore_client.backoff import Patience
 from segstore_client.connections.calls import call_blocking, wait_to_repeat
 from segstore_client.connections.request_pool import RequestPool
 from segstore_client.controller.controller_client import RETRIED_ERRORS, ControllerClient
-from segstore_client.table_steps import Make
+from segstore_client.steps.table_steps import Make
 
 
 class SegmentRequests:

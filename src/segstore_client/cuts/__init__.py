@@ -1,1 +1,1 @@
-"""Stream cuts of times and words, and the segments that are read as one piece."""
+"""Stream cuts: of times and words, of reader groups, and the segments they are found by."""

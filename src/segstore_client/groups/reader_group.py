@@ -34,11 +34,11 @@ from pravega_wire.reader_groups.settings import (
     GroupSettings,
 )
 from pravega_wire.reader_groups.states import GroupState
-from segstore_client.blocking.groups.lag import find_lags
-from segstore_client.blocking.groups.seek import seek_group
 from segstore_client.connections.calls import call_blocking
 from segstore_client.controller.controller_client import ControllerClient
 from segstore_client.controller.group_configuration import find_begin, from_message, to_message
+from segstore_client.cuts.group_lag import find_lags
+from segstore_client.cuts.group_seek import seek_group
 from segstore_client.cuts.places import Place, find_cut
 from segstore_client.errors import AlreadyExistsError, ConflictError
 from segstore_client.groups.group_log import GroupLog

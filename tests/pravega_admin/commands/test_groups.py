@@ -21,12 +21,12 @@ from pravega_wire.sessions import segment_log
 from pravega_wire.sessions.segment_log import LogSession, Steps
 from pravega_wire.stream_cut_text import encode_cut_text
 from pravega_wire.watermarks import SegmentWithRange, Watermark, encode_watermark
-from segstore_client.blocking.groups import seek
-from segstore_client.blocking.groups.lag import find_lags
-from segstore_client.blocking.groups.seek import seek_group
-from segstore_client.blocking.groups.state import find_state, open_state
 from segstore_client.controller.controller_client import ControllerClient, Purpose
 from segstore_client.controller.stream_settings import StreamSettings
+from segstore_client.cuts import group_seek
+from segstore_client.cuts.group_lag import find_lags
+from segstore_client.cuts.group_seek import seek_group
+from segstore_client.cuts.group_state import find_state, open_state
 from segstore_client.cuts.segment_log import SegmentLog
 from support.group_revisions import ID, acquires, begins, comes, name_segment, tells
 
@@ -298,7 +298,7 @@ def test_a_seek_that_was_cut_off_is_done_by_the_next(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patches:
-        patches.setattr(seek, "begin_group", die)
+        patches.setattr(group_seek, "begin_group", die)
         with pytest.raises(KeyboardInterrupt):
             seek_group(group.client, group.scope, "group", {group.stream: {0: 0}})
     shown = command("group", "show", group.name)
@@ -313,7 +313,7 @@ def test_a_seek_among_changes_of_readers_is_done(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group.begin()
-    read = seek.read_state
+    read = group_seek.read_state
     changes = iter([comes("two"), b"", comes("three"), comes("four")])
 
     def change_behind(log: SegmentLog) -> Any:
@@ -323,7 +323,7 @@ def test_a_seek_among_changes_of_readers_is_done(
                 append(other, revision)
         return state
 
-    monkeypatch.setattr(seek, "read_state", change_behind)
+    monkeypatch.setattr(group_seek, "read_state", change_behind)
     seek_group(group.client, group.scope, "group", {group.stream: {0: 0}})
     assert next(changes, None) is None
     state = find_state(group.client, group.scope, "group")

@@ -12,11 +12,11 @@ from pravega_wire import commands as wire
 from pravega_wire.blocking import ConnectionLostError
 from pravega_wire.hashing import table_key_hash
 from pravega_wire.sessions.routes import SegmentRange
-from segstore_client import table_steps
 from segstore_client.blocking.table import BlockingTable
 from segstore_client.controller.controller_client import Purpose, TableSettings
 from segstore_client.errors import ConflictError, UsageError
-from segstore_client.table_steps import ABSENT, ANY_VERSION
+from segstore_client.steps import table_steps
+from segstore_client.steps.table_steps import ABSENT, ANY_VERSION
 
 HALF = 0.5
 

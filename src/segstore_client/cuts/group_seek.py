@@ -19,9 +19,9 @@ from collections.abc import Mapping
 from pravega_wire import controller_pb2 as pb
 from pravega_wire.reader_groups.changes import Change, UpdateBegun, begin_group, encode_changes
 from pravega_wire.reader_groups.settings import Cut
-from segstore_client.blocking.groups.state import open_state, read_state
 from segstore_client.controller.controller_client import ControllerClient, Purpose
 from segstore_client.controller.group_configuration import from_message, to_cut_message
+from segstore_client.cuts.group_state import open_state, read_state
 from segstore_client.cuts.segment_log import SegmentLog
 from segstore_client.errors import ConflictError
 

@@ -1,1 +1,0 @@
-"""Reader groups: their state, how far they lag, and other positions for them."""
