@@ -14,7 +14,6 @@ Invariants:
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -94,7 +93,6 @@ def ask_controller(
     host: str, port: int, *, seconds_max: float, tls: ClientTls | None = None
 ) -> None:
     """Return if the controller serves. Raises errors as ``ask_segment_store`` does."""
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     import grpc
 
     target = format_host_port(host, port)
