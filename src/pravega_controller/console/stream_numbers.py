@@ -58,7 +58,12 @@ def track_stream(
     async def take() -> StreamSeen:
         return await see_stream(controller, scope, stream)
 
-    return looks.track(("stream", scope, stream), take, summarize)
+    return looks.track(stream_subject(scope, stream), take, summarize)
+
+
+def stream_subject(scope: str, stream: str) -> tuple[str, str, str]:
+    """Return the subject of looks at a stream."""
+    return ("stream", scope, stream)
 
 
 @dataclass(frozen=True, slots=True)

@@ -271,6 +271,33 @@ async def test_what_is_refused_is_a_page_that_says_why(client: HttpClient) -> No
         assert Checked(answer.document).faults == []
 
 
+async def test_a_refusal_leads_back_to_what_is_above_the_page(client: HttpClient) -> None:
+    await make_stream(client)
+    own = {"Sec-Fetch-Site": "same-origin"}
+    for method, path, places in (
+        ("GET", "none", [""]),
+        ("GET", "scopes/none", ["", "scopes"]),
+        ("GET", "streams/s/none", ["", "scopes", "scopes/s"]),
+        ("GET", "groups/s/none", ["", "scopes", "scopes/s"]),
+        ("GET", "streams/s/none/events", ["", "scopes", "scopes/s", "streams/s/none"]),
+        ("GET", "tables/s/a%20b/entries", ["", "scopes", "scopes/s", "tables/s/a%20b"]),
+        (
+            "POST",
+            "streams/s/t/delete",
+            ["", "scopes", "scopes/s", "streams/s/t", "streams/s/t/delete"],
+        ),
+        ("GET", "go?name=", [""]),
+    ):
+        body = b"" if method == "POST" else None
+        answer = await client.ask(method, f"/console/{path}", body, own)
+        assert answer.status >= 400, path
+        assert Checked(answer.document).faults == [], path
+        main = answer.document.partition("<main")[2]
+        found = re.findall(r'href="/console/([^"]*)"', main)
+        assert found == [*places, places[-1]], path
+        assert "Back to " in main
+
+
 @pytest.mark.parametrize(
     ("name", "path"),
     [("s", "scopes/s"), (" s/t ", "streams/s/t"), ("s/a b%", "streams/s/a%20b%25")],

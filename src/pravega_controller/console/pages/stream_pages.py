@@ -14,6 +14,7 @@ from pravega_controller.console.group_numbers import (
     track_group,
 )
 from pravega_controller.console.group_numbers import sort_rows as sort_lags
+from pravega_controller.console.outcomes import tell_outcome
 from pravega_controller.console.routes import HtmlPage, Numbers, PageAnswer, PageRequest, page
 from pravega_controller.console.stream_numbers import (
     SORTS,
@@ -43,6 +44,9 @@ async def show_stream(request: PageRequest) -> PageAnswer:
     values = {
         "configuration": configuration,
         "may_change": await request.calls.may("sealStream", stream_info(request)),
+        "done": tell_outcome(
+            request, names.scoped_name(request.path["scope"], request.path["stream"])
+        ),
     }
     return HtmlPage("stream.html", {**values, **await _look(request)})
 
