@@ -277,7 +277,7 @@ INSIDE_PRAVEGA_ADMIN: dict[str, set[str]] = {
     "errors": set(),
     "lazy_imports": set(),
     "inspection": {"errors"},
-    "logins": set(),
+    "logins": {"errors"},
     "output": {"errors", "logins"},
     "supervisor": {"errors"},
     "options": {"logins", "output"},

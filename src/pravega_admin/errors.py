@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import errno
 import sys
+from typing import Final
 
+from pravega_blocking.access.words import AccessWords
 from pravega_blocking.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -27,6 +29,11 @@ from pravega_blocking.errors import (
     UntrustedServerError,
     UsageError,
 )
+
+COMMAND_LINE: Final = AccessWords(
+    "--user and --password-file", "--password-file or SEGSTORE_PASSWORD_FILE", "--ca"
+)
+"""The words of the command line for who calls, and whom to trust, for advice in errors."""
 
 EXIT_OK = 0
 EXIT_FAILED = 1

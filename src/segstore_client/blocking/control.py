@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from pravega_blocking.access.settings import AccessSettings, build_access, read_environment
+from pravega_blocking.access.words import ENVIRONMENT, AccessWords
 from pravega_blocking.controller_client import ControllerClient
 from pravega_blocking.cuts.places import Place, find_cut
 from pravega_blocking.errors import AlreadyExistsError, UsageError
@@ -22,6 +23,12 @@ from pravega_blocking.stream_settings import Retention, Scaling, StreamSettings
 SCALE_SECONDS_MAX = 60.0
 FIRST_SECONDS = 5.0
 """Time, in seconds, for which the first call is repeated: the store may be starting."""
+WORDS = AccessWords(
+    f"user= and password= of connect(), or {ENVIRONMENT.login}",
+    f"password= of connect(), or {ENVIRONMENT.password}",
+    f"ca= of connect(), or {ENVIRONMENT.ca}",
+)
+"""The words by which a program that uses this package says who calls, and whom to trust."""
 
 
 class Control:
@@ -177,5 +184,5 @@ def split_name(name: str) -> tuple[str, str]:
 def open_controller(address: str, named: AccessSettings) -> ControllerClient:
     """Return a client of a controller. What is not named, such as the user, is taken from the
     environment, as the command line does."""
-    access = build_access([named, read_environment(os.environ)])
+    access = build_access([named, read_environment(os.environ)], words=WORDS)
     return ControllerClient(address, first_patience=FIRST_SECONDS, access=access)
