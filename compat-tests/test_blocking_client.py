@@ -8,7 +8,7 @@ from collections import defaultdict
 from contextlib import suppress
 
 import pytest
-from compat_harness.group_steps import open_group
+from compat_harness.group_steps import open_group, open_program
 from compat_harness.java import NEWEST, JavaClient, JavaError
 from compat_harness.server import TARGET_VARIABLE, Server
 
@@ -73,13 +73,17 @@ def read_all(server: Server, stream: str) -> list[int]:
     return numbers
 
 
+def build_client() -> JavaClient:
+    try:
+        return JavaClient.build(NEWEST)
+    except JavaError as error:
+        pytest.fail(str(error), pytrace=False)
+
+
 def test_events_go_to_and_fro_between_it_and_the_java_client(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    try:
-        client = JavaClient.build(NEWEST)
-    except JavaError as error:
-        pytest.fail(str(error), pytrace=False)
+    client = build_client()
     scope = f"blocking-{uuid.uuid4().hex[:8]}"
     stream = f"{scope}/stream"
     with (
@@ -97,3 +101,36 @@ def test_events_go_to_and_fro_between_it_and_the_java_client(
         by_key[key_of(number)].append(number)
     assert sorted(numbers) == list(range(total))
     assert all(each == sorted(each) for each in by_key.values())
+
+
+def test_a_state_is_shared_with_the_java_client(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Both change it, and each compacts it for the other."""
+    client = build_client()
+    scope = f"blocking-{uuid.uuid4().hex[:8]}"
+    with (
+        Server(tmp_path_factory.mktemp("shared")) as server,
+        open_program(
+            client, server.controller_uri, "compat.SharedNames", scope, "names", "java"
+        ) as java,
+        blocking.connect(server.controller_uri) as store,
+        store.synchronizer(
+            f"{scope}/names",
+            load=lambda data: data.decode().split(),
+            apply=lambda names, update: [*names, update.decode()],
+        ) as names,
+    ):
+        assert not names.begin(b"too late")
+        assert names.read() == ["java"]
+        names.change(lambda _: [b"one", b"two"])
+        assert java.step("names") == "java one two"
+        assert java.step("add three") == "added"
+        names.change(lambda state: [str(len(state)).encode()])
+        expected = ["java", "one", "two", "three", "4"]
+        assert names.read() == expected
+        for _ in range(3):
+            assert names.compact(lambda state: " ".join(state).encode())
+            assert java.step("names").split() == expected
+            assert java.step("compact") == "compacted"
+            assert java.step("add more") == "added"
+            expected = [*expected, "more"]
+            assert names.read() == expected

@@ -19,8 +19,8 @@ from compat_harness.server import TARGET_VARIABLE, Server
 from foreign_servers.deadlines import scale
 
 import segstore_client
+from pravega_blocking.states import state_steps
 from segstore_client import ReaderGroup, Store
-from segstore_client.states import synchronizer
 
 pytestmark = [
     pytest.mark.compat,
@@ -183,7 +183,7 @@ def test_a_group_of_java_and_python_readers_reads_each_event(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also while the Python readers compact the group's state again and again."""
-    monkeypatch.setattr(synchronizer, "COMPACTION_BYTES", 4_000)
+    monkeypatch.setattr(state_steps, "COMPACTION_BYTES", 4_000)
     client = build_client()
     with Server(tmp_path_factory.mktemp("shared")) as server, ExitStack() as stack:
         group = anyio.run(share, server, client, stack, backend="trio")
@@ -238,7 +238,7 @@ def test_a_mixed_group_outlives_its_readers(
     monkeypatch: pytest.MonkeyPatch,
     pytestconfig: pytest.Config,
 ) -> None:
-    monkeypatch.setattr(synchronizer, "COMPACTION_BYTES", 16_000)
+    monkeypatch.setattr(state_steps, "COMPACTION_BYTES", 16_000)
     seed = int(os.environ.get("SEGSTORE_COMPAT_SEED", random.randrange(2**32)))
     print(f"SEGSTORE_COMPAT_SEED={seed}")
     seconds = KILL_SECONDS if pytestconfig.getoption("--full") else KILL_SECONDS / 10

@@ -56,6 +56,10 @@ class TransactionEndedError(ConflictError):
     """A transaction was aborted by its lease, by somebody else, or with its stream."""
 
 
+class RemovedFromGroupError(PravegaError):
+    """The reader is not in its group any more: it was removed, or the group was reset."""
+
+
 class RefusedError(PravegaError):
     """A server refused a request, and would refuse it each time."""
 

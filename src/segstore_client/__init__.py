@@ -19,6 +19,7 @@ from pravega_blocking.errors import (
     NotFoundError,
     PravegaError,
     RefusedError,
+    RemovedFromGroupError,
     StoreDelayedError,
     StreamSealedError,
     TimedOutError,
@@ -35,7 +36,7 @@ from segstore_client.byte_streams.byte_reader import ByteReader, TruncatedError
 from segstore_client.byte_streams.byte_writer import ByteWriter
 from segstore_client.event_reader import EventReader
 from segstore_client.event_writer import EventWriter
-from segstore_client.groups.group_reader import GroupReader, RemovedFromGroupError
+from segstore_client.groups.group_reader import GroupReader
 from segstore_client.groups.reader_group import ReaderGroup
 from segstore_client.states.synchronizer import Synchronizer
 from segstore_client.store import Store, connect

@@ -5,7 +5,6 @@ Owns: one controller client, and who calls.
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime
@@ -18,14 +17,14 @@ from pravega_blocking.access.settings import AccessSettings
 from pravega_blocking.addresses import DEFAULT_CONTROLLER
 from pravega_blocking.controller_client import ControllerClient
 from pravega_blocking.delays import OnDelay
+from pravega_blocking.groups.group_operations import (
+    CHECKPOINT_SECONDS,
+    REFRESH_SECONDS,
+    build_settings,
+)
 from pravega_blocking.positions import Start
 from pravega_blocking.stream_settings import Retention, Scaling, StreamSettings
-from pravega_wire.reader_groups.settings import (
-    RETENTION_AUTOMATIC,
-    RETENTION_NONE,
-    Cut,
-    GroupSettings,
-)
+from pravega_wire.reader_groups.settings import Cut
 from segstore_client.blocking.control import (
     SCALE_SECONDS_MAX,
     Control,
@@ -38,12 +37,7 @@ from segstore_client.byte_streams.byte_writer import ByteWriter
 from segstore_client.calls import call_blocking
 from segstore_client.event_reader import EventReader
 from segstore_client.event_writer import EventWriter
-from segstore_client.groups.reader_group import (
-    CHECKPOINT_SECONDS,
-    REFRESH_SECONDS,
-    ReaderGroup,
-    create_group,
-)
+from segstore_client.groups.reader_group import ReaderGroup
 from segstore_client.request_pool import RequestPool
 from segstore_client.states.revision_log import RevisionLog
 from segstore_client.states.synchronizer import Synchronizer
@@ -228,21 +222,15 @@ class Store:
         """
         for name in streams:
             split_name(name)
-        settings = GroupSettings(
-            starts={name: (starts or {}).get(name, {}) for name in streams},
-            ends={name: (ends or {}).get(name, {}) for name in streams},
-            checkpoint_ms=-1 if checkpoint_seconds is None else round(checkpoint_seconds * 1000),
-            refresh_ms=round(refresh_seconds * 1000),
-            retention=RETENTION_AUTOMATIC if retains else RETENTION_NONE,
-            identifier=os.urandom(16),
+        settings = build_settings(
+            streams,
+            starts=starts,
+            ends=ends,
+            checkpoint_seconds=checkpoint_seconds,
+            refresh_seconds=refresh_seconds,
+            retains=retains,
         )
-        await create_group(
-            self._controller,
-            *split_name(group),
-            settings,
-            exist_ok=exist_ok,
-            patience=self._patience,
-        )
+        await self.group(group).create(settings, exist_ok=exist_ok)
 
     def group(self, group: str) -> ReaderGroup:
         """Return a reader group; ``create_group`` has to be called once for it, by any client."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from pravega_blocking.event_reader import EventReader
 from pravega_blocking.event_writer import EventWriter
+from pravega_blocking.states.synchronizer import Synchronizer
 from pravega_blocking.tables.table import Table
 from segstore_client.blocking.store import BlockingStore, connect
 from segstore_client.blocking.transaction import BlockingTransaction
@@ -23,6 +24,7 @@ __all__ = [
     "BlockingTransaction",
     "EventReader",
     "EventWriter",
+    "Synchronizer",
     "Table",
     "connect",
 ]

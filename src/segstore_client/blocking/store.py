@@ -5,8 +5,9 @@ Owns: one controller client, and who calls.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from typing import TypeVar
 
 from pravega_blocking.access.settings import AccessSettings
 from pravega_blocking.addresses import DEFAULT_CONTROLLER
@@ -15,17 +16,21 @@ from pravega_blocking.delays import OnDelay
 from pravega_blocking.event_reader import EventReader
 from pravega_blocking.event_writer import EventWriter
 from pravega_blocking.positions import Start
+from pravega_blocking.states.revision_log import RevisionLog
+from pravega_blocking.states.synchronizer import Synchronizer
 from pravega_blocking.tables.table import Table
 from segstore_client.blocking.control import Control, open_controller, split_name
 from segstore_client.blocking.transaction import BlockingTransaction
 from segstore_client.buffered_writer import PATIENCE_SECONDS
 from segstore_client.transaction import LEASE_SECONDS
 
+S = TypeVar("S")
+
 
 class BlockingStore(Control):
     """A store that was connected to. Names of streams are ``SCOPE/STREAM``.
 
-    All threads may use it; each has writers, readers, tables and transactions of its own.
+    All threads may use it; each has writers, readers and other objects of its own.
     """
 
     def __init__(self, controller: ControllerClient, *, patience: float) -> None:
@@ -80,6 +85,22 @@ class BlockingStore(Control):
     def table(self, table: str) -> Table:
         """Return the entries of a key-value table. Raises ``NotFoundError``."""
         return Table(self._controller, *split_name(table), patience=self._patience)
+
+    def synchronizer(
+        self,
+        stream: str,
+        *,
+        load: Callable[[bytes], S],
+        apply: Callable[[S, bytes], S],
+    ) -> Synchronizer[S]:
+        """Return a state that programs share by a stream of one segment, to be used in a ``with``
+        block.
+
+        ``load`` makes a state of the bytes of a whole one, ``apply`` returns the state after the
+        bytes of an update.
+        """
+        log = RevisionLog(self._controller, *split_name(stream), patience=self._patience)
+        return Synchronizer(log, name=stream, load=load, apply=apply)
 
 
 @contextmanager
