@@ -7,7 +7,8 @@ the group, too.
 Invariants:
 1. When a checkpoint is taken, its positions are behind all that its readers had processed then, and
    before all that they processed later. Held by
-   ``test_a_group_continues_at_the_positions_of_a_checkpoint``.
+   ``test_a_group_continues_at_the_positions_of_a_checkpoint`` and
+   ``test_a_group_of_programs_that_block_continues_at_a_checkpoint``.
 2. When a checkpoint is taken while the segments of a merge are read, the cut has those that were
    read to their ends, too. Held by ``test_a_checkpoint_amid_a_merge_is_a_whole_cut``.
 """

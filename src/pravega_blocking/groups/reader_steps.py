@@ -17,7 +17,8 @@ Invariants:
    ``test_a_segment_that_comes_back_after_a_cancellation_is_read_on``.
 2. When the reader was removed from the group, and one of its name has joined since, it fails, and
    does not take that one's place. Held by
-   ``test_a_reader_that_was_removed_is_not_the_next_one_of_its_name``.
+   ``test_a_reader_that_was_removed_is_not_the_next_one_of_its_name`` and
+   ``test_a_reader_that_blocks_and_was_removed_fails``.
 """
 
 from __future__ import annotations

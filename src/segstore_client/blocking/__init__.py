@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from pravega_blocking.event_reader import EventReader
 from pravega_blocking.event_writer import EventWriter
+from pravega_blocking.groups.group_reader import GroupReader
+from pravega_blocking.groups.reader_group import ReaderGroup
 from pravega_blocking.states.synchronizer import Synchronizer
 from pravega_blocking.tables.table import Table
 from segstore_client.blocking.store import BlockingStore, connect
@@ -24,6 +26,8 @@ __all__ = [
     "BlockingTransaction",
     "EventReader",
     "EventWriter",
+    "GroupReader",
+    "ReaderGroup",
     "Synchronizer",
     "Table",
     "connect",

@@ -5,7 +5,7 @@ Owns: one controller client, and who calls.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import TypeVar
 
@@ -15,10 +15,17 @@ from pravega_blocking.controller_client import ControllerClient
 from pravega_blocking.delays import OnDelay
 from pravega_blocking.event_reader import EventReader
 from pravega_blocking.event_writer import EventWriter
+from pravega_blocking.groups.group_operations import (
+    CHECKPOINT_SECONDS,
+    REFRESH_SECONDS,
+    build_settings,
+)
+from pravega_blocking.groups.reader_group import ReaderGroup
 from pravega_blocking.positions import Start
 from pravega_blocking.states.revision_log import RevisionLog
 from pravega_blocking.states.synchronizer import Synchronizer
 from pravega_blocking.tables.table import Table
+from pravega_wire.reader_groups.settings import Cut
 from segstore_client.blocking.control import Control, open_controller, split_name
 from segstore_client.blocking.transaction import BlockingTransaction
 from segstore_client.buffered_writer import PATIENCE_SECONDS
@@ -85,6 +92,35 @@ class BlockingStore(Control):
     def table(self, table: str) -> Table:
         """Return the entries of a key-value table. Raises ``NotFoundError``."""
         return Table(self._controller, *split_name(table), patience=self._patience)
+
+    def create_group(
+        self,
+        group: str,
+        streams: Sequence[str],
+        *,
+        starts: Mapping[str, Cut] | None = None,
+        ends: Mapping[str, Cut] | None = None,
+        checkpoint_seconds: float | None = CHECKPOINT_SECONDS,
+        refresh_seconds: float = REFRESH_SECONDS,
+        retains: bool = False,
+        exist_ok: bool = False,
+    ) -> None:
+        """Create a reader group; the arguments and errors are those of ``Store.create_group``."""
+        for name in streams:
+            split_name(name)
+        settings = build_settings(
+            streams,
+            starts=starts,
+            ends=ends,
+            checkpoint_seconds=checkpoint_seconds,
+            refresh_seconds=refresh_seconds,
+            retains=retains,
+        )
+        self.group(group).create(settings, exist_ok=exist_ok)
+
+    def group(self, group: str) -> ReaderGroup:
+        """Return a reader group; ``create_group`` has to be called once for it, by any client."""
+        return ReaderGroup(self._controller, *split_name(group), patience=self._patience)
 
     def synchronizer(
         self,
