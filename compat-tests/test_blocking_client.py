@@ -6,11 +6,13 @@ import os
 import uuid
 from collections import defaultdict
 from contextlib import suppress
+from random import Random
 
 import pytest
 from compat_harness.group_steps import open_group, open_program
 from compat_harness.java import NEWEST, JavaClient, JavaError
 from compat_harness.server import TARGET_VARIABLE, Server
+from foreign_servers.deadlines import scale
 
 from segstore_client import blocking
 
@@ -22,6 +24,7 @@ pytestmark = [
 
 KEYS = 7
 EVENTS = 3_000
+SECONDS_MAX = scale(180.0)
 
 
 def key_of(number: int) -> str:
@@ -101,6 +104,37 @@ def test_events_go_to_and_fro_between_it_and_the_java_client(
         by_key[key_of(number)].append(number)
     assert sorted(numbers) == list(range(total))
     assert all(each == sorted(each) for each in by_key.values())
+
+
+def test_long_events_go_to_and_fro_between_it_and_the_java_client(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    directory = tmp_path_factory.mktemp("files")
+    theirs = Random(6).randbytes(9_000_001)
+    (directory / "theirs").write_bytes(theirs)
+    ours = [b"event-6", b"event-7" + b" " * 17_000_000, b"event-8"]
+    client = build_client()
+    with (
+        Server(tmp_path_factory.mktemp("blocking")) as server,
+        open_group(client, server.controller_uri, "long", segments=2) as group,
+        blocking.connect(server.controller_uri) as store,
+    ):
+        with store.writer("long/stream") as writer:
+            for event in ours:
+                writer.write(event, key="key")
+        assert group.read(3) == [6, 7, 8]
+        client.run_program(
+            "compat.FileCopies",
+            "event",
+            "long",
+            "stream",
+            str(directory / "theirs"),
+            seconds_max=SECONDS_MAX,
+            controller=server.controller_uri,
+        )
+        with store.reader("long/stream", stop_at_tail=True) as reader:
+            found = [event.data for event in reader]
+    assert sorted(found) == sorted([*ours, theirs])
 
 
 def test_a_state_is_shared_with_the_java_client(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Self
 
 from pravega_blocking.controller_client import ControllerClient, Purpose
@@ -106,13 +106,33 @@ class EventReader:
         Raises ``PravegaError`` if the stream's bytes are not events, and ``UnavailableError`` when
         servers are unreachable for too long.
         """
+        return self._events.popleft() if self._prepare(timeout) else None
+
+    def batches(self) -> Iterator[list[ReadEvent]]:
+        """Yield lists of all events that are there.
+
+        It ends, and raises errors, as a loop over events. Both can be used in turns.
+        """
+        while batch := self.next_batch():
+            yield batch
+
+    def next_batch(self, *, timeout: float | None = None) -> list[ReadEvent]:
+        """Return all events that are there, once there are some; none where ``next_event`` returns
+        None. Raises errors as that."""
+        self._prepare(timeout)
+        batch = list(self._events)
+        self._events.clear()
+        return batch
+
+    def _prepare(self, timeout: float | None) -> bool:
+        """Wait until there are events; return whether there are."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while not self._events and self._cursors:
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
-                return None
+                return False
             self._attempt(left)
-        return self._events.popleft() if self._events else None
+        return bool(self._events)
 
     def _attempt(self, timeout: float | None) -> None:
         """Request data, and process the replies within ``timeout`` seconds."""

@@ -47,7 +47,8 @@ class BlockingStore(Control):
     def writer(self, stream: str, *, on_delay: OnDelay | None = None) -> EventWriter:
         """Return a writer of events, to be used in a ``with`` block.
 
-        ``on_delay`` is called with the reason why a store does not answer now.
+        An event over 8 MiB is written in pieces, which readers see together. ``on_delay`` is called
+        with the reason why a store does not answer now.
         """
         return EventWriter(
             self._controller, *split_name(stream), patience=self._patience, on_delay=on_delay
