@@ -137,6 +137,69 @@ def test_long_events_go_to_and_fro_between_it_and_the_java_client(
     assert sorted(found) == sorted([*ours, theirs])
 
 
+def write_bytes_among_kills(server: Server, stream: str, data: bytes) -> None:
+    """Append bytes to a new stream; kill the store while they are under way."""
+    third = len(data) // 3
+    with blocking.connect(server.controller_uri) as store:
+        store.create_scope(stream.partition("/")[0], exist_ok=True)
+        store.create_stream(stream)
+        with store.byte_writer(stream) as file:
+            file.write(data[:third])
+            file.flush()
+            file.write(data[third : 2 * third])
+            server.kill_segment_store()
+            file.write(data[2 * third :])
+            assert file.tell() == len(data)
+
+
+def read_bytes(server: Server, stream: str) -> bytes:
+    """Return all bytes of a sealed stream; kill the store after the first."""
+    with blocking.connect(server.controller_uri) as store, store.byte_reader(stream) as file:
+        found = file.read(1000)
+        server.kill_segment_store()
+        return found + file.readall()
+
+
+def test_bytes_go_to_and_fro_between_it_and_the_java_client(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    directory = tmp_path_factory.mktemp("files")
+    draw = Random(5)
+    ours, theirs = draw.randbytes(20_000_003), draw.randbytes(9_000_001)
+    (directory / "theirs").write_bytes(theirs)
+    client = build_client()
+
+    def copy(how: str, stream: str, name: str) -> None:
+        client.run_program(
+            "compat.FileCopies",
+            how,
+            *stream.split("/"),
+            str(directory / name),
+            seconds_max=SECONDS_MAX,
+            controller=server.controller_uri,
+        )
+
+    with Server(tmp_path_factory.mktemp("blocking")) as server:
+        # Each stream gets bytes of both; one client seals it, and both read it.
+        write_bytes_among_kills(server, "bytes/one", ours)
+        copy("seal", "bytes/one", "theirs")
+        write_bytes_among_kills(server, "bytes/two", ours)
+        copy("write", "bytes/two", "theirs")
+        with (
+            blocking.connect(server.controller_uri) as store,
+            store.byte_writer("bytes/two") as file,
+        ):
+            file.truncate_before(1_000_000)
+            file.seal()
+        for stream, expected in (
+            ("bytes/one", ours + theirs),
+            ("bytes/two", (ours + theirs)[1_000_000:]),
+        ):
+            copy("read", stream, "copy")
+            assert (directory / "copy").read_bytes() == expected
+            assert read_bytes(server, stream) == expected
+
+
 def test_a_state_is_shared_with_the_java_client(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Both change it, and each compacts it for the other."""
     client = build_client()

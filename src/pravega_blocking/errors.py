@@ -28,6 +28,13 @@ class EarlierStreamError(PositionGoneError):
     """A position is of an earlier stream of the name, which was deleted."""
 
 
+class TruncatedError(PravegaError):
+    """Bytes that a reader wants were deleted by a truncation."""
+
+    head = 0
+    """The offset of the first byte that is left."""
+
+
 class AlreadyExistsError(PravegaError):
     """The object to be created exists already."""
 

@@ -24,6 +24,7 @@ from pravega_blocking.errors import (
     StreamSealedError,
     TimedOutError,
     TransactionEndedError,
+    TruncatedError,
     UnavailableError,
     UntrustedServerError,
     UsageError,
@@ -32,7 +33,7 @@ from pravega_blocking.positions import Start
 from pravega_blocking.tables.table_steps import ABSENT, Entry
 from segstore_client.acknowledgement import Acknowledgement
 from segstore_client.buffered_writer import WriterClosedError
-from segstore_client.byte_streams.byte_reader import ByteReader, TruncatedError
+from segstore_client.byte_streams.byte_reader import ByteReader
 from segstore_client.byte_streams.byte_writer import ByteWriter
 from segstore_client.event_reader import EventReader
 from segstore_client.event_writer import EventWriter

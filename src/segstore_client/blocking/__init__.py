@@ -12,6 +12,8 @@ with segstore_client.blocking.connect("tcp://localhost:9090") as store:
 
 from __future__ import annotations
 
+from pravega_blocking.byte_streams.byte_reader import ByteReader
+from pravega_blocking.byte_streams.byte_writer import ByteWriter
 from pravega_blocking.event_reader import EventReader
 from pravega_blocking.event_writer import EventWriter
 from pravega_blocking.groups.group_reader import GroupReader
@@ -24,6 +26,8 @@ from segstore_client.blocking.transaction import BlockingTransaction
 __all__ = [
     "BlockingStore",
     "BlockingTransaction",
+    "ByteReader",
+    "ByteWriter",
     "EventReader",
     "EventWriter",
     "GroupReader",

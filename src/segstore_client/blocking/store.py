@@ -11,6 +11,8 @@ from typing import TypeVar
 
 from pravega_blocking.access.settings import AccessSettings
 from pravega_blocking.addresses import DEFAULT_CONTROLLER
+from pravega_blocking.byte_streams.byte_reader import ByteReader
+from pravega_blocking.byte_streams.byte_writer import ByteWriter
 from pravega_blocking.controller_client import ControllerClient
 from pravega_blocking.delays import OnDelay
 from pravega_blocking.event_reader import EventReader
@@ -88,6 +90,24 @@ class BlockingStore(Control):
             start=start,
             stop_at_tail=stop_at_tail,
             patience=self._patience,
+        )
+
+    def byte_writer(self, stream: str, *, on_delay: OnDelay | None = None) -> ByteWriter:
+        """Return a writer of bytes without events, a raw file, to be used in a ``with`` block.
+
+        The stream has one segment. The arguments are those of ``writer``.
+        """
+        return ByteWriter(
+            self._controller, *split_name(stream), patience=self._patience, on_delay=on_delay
+        )
+
+    def byte_reader(self, stream: str, *, offset: int | Start = Start.HEAD) -> ByteReader:
+        """Return a reader of a byte stream, a raw file, to be used in a ``with`` block.
+
+        It begins at an offset, or at an end of the stream.
+        """
+        return ByteReader(
+            self._controller, *split_name(stream), offset=offset, patience=self._patience
         )
 
     def table(self, table: str) -> Table:

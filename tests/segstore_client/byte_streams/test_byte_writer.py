@@ -12,10 +12,10 @@ import anyio
 import pytest
 
 import segstore_client
+from pravega_blocking.byte_streams import segment_steps
 from pravega_blocking.controller_client import ControllerClient
 from pravega_wire.sessions import append_session
 from segstore_client import NotFoundError, StreamSealedError, UsageError, WriterClosedError
-from segstore_client.byte_streams import byte_writer
 from segstore_client.calls import call_blocking
 from support.byte_store import ByteStore
 from support.client_stores import open_client
@@ -52,7 +52,7 @@ async def test_bytes_are_stored_once_in_order_however_connections_break(
 async def test_the_bytes_of_one_write_stay_together(
     run_client: RunClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(byte_writer, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(segment_steps, "PIECE_BYTES", 1000)
     kinds = (bytes, bytearray, memoryview)
 
     async def write(store: ByteStore) -> None:
