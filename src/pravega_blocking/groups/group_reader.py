@@ -12,7 +12,9 @@ Invariants:
    ``test_readers_that_block_share_streams_through_scalings``.
 2. When a reader vanishes, another one continues at its last checkpoint once it was removed. Held by
    ``test_a_reader_that_blocks_and_vanished_is_replaced``.
-3. When Java readers and async ones are in the group, too, all of this holds. Held by
+3. When a call is interrupted, the next one gives the event that it would have given. Held by
+   ``test_a_reader_that_is_interrupted_loses_nothing``.
+4. When Java readers and async ones are in the group, too, all of this holds. Held by
    ``test_a_group_of_java_and_python_readers_reads_each_event``.
 """
 
@@ -62,6 +64,7 @@ class _Segments:
         key = segment.scope, segment.stream
         if key not in self._accesses:
             self._accesses[key] = self._controller.store_access(*key, Purpose.READ)
+        self.close(cursor.name)
         self._cursors[cursor.name] = cursor
         self._reads.add(cursor, *key, access=self._accesses[key])
 
@@ -218,7 +221,11 @@ class GroupReader:
         if self._is_closed:
             raise PravegaError(f"reader {self.name} is closed")
         deadline = math.inf if timeout is None else time.monotonic() + timeout
-        return self._run(self._steps.prepare(deadline))
+        try:
+            return self._run(self._steps.prepare(deadline))
+        except KeyboardInterrupt:
+            self._steps.rewind()
+            raise
 
     def _leave(self, *, is_done: bool) -> None:
         if self._is_closed:

@@ -79,6 +79,8 @@ class _Place:
     """The position of the program in a segment, and what follows the segment when it was read."""
 
     offset: int
+    end: int | None
+    """The group's end in the segment."""
     ended: EndedSegment | None = None
 
 
@@ -146,9 +148,9 @@ class ReaderSteps:
     def note_done(self) -> None:
         """Note that the program is done with its events."""
         last = self._ready.last
-        self._ready.release()
         if last is not None and (place := self._places.get(last.segment)) is not None:
             place.offset = last.end_offset
+        self._ready.release()
 
     def prepare(self, deadline: float = math.inf) -> Steps[bool]:
         """Do what the group wants now, and wait until there are events; return whether there are.
@@ -172,6 +174,15 @@ class ReaderSteps:
             if now >= deadline:
                 return False
             self._take((yield Wait(max(0.0, min(self._ready.due, deadline) - now))))
+
+    def rewind(self) -> None:
+        """Read each segment from the program's position on, after ``prepare`` was interrupted: a
+        piece may have been on its way."""
+        for name, place in self._places.items():
+            if place.ended is None:
+                self._segments.close(name)
+                self._segments.open(_cursor_of(name, place.offset, place.end))
+        self._ready.replace([])
 
     def _take(self, piece: Piece | None) -> None:
         """Take a piece of a segment. It may be the last one of a segment that was given up."""
@@ -314,11 +325,15 @@ class ReaderSteps:
             self._ready.replace([])
 
     def _open(self, name: str, offset: int, end: int | None) -> None:
-        self._places[name] = _Place(offset)
-        cursor = EventCursor(parse_segment_name(name).segment_id, name, offset, end)
-        # A negative offset is the end of a segment that was read.
-        cursor.is_sealed = offset < 0
-        self._segments.open(cursor)
+        self._places[name] = _Place(offset, end)
+        self._segments.open(_cursor_of(name, offset, end))
+
+
+def _cursor_of(name: str, offset: int, end: int | None) -> EventCursor:
+    cursor = EventCursor(parse_segment_name(name).segment_id, name, offset, end)
+    # A negative offset is the end of a segment that was read.
+    cursor.is_sealed = offset < 0
+    return cursor
 
 
 def describe_end(cursor: EventCursor, successors: Iterable[Successor]) -> SegmentEnd:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from random import Random
 
 import pytest
 from foreign_servers.deadlines import scale
@@ -19,6 +20,7 @@ from pravega_blocking.errors import (
     TimedOutError,
 )
 from pravega_blocking.groups.group_reader import GroupReader
+from pravega_blocking.groups.group_requests import Request
 from pravega_blocking.groups.reader_group import ReaderGroup
 from pravega_wire.reader_groups import membership
 from segstore_client import blocking
@@ -269,6 +271,45 @@ def stay_silent(address: str) -> None:
 async def test_a_reader_that_is_not_asked_keeps_its_segments(tmp_path: Path) -> None:
     async with served_stream(tmp_path) as stream:
         await run(stay_silent, stream.address)
+
+
+async def test_a_reader_that_is_interrupted_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pieces were on their way from the connections to the program, and changes to the group."""
+    draw, interrupts = Random(1), 0
+    fulfil = GroupReader._fulfil
+
+    def fulfil_and_interrupt(self: GroupReader, request: Request) -> object:
+        reply = fulfil(self, request)
+        if draw.random() < 0.3:
+            raise KeyboardInterrupt
+        return reply
+
+    def read_interrupted(address: str) -> None:
+        nonlocal interrupts
+        numbers = Numbers()
+        with (
+            blocking.connect(address) as store,
+            make_group(store, 3, checkpoint_seconds=0.1).reader("a") as reader,
+        ):
+            monkeypatch.setattr(GroupReader, "_fulfil", fulfil_and_interrupt)
+            until = time.monotonic() + SECONDS
+            while numbers.count < 200:
+                assert time.monotonic() < until
+                if numbers.count == numbers.written:
+                    numbers.write(store, 10)
+                try:
+                    if (event := reader.next_event(timeout=0.1)) is not None:
+                        numbers.take("a", event.data)
+                except KeyboardInterrupt:
+                    interrupts += 1
+            monkeypatch.undo()
+        numbers.check()
+
+    async with served_stream(tmp_path) as stream:
+        await run(read_interrupted, stream.address)
+    assert interrupts > 10
 
 
 def remove(address: str) -> None:
