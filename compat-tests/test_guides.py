@@ -374,6 +374,18 @@ def test_the_commands_of_the_guide_to_secure_stores(tmp_path: Path, shell: Guide
                 shell.run("seq 3 | segstore write demo/orders")
                 read = shell.run("SEGSTORE_USER=bob segstore read demo/orders")
                 assert read.split() == ["1", "2", "3"], "the guide says that Bob may read now"
+            if step.text == "segstore token show security/token.key":
+                shown = shell.run(step.text)
+                assert "next" not in shown, shown
+                assert [line.split()[0] for line in shown.splitlines()[-2:]] == [
+                    "current",
+                    "previous",
+                ], shown
+                # The servers take the new key and tell it, and clients notice nothing.
+                shell.run("segstore scope list --ca security/ca.pem")
+                logs = first.parent.glob(f"{first.name}-server-*.log")
+                told = [path for path in logs if "token keys changed" in path.read_text()]
+                assert len(told) >= 2, told
 
 
 def test_the_commands_of_the_guide_to_users(shell: GuideShell) -> None:

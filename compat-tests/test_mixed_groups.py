@@ -1,15 +1,20 @@
-"""Groups of Java and Python readers: they share the reading, and each of them may vanish."""
+"""Groups of Java and Python readers, async and blocking: they share the reading, and each of them
+may vanish."""
 
 from __future__ import annotations
 
 import os
 import random
+import threading
 import time
 import uuid
+from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from itertools import pairwise
 
 import anyio
+import anyio.from_thread
 import anyio.to_thread
 import pytest
 from anyio.abc import TaskGroup, TaskStatus
@@ -19,8 +24,8 @@ from compat_harness.server import TARGET_VARIABLE, Server
 from foreign_servers.deadlines import scale
 
 import segstore_client
-from segstore_client import ReaderGroup, Store
-from segstore_client.states import synchronizer
+from segstore_client import ReaderGroup, Store, blocking
+from segstore_client.steps import state_steps
 
 pytestmark = [
     pytest.mark.compat,
@@ -34,6 +39,37 @@ SECONDS_MAX = scale(240.0)
 KILL_SECONDS = 600.0
 """How long readers are killed in the long form."""
 READERS_EACH = 3
+KINDS = ("java", "python", "blocking")
+
+
+class BlockingReader:
+    """A reader in a thread of this process, which blocks."""
+
+    def __init__(self, controller_uri: str, group: str, name: str, events: list[str]) -> None:
+        self._uri, self._group, self._name = controller_uri, group, name
+        self._events = events
+        self._may_end, self._has_ended = threading.Event(), threading.Event()
+
+    def read(self, on_joined: Callable[[], None]) -> None:
+        """Read until the group is at the end of everything, or the reader vanishes."""
+        try:
+            with (
+                blocking.connect(self._uri) as store,
+                store.group(self._group).reader(self._name) as reader,
+            ):
+                on_joined()
+                while not self._may_end.is_set() and not reader.is_finished:
+                    if (event := reader.next_event(timeout=0.2)) is not None:
+                        self._events.append(event.data.decode())
+                if not reader.is_finished:
+                    reader.drop()
+        finally:
+            self._has_ended.set()
+
+    def vanish(self) -> None:
+        """End without leaving the group."""
+        self._may_end.set()
+        self._has_ended.wait()
 
 
 class Group:
@@ -56,6 +92,7 @@ class Group:
         self.vanished: set[str] = set()
         self._java: dict[str, SharingReader] = {}
         self._python: dict[str, anyio.CancelScope] = {}
+        self._blocking: dict[str, BlockingReader] = {}
 
     async def make(self) -> None:
         await self._store.create_scope(self._scope)
@@ -95,6 +132,23 @@ class Group:
             if scope.cancel_called:
                 await reader.drop()
 
+    async def join_blocking(self, name: str) -> None:
+        self.events[name] = []
+        await self._tasks.start(self._read_in_thread, name)
+
+    async def _read_in_thread(self, name: str, *, task_status: TaskStatus[None]) -> None:
+        reader = BlockingReader(
+            self._server.controller_uri, self.group.name, name, self.events[name]
+        )
+        self._blocking[name] = reader
+        started = partial(anyio.from_thread.run_sync, task_status.started)
+        await anyio.to_thread.run_sync(reader.read, started)
+
+    async def join(self, kind: str, name: str) -> None:
+        """Let a reader join that is of a kind of ``KINDS``."""
+        joins = {"java": self.join_java, "python": self.join_python, "blocking": self.join_blocking}
+        await joins[kind](name)
+
     async def leave(self, name: str) -> None:
         """Let a Java reader leave the group."""
         await anyio.to_thread.run_sync(self._java.pop(name).leave)
@@ -103,6 +157,8 @@ class Group:
         """End a reader as ``kill -9`` does, and take it out of the group."""
         if name in self._java:
             await anyio.to_thread.run_sync(self._java.pop(name).kill)
+        elif name in self._blocking:
+            await anyio.to_thread.run_sync(self._blocking.pop(name).vanish)
         else:
             self._python.pop(name).cancel()
             await anyio.sleep(0.1)
@@ -159,8 +215,12 @@ async def share(server: Server, client: JavaClient, stack: ExitStack) -> Group:
             await group.join_java("java-1")
             await group.join_java("java-2")
             await group.join_python("python-2")
+            await group.join_blocking("blocking-1")
+            await group.join_blocking("blocking-2")
             await group.write_until_all_read()
             await group.vanish("java-1")
+            await group.write_until_all_read()
+            await group.vanish("blocking-2")
             await group.write_until_all_read()
             await group.vanish("python-2")
             await group.leave("java-2")
@@ -183,7 +243,7 @@ def test_a_group_of_java_and_python_readers_reads_each_event(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also while the Python readers compact the group's state again and again."""
-    monkeypatch.setattr(synchronizer, "COMPACTION_BYTES", 4_000)
+    monkeypatch.setattr(state_steps, "COMPACTION_BYTES", 4_000)
     client = build_client()
     with Server(tmp_path_factory.mktemp("shared")) as server, ExitStack() as stack:
         group = anyio.run(share, server, client, stack, backend="trio")
@@ -202,9 +262,9 @@ async def outlive(
         await group.make()
         online = []
         for number in range(READERS_EACH):
-            await group.join_java(f"java-{number}")
-            await group.join_python(f"python-{number}")
-            online += [f"java-{number}", f"python-{number}"]
+            for kind in KINDS:
+                await group.join(kind, f"{kind}-{number}")
+                online.append(f"{kind}-{number}")
         ends_at = time.monotonic() + seconds
         number = READERS_EACH
         while time.monotonic() < ends_at:
@@ -215,10 +275,7 @@ async def outlive(
             victim = online.pop(rng.randrange(len(online)))
             await group.vanish(victim)
             kind = victim.partition("-")[0]
-            if kind == "java":
-                await group.join_java(f"{kind}-{number}")
-            else:
-                await group.join_python(f"{kind}-{number}")
+            await group.join(kind, f"{kind}-{number}")
             online.append(f"{kind}-{number}")
             number += 1
         with anyio.fail_after(SECONDS_MAX):
@@ -238,7 +295,7 @@ def test_a_mixed_group_outlives_its_readers(
     monkeypatch: pytest.MonkeyPatch,
     pytestconfig: pytest.Config,
 ) -> None:
-    monkeypatch.setattr(synchronizer, "COMPACTION_BYTES", 16_000)
+    monkeypatch.setattr(state_steps, "COMPACTION_BYTES", 16_000)
     seed = int(os.environ.get("SEGSTORE_COMPAT_SEED", random.randrange(2**32)))
     print(f"SEGSTORE_COMPAT_SEED={seed}")
     seconds = KILL_SECONDS if pytestconfig.getoption("--full") else KILL_SECONDS / 10

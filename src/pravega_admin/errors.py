@@ -13,6 +13,9 @@ from __future__ import annotations
 
 import errno
 import sys
+from typing import Final
+
+from segstore_client.access.words import AccessWords
 
 from segstore_client.errors import (
     AlreadyExistsError,
@@ -27,6 +30,11 @@ from segstore_client.errors import (
     UntrustedServerError,
     UsageError,
 )
+
+COMMAND_LINE: Final = AccessWords(
+    "--user and --password-file", "--password-file or SEGSTORE_PASSWORD_FILE", "--ca"
+)
+"""The words of the command line for who calls, and whom to trust, for advice in errors."""
 
 EXIT_OK = 0
 EXIT_FAILED = 1

@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pravega_admin.errors import COMMAND_LINE
 from segstore_client.errors import UsageError
 
 if TYPE_CHECKING:
@@ -162,7 +163,9 @@ def find_access() -> ClientAccess:
     given = _given()
     if "access" not in given:
         ask_password = _ask_password if sys.stdin.isatty() else None
-        given["access"] = build_access(_find_places(), warn=_warn, ask_password=ask_password)
+        given["access"] = build_access(
+            _find_places(), words=COMMAND_LINE, warn=_warn, ask_password=ask_password
+        )
     access: ClientAccess = given["access"]
     return access
 

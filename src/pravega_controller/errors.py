@@ -15,11 +15,20 @@ class UnservedError(ControllerError):
     """The method is in the interface, and this controller does not serve it."""
 
 
-class UnauthenticatedError(ControllerError):
+class UnidentifiedError(ControllerError):
+    """It is not known who the caller is."""
+
+    def __init__(self, sentence: str, *, claimed: str | None = None) -> None:
+        super().__init__(sentence)
+        self.claimed = claimed
+        """The user that the caller says it is, for the audit log; None if it names none."""
+
+
+class UnauthenticatedError(UnidentifiedError):
     """The caller has not proved who it is."""
 
 
-class UnverifiableError(ControllerError):
+class UnverifiableError(UnidentifiedError):
     """It cannot be found out now whether the caller is who it says it is."""
 
 

@@ -232,10 +232,11 @@ class BasicAuthenticator:
         user, password = login
         seconds = self.delays.refuse_seconds(peer, user)
         if seconds > 0:
-            raise AuthenticationError(f"too many logins failed: try again in {seconds} s")
+            sentence = f"too many logins failed: try again in {seconds} s"
+            raise AuthenticationError(sentence, claimed=user)
         if not self._accounts.verify(user, password):
             self.delays.note_failure(peer, user)
-            raise AuthenticationError(WRONG_LOGIN)
+            raise AuthenticationError(WRONG_LOGIN, claimed=user)
         self.delays.note_success(peer, user)
         return AccountPrincipal(user, self._accounts)
 

@@ -15,6 +15,11 @@ class AuthenticationError(Exception):
     """The caller is not who it says it is, or this cannot be established. The text is for the
     caller: it has no secret, and does not tell whether the user exists."""
 
+    def __init__(self, sentence: str, *, claimed: str | None = None) -> None:
+        super().__init__(sentence)
+        self.claimed = claimed
+        """The user that the caller says it is, for the audit log; None if it names none."""
+
 
 class AuthenticationUnavailableError(AuthenticationError):
     """The caller cannot be identified now; the same attempt may succeed later."""

@@ -17,6 +17,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
+from segstore_client.access.words import ENVIRONMENT, AccessWords
+
 from pravega_spark.errors import OptionError
 from segstore_client.access.settings import (
     AccessSettings,
@@ -68,6 +70,12 @@ STREAM_NUMBERS = (
 """Options with numbers for a stream that the data source creates."""
 ACCESS_OPTIONS = ("user", "password_file", "token_file", "ca")
 """Options that say who calls, and whom to trust. None of these options is a secret itself."""
+WORDS = AccessWords(
+    f"the options user and password_file, or {ENVIRONMENT.login}",
+    f"the option password_file, or {ENVIRONMENT.password}",
+    f"the option ca, or {ENVIRONMENT.ca}",
+)
+"""The words by which a job says who calls, and whom to trust."""
 _ALIASES = {"passwordfile": "password_file", "tokenfile": "token_file"}
 _SECRETS = frozenset({"password", "token"})
 SPARKS_OWN = frozenset({"checkpointlocation", "outputmode", "path", "paths", "queryname"})
@@ -228,8 +236,9 @@ def open_store_access(options: Options, known: str, ask: Callable[[], str]) -> S
     """
     tls = options.access.tls if parse_controller_address(options.controller).tls else None
     if not known and options.access.credentials is None:
-        return StoreAccess(tls=tls)
-    return StoreAccess(tls=tls, tokens=DelegationTokens(ask, known=known))
+        return StoreAccess(tls=tls, words=options.access.words)
+    tokens = DelegationTokens(ask, known=known)
+    return StoreAccess(tls=tls, tokens=tokens, words=options.access.words)
 
 
 def stream_settings(numbers: Mapping[str, int]) -> StreamSettings:
@@ -265,7 +274,7 @@ def _read_access(values: Mapping[str, str]) -> ClientAccess:
     """Return who calls, by the options, our variables, and those of official clients."""
     given = AccessSettings(**{name: values.get(name, "") for name in ACCESS_OPTIONS})
     places = [given, read_environment(os.environ), read_official_environment(os.environ)]
-    return build_access(places)
+    return build_access(places, words=WORDS)
 
 
 def _time(values: Mapping[str, str], name: str) -> int | None:

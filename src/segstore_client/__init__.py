@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from segstore_client.byte_streams.byte_reader import ByteReader, TruncatedError
+    from segstore_client.byte_streams.byte_reader import ByteReader
     from segstore_client.byte_streams.byte_writer import ByteWriter
     from segstore_client.errors import (
         AlreadyExistsError,
@@ -25,17 +25,19 @@ if TYPE_CHECKING:
         NotFoundError,
         PravegaError,
         RefusedError,
+        RemovedFromGroupError,
         StoreDelayedError,
         StreamSealedError,
         TimedOutError,
         TransactionEndedError,
+        TruncatedError,
         UnavailableError,
         UntrustedServerError,
         UsageError,
     )
     from segstore_client.event_reader import EventReader
     from segstore_client.event_writer import EventWriter
-    from segstore_client.groups.group_reader import GroupReader, RemovedFromGroupError
+    from segstore_client.groups.group_reader import GroupReader
     from segstore_client.groups.reader_group import ReaderGroup
     from segstore_client.positions import Position
     from segstore_client.states.synchronizer import Synchronizer
@@ -96,7 +98,7 @@ _HOMES = {
     "PravegaError": "errors",
     "ReaderGroup": "groups.reader_group",
     "RefusedError": "errors",
-    "RemovedFromGroupError": "groups.group_reader",
+    "RemovedFromGroupError": "errors",
     "Position": "positions",
     "Store": "store",
     "StoreDelayedError": "errors",
@@ -106,7 +108,7 @@ _HOMES = {
     "TimedOutError": "errors",
     "Transaction": "transaction",
     "TransactionEndedError": "errors",
-    "TruncatedError": "byte_streams.byte_reader",
+    "TruncatedError": "errors",
     "UnavailableError": "errors",
     "UntrustedServerError": "errors",
     "UsageError": "errors",

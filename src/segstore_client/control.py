@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from segstore_client.access.settings import AccessSettings, build_access, read_environment
+from segstore_client.access.words import ENVIRONMENT, AccessWords
 from segstore_client.controller.controller_client import ControllerClient
 from segstore_client.controller.scaling import plan_replacement
 from segstore_client.controller.stream_settings import Retention, Scaling, StreamSettings
@@ -23,6 +24,12 @@ from segstore_client.positions import Position
 SCALE_SECONDS_MAX = 60.0
 FIRST_SECONDS = 5.0
 """Time, in seconds, for which the first call is repeated: the store may be starting."""
+WORDS = AccessWords(
+    f"user= and password= of connect(), or {ENVIRONMENT.login}",
+    f"password= of connect(), or {ENVIRONMENT.password}",
+    f"ca= of connect(), or {ENVIRONMENT.ca}",
+)
+"""The words by which a program that uses this package says who calls, and whom to trust."""
 
 
 class Control:
@@ -174,5 +181,5 @@ def split_name(name: str) -> tuple[str, str]:
 def open_controller(address: str, named: AccessSettings) -> ControllerClient:
     """Return a client of a controller. What is not named, such as the user, is taken from the
     environment, as the command line does."""
-    access = build_access([named, read_environment(os.environ)])
+    access = build_access([named, read_environment(os.environ)], words=WORDS)
     return ControllerClient(address, first_patience=FIRST_SECONDS, access=access)

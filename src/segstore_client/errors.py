@@ -28,6 +28,13 @@ class EarlierStreamError(PositionGoneError):
     """A position is of an earlier stream of the name, which was deleted."""
 
 
+class TruncatedError(PravegaError):
+    """Bytes that a reader wants were deleted by a truncation."""
+
+    head = 0
+    """The offset of the first byte that is left."""
+
+
 class AlreadyExistsError(PravegaError):
     """The object to be created exists already."""
 
@@ -54,6 +61,10 @@ class StreamSealedError(ConflictError):
 
 class TransactionEndedError(ConflictError):
     """A transaction was aborted by its lease, by somebody else, or with its stream."""
+
+
+class RemovedFromGroupError(PravegaError):
+    """The reader is not in its group any more: it was removed, or the group was reset."""
 
 
 class RefusedError(PravegaError):

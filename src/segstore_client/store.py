@@ -5,7 +5,6 @@ Owns: one controller client, and who calls.
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime
@@ -14,12 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 
-from pravega_wire.reader_groups.settings import (
-    RETENTION_AUTOMATIC,
-    RETENTION_NONE,
-    Cut,
-    GroupSettings,
-)
+from pravega_wire.reader_groups.settings import Cut
 from segstore_client.access.settings import AccessSettings
 from segstore_client.addresses import DEFAULT_CONTROLLER
 from segstore_client.backoff import PATIENCE_SECONDS
@@ -40,16 +34,16 @@ from segstore_client.delays import OnDelay
 from segstore_client.event_reader import EventReader
 from segstore_client.event_writer import EventWriter
 from segstore_client.frames import join_frames
-from segstore_client.groups.reader_group import (
-    CHECKPOINT_SECONDS,
-    REFRESH_SECONDS,
-    ReaderGroup,
-    create_group,
-)
+from segstore_client.groups.reader_group import ReaderGroup
 from segstore_client.leases import LEASE_SECONDS
 from segstore_client.positions import Position
 from segstore_client.states.revision_log import RevisionLog
 from segstore_client.states.synchronizer import Synchronizer
+from segstore_client.steps.group_operations import (
+    CHECKPOINT_SECONDS,
+    REFRESH_SECONDS,
+    build_settings,
+)
 from segstore_client.table import Table, open_table
 from segstore_client.transaction import Transaction
 from segstore_client.writing.buffered_writer import BUFFER_BYTES
@@ -236,21 +230,15 @@ class Store:
         """
         for name in streams:
             split_name(name)
-        settings = GroupSettings(
-            starts={name: (starts or {}).get(name, {}) for name in streams},
-            ends={name: (ends or {}).get(name, {}) for name in streams},
-            checkpoint_ms=-1 if checkpoint_seconds is None else round(checkpoint_seconds * 1000),
-            refresh_ms=round(refresh_seconds * 1000),
-            retention=RETENTION_AUTOMATIC if retains else RETENTION_NONE,
-            identifier=os.urandom(16),
+        settings = build_settings(
+            streams,
+            starts=starts,
+            ends=ends,
+            checkpoint_seconds=checkpoint_seconds,
+            refresh_seconds=refresh_seconds,
+            retains=retains,
         )
-        await create_group(
-            self._controller,
-            *split_name(group),
-            settings,
-            exist_ok=exist_ok,
-            patience=self._patience,
-        )
+        await self.group(group).create(settings, exist_ok=exist_ok)
 
     def group(self, group: str) -> ReaderGroup:
         """Return a reader group; ``create_group`` has to be called once for it, by any client."""

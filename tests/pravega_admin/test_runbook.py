@@ -238,7 +238,7 @@ def a_store_is_gone(scene: Scene) -> Steps:
     scene.write(1)
 
 
-@tells("SegstoreRpcsFail", reasons=("gave up after 30 s",))
+@tells("SegstoreRpcsFail", reasons=("gave up after",))
 def a_store_is_gone_while_clients_call(scene: Scene) -> Steps:
     store = scene.begin_one_by_one()
     store.kill_segment_store()
@@ -257,7 +257,7 @@ def a_store_is_gone_while_clients_call(scene: Scene) -> Steps:
         scene.repeat(call, seconds=0.5, first_seconds=number * 4.0)
     firing = yield
     assert "UNAVAILABLE" in firing["SegstoreRpcsFail"]
-    assert store.run_page("gave up after 30 s", "segstore check").startswith("segstore: ")
+    assert store.run_page("gave up after", "segstore check").startswith("segstore: ")
     store.run_beside(store.command_of("SegstoreStoreDown", "segstore server"))
 
 

@@ -10,10 +10,10 @@ import pytest
 
 import segstore_client
 from pravega_spark.reading.event_batches import SCHEMA_DDL
-from segstore_client import Position, UsageError
+from segstore_client import Position, UsageError, blocking
 from segstore_client.frames import frame_schema
 from support.event_loops import RunClient
-from support.served_stream import served_stream
+from support.served_stream import run, served_stream
 
 TYPES = {"binary": pa.binary(), "string": pa.string(), "bigint": pa.int64()}
 
@@ -30,8 +30,13 @@ async def test_a_stream_is_a_table_of_its_events(tmp_path: Path, run_client: Run
         async with segstore_client.connect(address) as store:
             return await store.read_frame("s/t", start={0: 15})
 
+    def read_blocking(address: str) -> pa.Table:
+        with blocking.connect(address) as store:
+            return store.read_frame("s/t", start={0: 15})
+
     async with served_stream(tmp_path, 3) as stream:
         frame = await run_client(read, stream.address)
+        assert frame == await run(read_blocking, stream.address)
     assert frame.to_pylist() == [
         {"event": b"event 1", "scope": "s", "stream": "t", "segment_id": 0, "offset": 15},
         {"event": b"event 2", "scope": "s", "stream": "t", "segment_id": 0, "offset": 30},

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from pravega_admin.errors import COMMAND_LINE
 from pravega_admin.logins import (
     SERVER_METAVAR,
     ZOOKEEPER_VARIABLE,
@@ -137,7 +138,9 @@ def check_segment_store(address: AddressArgument, timeout: AnswerOption = ANSWER
     host, port = parse_host_port(place)
     tls = find_tls(wants_tls)
     ask_segment_store(host, port, seconds_max=timeout, tls=tls)
-    delays = ask_delays(host, port, seconds_max=timeout, access=StoreAccess(tls=tls))
+    delays = ask_delays(
+        host, port, seconds_max=timeout, access=StoreAccess(tls=tls, words=COMMAND_LINE)
+    )
     print_message(
         f"{address} serves, but requests wait: {delays}" if delays else f"{address} serves"
     )

@@ -20,10 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from pravega_wire.blocking import SegmentConnection
 from pravega_wire.sessions.append_session import AppendSession, Block, Event
-from pravega_wire.sessions.long_appends import append_long
-from pravega_wire.sessions.steps import run_steps
 from segstore_client.access.tokens import PLAIN, StoreAccess
 from segstore_client.addresses import Address
 from segstore_client.backoff import Patience
@@ -88,26 +85,6 @@ class NumberedWriter(SegmentWriter):
         while self._connection is None:
             with self._trying(patience):
                 self._connected()
-
-    def _send(self, connection: SegmentConnection, block: Block[Event]) -> None:
-        if not block.is_long:
-            super()._send(connection, block)
-            return
-        while len(self._session.in_flight) > 1:
-            self._receive_reply()
-        steps = append_long(
-            self.name,
-            self._session.writer_id,
-            block,
-            stored_number=self._session.stored_number,
-            token=self._access.token(),
-            next_request_id=connection.next_request_id,
-            refusal=self._refusal,
-        )
-        run_steps(steps, connection.call)
-        # The store has counted on with this writer, which it does not know of this connection; and
-        # meanwhile another process may have stored what is in the batch.
-        self._session.resume(self._set_up(connection))
 
 
 def number_of(event: Event) -> int:

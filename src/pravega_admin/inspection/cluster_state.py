@@ -17,7 +17,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -26,6 +26,7 @@ import trio
 from bookkeeper_client.connections.liveness import ask_bookie
 from bookkeeper_client.errors import BookKeeperError
 from bookkeeper_client.registry import BookieRegistry
+from pravega_admin.errors import COMMAND_LINE
 from pravega_admin.inspection.server_checks import ask_controller, ask_segment_store
 from pravega_cluster.nodes import (
     ClusterPaths,
@@ -202,7 +203,9 @@ def _get_token(
 
     hosts = ",".join(format_host_port(each.ip, each.port) for each in controllers)
     address = hosts if tls is None else f"tls://{hosts}"
-    access = ClientAccess(credentials) if tls is None else ClientAccess(credentials, tls)
+    access = ClientAccess(credentials, words=COMMAND_LINE)
+    if tls is not None:
+        access = replace(access, tls=tls)
     scope, stream = CONTAINER_METADATA_PREFIX.split("/")[:2]
     with ControllerClient(address, patience=seconds_max, access=access) as client:
         return client.delegation_token(scope, stream, Purpose.READ)
@@ -237,7 +240,7 @@ def _ask_store(
         return Member(SEGMENT_STORE, address, SILENT if is_registered else GONE, containers)
     # A store that ends serves each container until another has it.
     state = SERVES if is_registered else LEAVES
-    access = StoreAccess(tls=tls)
+    access = StoreAccess(tls=tls, words=COMMAND_LINE)
     delays = ask_delays(host.ip, host.port, seconds_max=seconds_max, access=access) or ""
     return Member(SEGMENT_STORE, address, state, containers, served, delays)
 

@@ -14,10 +14,10 @@ Invariants:
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from pravega_admin.errors import COMMAND_LINE
 from pravega_wire.blocking import (
     ConnectionLostError,
     ReplyTimeoutError,
@@ -67,7 +67,8 @@ def ask_segment_store(
     ``NoPermissionError`` when the store does not answer that for this token.
     """
     where = format_host_port(host, port)
-    access = StoreAccess(tls=tls, tokens=DelegationTokens(lambda: token) if token else None)
+    tokens = DelegationTokens(lambda: token) if token else None
+    access = StoreAccess(tls=tls, tokens=tokens, words=COMMAND_LINE)
     served = set()
     try:
         with access.connect(host, port, timeout=seconds_max) as connection:
@@ -94,7 +95,6 @@ def ask_controller(
     host: str, port: int, *, seconds_max: float, tls: ClientTls | None = None
 ) -> None:
     """Return if the controller serves. Raises errors as ``ask_segment_store`` does."""
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     import grpc
 
     target = format_host_port(host, port)
@@ -152,7 +152,7 @@ def _raise_if_tls_differs(
     """Raise ``UntrustedServerError`` if a server that did not answer speaks TLS and was asked
     without it, if it speaks no TLS and was asked with it, or if its certificate does not fit."""
     if tls is not None:
-        mistake = find_tls_mistake(host, port, tls, seconds_max=seconds_max)
+        mistake = find_tls_mistake(host, port, tls, seconds_max=seconds_max, words=COMMAND_LINE)
     elif speaks_tls(host, port, seconds_max=seconds_max):
         where = format_host_port(host, port)
         mistake = f"{where} speaks TLS: give --ca FILE, or say tls://{where}"

@@ -7,13 +7,15 @@ Invariants:
    ``test_with_users_each_page_asks_who_it_is``.
 2. When a page cannot be shown, the answer is a page that says why. Held by
    ``test_what_is_refused_is_a_page_that_says_why``.
+3. When a page is refused, it has a link to what is above it. Held by
+   ``test_a_refusal_leads_back_to_what_is_above_the_page``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from typing import Any, Final
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlencode
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -34,6 +36,7 @@ from pravega_controller.console.pages import (
     table_pages,
     transaction_pages,
 )
+from pravega_controller.console.places import find_places
 from pravega_controller.console.rendering import FILE_HEADERS, PAGE_HEADERS, render, static_files
 from pravega_controller.console.routes import (
     PAGES,
@@ -70,7 +73,7 @@ def make_console(calls: Calls, health: Health, hosts: Collection[str]) -> Starle
     """Return the application; ``hosts`` are names that a browser may use without users."""
     looks = Looks()
 
-    def endpoint(handler: PageHandler) -> Any:
+    def endpoint(path: str, handler: PageHandler) -> Any:
         async def answer(request: Request) -> Response:
             user = None
             try:
@@ -78,12 +81,13 @@ def make_console(calls: Calls, health: Health, hosts: Collection[str]) -> Starle
                 user = asked.user
                 return _show(await handler(asked), user, request.url.path)
             except Exception as error:
-                return _show_refusal(refusal_of(error), user, request)
+                return _show_refusal(refusal_of(error), user, request, path)
 
         return answer
 
     routes = [
-        Route(path, endpoint(each), methods=[method]) for (path, method), each in PAGES.items()
+        Route(path, endpoint(path, each), methods=[method])
+        for (path, method), each in PAGES.items()
     ]
     routes.append(Route("/static/{hash}/{name:path}", _send_file))
 
@@ -94,7 +98,7 @@ def make_console(calls: Calls, health: Health, hosts: Collection[str]) -> Starle
             return RedirectResponse(path.rstrip("/"), 303, headers=PAGE_HEADERS)
         sentence = {404: "There is no such page.", 405: "This page has no such method."}
         refusal = Refusal(error.status_code, sentence.get(error.status_code, error.detail))
-        return _show_refusal(refusal, None, request, error.headers)
+        return _show_refusal(refusal, None, request, headers=error.headers)
 
     console = Starlette(routes=routes, exception_handlers={HTTPException: answer_http_exception})
     # Starlette's own redirects have no headers of ours, and an address that the browser chose.
@@ -137,16 +141,23 @@ def _read_form(body: bytes) -> dict[str, str]:
 
 def _show(answer: PageAnswer, user: str | None, path: str) -> Response:
     if isinstance(answer, Lead):
-        return RedirectResponse(answer.path, 303, headers=PAGE_HEADERS)
+        query = f"?{urlencode(answer.query)}" if answer.query else ""
+        return RedirectResponse(answer.path + query, 303, headers=PAGE_HEADERS)
     if isinstance(answer, Numbers):
         return JSONResponse(answer.document, headers=PAGE_HEADERS)
     return _html(answer.template, {**answer.values, "user": user, "here": path}, answer.status)
 
 
 def _show_refusal(
-    refusal: Refusal, user: str | None, request: Request, headers: Mapping[str, str] | None = None
+    refusal: Refusal,
+    user: str | None,
+    request: Request,
+    path: str = "",
+    headers: Mapping[str, str] | None = None,
 ) -> Response:
-    values = {"refusal": refusal, "user": user, "here": request.url.path}
+    """Show why the page at a path of the table is refused; "" if there is no such page."""
+    places = find_places(PAGES.keys(), request.method, path, request.path_params)
+    values = {"refusal": refusal, "user": user, "here": request.url.path, "places": places}
     login = LOGIN_HEADERS if refusal.status == 401 else {}
     return _html("refusal.html", values, refusal.status, {**login, **(headers or {})})
 

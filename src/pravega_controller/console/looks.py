@@ -93,6 +93,10 @@ class Track(Generic[T]):
                     self.points.append((wall_clock_ms(), self._summarize(list(self._looks))))
             return list(self._looks)
 
+    def renew(self) -> None:
+        """Let the next look be a new one."""
+        self._next = -inf
+
     def _is_needless(self, now: float) -> bool:
         """Return whether the first look is none from which rates are told."""
         first, second, *_ = self._looks
@@ -120,6 +124,11 @@ class Looks:
         if len(self._tracks) > SUBJECTS_MAX:
             self._tracks.popitem(last=False)
         return found
+
+    def renew(self, subject: object) -> None:
+        """Let the next look at a subject be a new one: it was changed."""
+        if (found := self._tracks.get(subject)) is not None:
+            found.renew()
 
     def forget(self, subject: object) -> None:
         """Forget the looks at a subject that was changed."""

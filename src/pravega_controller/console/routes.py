@@ -60,6 +60,7 @@ class Lead:
     """An answer that leads to another page of the console, after a change."""
 
     path: str
+    query: Mapping[str, str] = field(default_factory=dict)
 
 
 PageAnswer = HtmlPage | Numbers | Lead

@@ -5,7 +5,7 @@ Owns: ``StoresSeen``, what one look at all stores has found, and what is compute
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -13,6 +13,7 @@ import trio
 
 from pravega_controller.console.looks import Look, Looks, Summary, Track, rate
 from pravega_controller.controller import Controller
+from pravega_controller.errors import StoreUnavailableError
 from pravega_controller.http.metrics import Address, ask_stores, name_store
 from pravega_metrics import store_metrics as metrics
 from pravega_metrics.metrics import OTHER, Distribution, Family, Labels, Reading
@@ -182,20 +183,36 @@ def _growth_by_stream(looks: list[Look[StoresSeen]], name: str) -> dict[Labels, 
     return found
 
 
-def reasons_for_care(seen: StoresSeen) -> list[str]:
-    """Return in words what is wrong with the stores, or soon will be."""
-    found = [
-        f"Segment store {store} does not answer."
-        for store, each in seen.stores.items()
-        if each is None
-    ]
+@dataclass(frozen=True, slots=True)
+class Concern:
+    """Something that is wrong with a store, or soon will be."""
+
+    sentence: str
+    store: str
+    containers: frozenset[str] | None = None
+    """The containers that it is about; None for all of the store."""
+    stalls: bool = True
+    """False if writers and readers do not notice it yet."""
+
+
+def find_concerns(seen: StoresSeen) -> Iterator[Concern]:
+    """Yield what is wrong with the stores."""
+    for store, each in seen.stores.items():
+        if each is None:
+            yield Concern(f"Segment store {store} does not answer.", store)
     for store, (container, state), reading in seen.readings(metrics.CONTAINER_STATES.name):
         if reading and state != "online":
-            found.append(f"Container {container} of {store} is {state}.")
+            sentence = f"Container {container} of {store} is {state}."
+            yield Concern(sentence, store, frozenset({container}))
     for store, _, reading in seen.readings(metrics.DELAYS.name):
         if reading:
             why = seen.delays.get(store)
-            found.append(f"Requests to {store} wait: {why or 'its log says why'}.")
+            yield Concern(f"Requests to {store} wait: {why or 'its log says why'}.", store)
+    yield from _find_throttling(seen)
+    yield from _find_full_disks(seen)
+
+
+def _find_throttling(seen: StoresSeen) -> Iterator[Concern]:
     slow: dict[tuple[str, str], list[str]] = {}
     for store, (container, reason), reading in seen.readings(metrics.THROTTLE_SECONDS.name):
         if not isinstance(reading, Distribution) and reading > 0:
@@ -204,7 +221,10 @@ def reasons_for_care(seen: StoresSeen) -> list[str]:
         who = f"Container {containers[0]} of {store} slows"
         if len(containers) > 1:
             who = f"Containers {', '.join(containers)} of {store} slow"
-        found.append(f"{who} writers down: {reason}.")
+        yield Concern(f"{who} writers down: {reason}.", store, frozenset(containers))
+
+
+def _find_full_disks(seen: StoresSeen) -> Iterator[Concern]:
     free = {
         (store, path): value
         for store, (path, kind), value in seen.readings(metrics.DISK_BYTES.name)
@@ -214,5 +234,33 @@ def reasons_for_care(seen: StoresSeen) -> list[str]:
         if kind == "used" and not isinstance(used, Distribution):
             whole = used + free.get((store, path), 0.0)
             if whole and used / whole > 0.9:
-                found.append(f"The disk of {path} at {store} is {used / whole:.0%} full.")
+                sentence = f"The disk of {path} at {store} is {used / whole:.0%} full."
+                yield Concern(sentence, store, stalls=False)
+
+
+def reasons_for_care(seen: StoresSeen) -> list[str]:
+    """Return in words what is wrong with the stores, or soon will be."""
+    return [each.sentence for each in find_concerns(seen)]
+
+
+def reasons_of_segments(
+    seen: StoresSeen, controller: Controller, segments: Iterable[str]
+) -> list[str]:
+    """Return in words why requests about these segments may wait or fail."""
+    served: dict[str, set[str]] = {}
+    found: list[str] = []
+    for segment in segments:
+        try:
+            store = name_store(controller.placement.store_of(segment))
+        except StoreUnavailableError as error:
+            found.append(f"{str(error)[:1].upper()}{str(error)[1:]}.")
+            continue
+        served.setdefault(store, set()).add(str(controller.placement.container_of(segment)))
+    found += [
+        each.sentence
+        for each in find_concerns(seen)
+        if each.stalls
+        and each.store in served
+        and (each.containers is None or each.containers & served[each.store])
+    ]
     return found

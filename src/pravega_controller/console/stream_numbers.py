@@ -9,14 +9,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import trio
+
 from pravega_controller.console.looks import Look, Looks, Summary, Track, rate
 from pravega_controller.controller import Controller
+from pravega_controller.errors import StoreUnavailableError
 from pravega_controller.rules.streams import Segment
 from pravega_controller.store_client.segment_client import SegmentBounds
 from pravega_wire import names
 
 SORTS: Final = ("rate", "key", "size", "number")
 """The orders of a stream's segments; the first is the usual one."""
+BOUNDS_SECONDS_MAX: Final = 2.0
+"""Maximum time, in seconds, for segment stores to tell the bounds of a stream's segments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +31,8 @@ class StreamSeen:
     segments: tuple[Segment, ...]
     bounds: Mapping[int, SegmentBounds]
     is_sealed: bool
+    are_bounds_known: bool = True
+    """False if the segments' stores did not tell the bounds in time."""
 
     def length(self, segment_id: int) -> int | None:
         """Return the end of a segment; None if it is not there."""
@@ -35,10 +42,7 @@ class StreamSeen:
 
 async def see_stream(controller: Controller, scope: str, stream: str) -> StreamSeen:
     """Return the stream's last segments now. Raises ``NotFoundError``."""
-    segments = await controller.streams.active_segments(scope, stream)
-    is_sealed = not segments
-    if is_sealed:
-        [(_, segments)] = await controller.streams.last_epochs(scope, stream, 1)
+    segments, is_sealed = await _last_segments(controller, scope, stream)
     infos = await controller.segments.segment_infos(
         [names.segment_name(scope, stream, each.segment_id) for each in segments]
     )
@@ -50,15 +54,37 @@ async def see_stream(controller: Controller, scope: str, stream: str) -> StreamS
     return StreamSeen(segments, bounds, is_sealed)
 
 
+async def _last_segments(
+    controller: Controller, scope: str, stream: str
+) -> tuple[tuple[Segment, ...], bool]:
+    """Return the stream's last segments by the metadata, and whether it is sealed."""
+    segments = await controller.streams.active_segments(scope, stream)
+    if segments:
+        return segments, False
+    [(_, segments)] = await controller.streams.last_epochs(scope, stream, 1)
+    return segments, True
+
+
 def track_stream(
     looks: Looks, controller: Controller, scope: str, stream: str
 ) -> Track[StreamSeen]:
     """Return the track of a stream."""
 
     async def take() -> StreamSeen:
-        return await see_stream(controller, scope, stream)
+        # The page of a stream whose container is offline has to say so, and not to wait for it.
+        try:
+            with trio.fail_after(BOUNDS_SECONDS_MAX):
+                return await see_stream(controller, scope, stream)
+        except (trio.TooSlowError, StoreUnavailableError):
+            segments, is_sealed = await _last_segments(controller, scope, stream)
+            return StreamSeen(segments, {}, is_sealed, are_bounds_known=False)
 
-    return looks.track(("stream", scope, stream), take, summarize)
+    return looks.track(stream_subject(scope, stream), take, summarize)
+
+
+def stream_subject(scope: str, stream: str) -> tuple[str, str, str]:
+    """Return the subject of looks at a stream."""
+    return ("stream", scope, stream)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,9 @@ that fail is the reason. It is alive as long as its event loop answers.
 Invariants:
 1. When no segment store answers, the controller is not ready, and its health has the reason; once
    one answers, it is ready. Held by ``test_without_a_segment_store_it_is_not_ready``.
-2. When many requests for the health come at once, segment stores are asked once. Held by
+2. When one of the tables of the metadata cannot be read, the controller is not ready, also if the
+   others can be read. Held by ``test_each_table_of_the_metadata_has_to_be_readable``.
+3. When many requests for the health come at once, segment stores are asked once. Held by
    ``test_many_questions_are_one_look``.
 """
 
@@ -24,13 +26,15 @@ import trio
 from pravega_controller.config import ControllerConfig
 from pravega_controller.controller import Controller
 from pravega_controller.errors import ControllerError
-from pravega_wire import names
 
 LOOK_SECONDS: Final = 1.0
 """Time, in seconds, for which the result of a look at the segment stores is returned again."""
 ANSWER_SECONDS_MAX: Final = 2.0
 """Maximum time, in seconds, for the metadata to be read: Kubernetes gives a probe one second more
 by the manifests of this project."""
+RETRY_SECONDS_MAX: Final = 1.0
+"""Maximum time, in seconds, for which a store that refuses, or is away, is tried again. One that
+has just been started has answered by then, and there is time left to tell the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +129,7 @@ class Health:
         """Return None if the metadata can be read."""
         try:
             with trio.fail_after(ANSWER_SECONDS_MAX):
-                await self._controller.scopes.exists(names.INTERNAL_SCOPE)
+                await self._controller.store.check(retry_seconds_max=RETRY_SECONDS_MAX)
         except trio.TooSlowError:
             return f"segment stores do not answer within {ANSWER_SECONDS_MAX:g} s"
         except ControllerError as error:

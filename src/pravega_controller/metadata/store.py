@@ -25,7 +25,12 @@ from pravega_controller.metadata.streams.names import StreamNames
 from pravega_controller.metadata.streams.subscribers import Subscribers
 from pravega_controller.metadata.streams.used_numbers import NUMBERS
 from pravega_controller.metadata.streams.writes import StreamWrites
+from pravega_controller.store_client.segment_client import for_each
 from pravega_controller.store_client.table_client import TableClient
+
+FIXED_TABLES = (SCOPES, INTENTS, NUMBERS)
+"""The tables without which no stream can be found or changed; they may be in different containers,
+and so in different segment stores."""
 
 
 class MetadataStore:
@@ -45,8 +50,17 @@ class MetadataStore:
 
     async def open(self, *, wait_seconds_max: float) -> None:
         """Create the fixed tables; wait for this time at most until the segment stores answer."""
-        for table in (SCOPES, INTENTS, NUMBERS):
+        for table in FIXED_TABLES:
             await self.tables.create(table, retry_seconds_max=wait_seconds_max)
+
+    async def check(self, *, retry_seconds_max: float) -> None:
+        """Read from each fixed table. Raises ``ControllerError`` for the first that cannot be read;
+        a store that refuses is tried again for ``retry_seconds_max``."""
+
+        async def check(table: str) -> None:
+            await self.tables.check(table, retry_seconds_max=retry_seconds_max)
+
+        await for_each(FIXED_TABLES, check)
 
     def new_id(self) -> str:
         """Return an id that nothing had before."""

@@ -5,7 +5,8 @@ Owns: the lines, which are JSON objects, and their file, which is rotated.
     {"time": "2026-11-27T10:00:00.000Z", "user": "ann", "address": "ipv4:10.0.0.7:1234",
      "method": "deleteStream", "resource": "s/t", "allowed": true}
 
-What is refused has a ``reason``. Reading, and what writers do all the time, such as committing a
+What is refused has a ``reason``; if that is a wrong proof of who calls, ``user`` is who the caller
+claims to be. Reading, and what writers do all the time, such as committing a
 transaction, is logged only when it is refused.
 
 Invariants:
@@ -59,8 +60,8 @@ READING: Final = frozenset(
 """Calls that read, but are not declared with ``question=True``: they continue when their caller has
 gone."""
 VALUE_LENGTH_MAX: Final = 1000
-"""Maximum length of a resource and of a reason, in characters: a caller without a user chooses the
-names in its request."""
+"""Maximum length of a user, a resource and a reason, in characters: a caller that proves nothing
+chooses the names in its request."""
 
 
 NAMING_FIELDS: Final = frozenset({"scope", "stream", "readerGroupName", "readerGroup", "kvtName"})
@@ -119,7 +120,7 @@ class AuditLog:
         moment = datetime.fromtimestamp(self._now_ms() / 1000, UTC)
         line: dict[str, object] = {
             "time": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-            "user": user,
+            "user": None if user is None else user[:VALUE_LENGTH_MAX],
             "address": address,
             "method": method,
             "resource": resource[:VALUE_LENGTH_MAX],

@@ -13,7 +13,9 @@ Invariants:
    those whose rights were looked up. Held by ``test_a_name_with_a_slash_gets_no_token``.
 4. When logins fail, the log and the audit log have a line with their number, at most one each
    ``TELL_SECONDS``. Held by ``test_failed_logins_are_told_by_their_number``.
-5. While a password is verified, which takes long, other calls are answered. Held by
+5. When a caller does not prove who it is, its line in the audit log has the user that it claims to
+   be, and no secret. Held by ``test_a_refused_login_is_a_line_with_the_user_that_was_tried``.
+6. While a password is verified, which takes long, other calls are answered. Held by
    ``test_other_calls_are_answered_while_a_password_is_verified``.
 """
 
@@ -30,6 +32,7 @@ from pravega_controller.errors import (
     InvalidRequestError,
     PermissionDeniedError,
     UnauthenticatedError,
+    UnidentifiedError,
     UnverifiableError,
 )
 from pravega_controller.rpc.audit_log import READING, ROUTINE, AuditLog, subject_of
@@ -122,11 +125,11 @@ class Authorization:
                 authenticator.authenticate, token, context.peer(), limiter=self._limiter
             )
         except AuthenticationUnavailableError as error:
-            raise UnverifiableError(str(error)) from None
+            raise UnverifiableError(str(error), claimed=error.claimed) from None
         except AuthenticationError as error:
             self._failed_count += 1
             self._failed_peer = context.peer()
-            raise UnauthenticatedError(str(error)) from None
+            raise UnauthenticatedError(str(error), claimed=error.claimed) from None
         # The authenticator may be of a package that others wrote. Clients would repeat a call that
         # fails without a reason.
         except Exception as error:
@@ -137,25 +140,27 @@ class Authorization:
         try:
             is_master = self._verifier.verify(token).is_master
         except TokenError as error:
-            raise UnauthenticatedError(f"the token of a process is refused: {error}") from None
+            sentence = f"the token of a process is refused: {error}"
+            raise UnauthenticatedError(sentence, claimed=OwnProcess.name) from None
         if not is_master:
-            raise UnauthenticatedError("the token is for a client, not for a process of the store")
+            sentence = "the token is for a client, not for a process of the store"
+            raise UnauthenticatedError(sentence, claimed=OwnProcess.name)
         return OwnProcess()
 
     async def admit(self, rpc: Rpc, context: Any) -> Principal | None:
         """Return the caller as ``find`` does; a refusal gets a line in the audit log."""
         try:
             return await self.find(context)
-        except (UnauthenticatedError, UnverifiableError) as error:
-            self.audit.note(rpc.name, None, context.peer(), "", str(error))
+        except UnidentifiedError as error:
+            self.audit.note(rpc.name, error.claimed, context.peer(), "", str(error))
             raise
 
     def admit_known(self, rpc: Rpc, context: Any) -> Principal | None:
         """Return the caller as ``find_known`` does; a refusal gets a line in the audit log."""
         try:
             return self.find_known(context)
-        except UnauthenticatedError as error:
-            self.audit.note(rpc.name, None, context.peer(), "", str(error))
+        except UnidentifiedError as error:
+            self.audit.note(rpc.name, error.claimed, context.peer(), "", str(error))
             raise
 
     def permit(self, rpc: Rpc, request: Message, caller: Principal | None, context: Any) -> None:

@@ -38,6 +38,10 @@ class Placement(Protocol):
         """Return how many containers each segment store has."""
         ...
 
+    def container_of(self, segment: str) -> int:
+        """Return the number of the segment's container."""
+        ...
+
     def store_of(self, segment: str) -> Address:
         """Return the host and port at which the controller reaches the segment's store."""
         ...
@@ -73,10 +77,13 @@ class StaticPlacement:
         owners = Counter(map(self._owner_of, range(self.container_count)))
         return {address: owners[number] for number, address in enumerate(self.stores)}
 
+    def container_of(self, segment: str) -> int:
+        """See ``Placement``."""
+        return names.container_of(segment, self.container_count)
+
     def store_of(self, segment: str) -> Address:
         """See ``Placement``."""
-        container = names.container_of(segment, self.container_count)
-        return self.stores[self._owner_of(container)]
+        return self.stores[self._owner_of(self.container_of(segment))]
 
     def _owner_of(self, container: int) -> int:
         return container % len(self.stores) if self.owners is None else self.owners[container]
@@ -107,9 +114,13 @@ class MapPlacement:
         """See ``Placement``."""
         return dict(Counter(host.address for host in self._owners.values()))
 
+    def container_of(self, segment: str) -> int:
+        """See ``Placement``."""
+        return names.container_of(segment, self._container_count)
+
     def store_of(self, segment: str) -> Address:
         """See ``Placement``."""
-        container = names.container_of(segment, self._container_count)
+        container = self.container_of(segment)
         owner = self._owners.get(container)
         if owner is None:
             raise StoreUnavailableError(f"no segment store has container {container} of {segment}")

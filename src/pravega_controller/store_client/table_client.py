@@ -82,6 +82,8 @@ REMOVED_KEYS_MAX = 1000
 UPDATED_KEYS_MAX = 2000
 """Maximum number of keys per update: segment stores refuse requests with more than 4096."""
 PAGE_ENTRIES = 1000
+CHECKED_KEY = b"is the table readable"
+"""The key that a check reads; no table has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +191,20 @@ class TableClient:
         except NoSuchTableError:
             return False
         return True
+
+    async def check(self, table: str, *, retry_seconds_max: float) -> None:
+        """Read from a table, to see that it can be read now.
+
+        Raises ``StoreUnavailableError`` when its store has not answered for ``retry_seconds_max``,
+        and ``NoSuchTableError``.
+        """
+        wanted = (wire.TableKey(CHECKED_KEY),)
+        reply = await self._request(
+            table,
+            lambda i: wire.ReadTable(i, table, NO_TOKEN, wanted),
+            retry_seconds_max=retry_seconds_max,
+        )
+        expect(reply, wire.TableRead)
 
     async def get(self, table: str, key: bytes) -> Entry | None:
         """Return the entry of a key, or None. No entry has the empty key."""
@@ -361,8 +377,10 @@ class TableClient:
                 return
             token = page.token
 
-    async def _request(self, table: str, make: MakeRequest) -> wire.Reply:
-        reply = await self._segments.request(table, make)
+    async def _request(
+        self, table: str, make: MakeRequest, *, retry_seconds_max: float | None = None
+    ) -> wire.Reply:
+        reply = await self._segments.request(table, make, retry_seconds_max=retry_seconds_max)
         if isinstance(reply, wire.NoSuchSegment):
             raise NoSuchTableError(f"table {table} does not exist")
         return reply

@@ -99,6 +99,9 @@ class MemorySegmentStore:
         """Time, in seconds, that each request takes, while others are answered."""
         self.wrong_host_replies = 0
         """Number of further changes that get the reply ``WrongHost``."""
+        self.is_elsewhere: Callable[[wire.Request], bool] = lambda request: False
+        """Returns whether a request gets the reply ``WrongHost``, as from a container that is
+        offline."""
         self.pause: trio.Event | None = None
         """An event for which requests wait if ``pauses`` is true for them; None for no pause."""
         self.pauses: Callable[[wire.Request], bool] = lambda request: True
@@ -196,6 +199,9 @@ class MemorySegmentStore:
             return wire.AuthTokenCheckFailed(request_id, "", 0)
         if _is_about_members(request):
             return self._apply(request)
+        if self.is_elsewhere(request):
+            offline_id: int = getattr(request, "request_id")  # noqa: B009 (as below)
+            return wire.WrongHost(offline_id, segment_of(request), "")
         fault = self.fault
         self.requests += 1
         if isinstance(request, _CHANGES):

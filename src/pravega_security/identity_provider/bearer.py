@@ -114,14 +114,33 @@ class BearerAuthenticator:
 
     def authenticate(self, token: str, peer: str) -> Principal:
         """Return the caller whose token it is. May fetch keys. Raises ``AuthenticationError``."""
-        claims = self._verify(token)
-        name = _claim(claims, self._settings.name_claim)
+        try:
+            claims = self._verify(token)
+        except AuthenticationError as error:
+            error.claimed = self._read_claimed(token)
+            raise
+        name = self._name_in(claims)
         ends = claims["exp"] + self._settings.leeway_seconds
-        if not isinstance(name, str) or not 0 < len(name) <= NAME_LENGTH_MAX:
-            raise AuthenticationError(_INVALID)
-        if not name.isprintable():
+        if name is None:
             raise AuthenticationError(_INVALID)
         return BearerPrincipal(name, self._rules_of(claims), ends, self._now)
+
+    def _name_in(self, claims: Mapping[str, Any]) -> str | None:
+        """Return the name of the caller; None if the claims have none that a log can show."""
+        name = _claim(claims, self._settings.name_claim)
+        if not isinstance(name, str) or not 0 < len(name) <= NAME_LENGTH_MAX:
+            return None
+        return name if name.isprintable() else None
+
+    def _read_claimed(self, token: str) -> str | None:
+        """Return the name that a refused token has, which nothing proves; None without one."""
+        if len(token) > TOKEN_LENGTH_MAX:
+            return None
+        try:
+            claims = jwt.decode(token, options={"verify_signature": False})
+        except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
+            return None
+        return self._name_in(claims)
 
     def _verify(self, token: str) -> Mapping[str, Any]:
         """Return the claims of a token that is valid now."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator
 from functools import partial
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from pravega_wire import commands as wire
 from pravega_wire.codec import HEADER_BYTES
@@ -36,6 +36,8 @@ R = TypeVar("R", bound=wire.Reply)
 Make: TypeAlias = Callable[[int, str], wire.Request]
 """Makes a request of its id and a token."""
 Steps: TypeAlias = Generator[Make, wire.Reply, T]
+Attempt: TypeAlias = Callable[[], Steps[Any]]
+"""An attempt at something, which may be repeated over other connections until it returns."""
 
 
 class LogMovedError(ProtocolError):
@@ -122,6 +124,18 @@ class LogSession:
             reply = yield lambda i, token: wire.TruncateSegment(i, self._segment, old, token)
             if not isinstance(reply, wire.SegmentTruncated | wire.SegmentIsTruncated):
                 raise self._refusal(reply)
+
+    def compact(self, revision: bytes) -> Generator[Attempt, Any, bool]:
+        """Append a revision that replaces all before it, and delete what is not needed any more.
+
+        Yield the attempts, and return whether it was appended, as ``append`` does.
+        """
+        begin = self.offset
+        if not (yield self.append(revision)):
+            return False
+        assert begin is not None
+        yield partial(self.move_mark, begin)
+        return True
 
     def _append(self, revision: bytes, number: int, offset: int) -> Steps[bool]:
         if not self.is_set_up:

@@ -5,8 +5,9 @@ Owns: ``run_steps`` for a client that blocks, and ``run_steps_async`` for an asy
 share the operation.
 
 Invariants:
-1. When a request fails, the operation ends by the error of the request. Held by
-   ``test_an_operation_ends_by_the_error_of_a_request``.
+1. When a request fails, the operation gets the error of the request where it made the request, and
+   ends by it unless it goes on. Held by ``test_an_operation_ends_by_the_error_of_a_request`` and
+   ``test_an_operation_may_go_on_after_the_error_of_a_request``.
 """
 
 from __future__ import annotations
@@ -24,7 +25,12 @@ def run_steps(steps: Generator[Request, Reply, T], ask: Callable[[Request], Repl
     try:
         request = next(steps)
         while True:
-            request = steps.send(ask(request))
+            try:
+                reply = ask(request)
+            except BaseException as error:
+                request = steps.throw(error)
+            else:
+                request = steps.send(reply)
     except StopIteration as done:
         result: T = done.value
         return result
@@ -37,7 +43,12 @@ async def run_steps_async(
     try:
         request = next(steps)
         while True:
-            request = steps.send(await ask(request))
+            try:
+                reply = await ask(request)
+            except BaseException as error:
+                request = steps.throw(error)
+            else:
+                request = steps.send(reply)
     except StopIteration as done:
         result: T = done.value
         return result

@@ -24,6 +24,7 @@ from pathlib import Path
 
 from segstore_client.access.credentials import Credentials, Warn, read_secret_file
 from segstore_client.access.tls import ClientTls, read_ca
+from segstore_client.access.words import ENVIRONMENT, AccessWords
 from segstore_client.errors import UsageError
 
 OFFICIAL_PREFIX = "pravega_client_"
@@ -35,6 +36,8 @@ class ClientAccess:
 
     credentials: Credentials | None = None
     tls: ClientTls = field(default_factory=ClientTls)
+    words: AccessWords = ENVIRONMENT
+    """The words of the program's user, for advice in errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,33 +91,31 @@ def read_official_environment(environment: Mapping[str, str]) -> AccessSettings:
 def build_access(
     places: Sequence[AccessSettings],
     *,
+    words: AccessWords = ENVIRONMENT,
     warn: Warn | None = None,
     ask_password: Callable[[str], str] | None = None,
 ) -> ClientAccess:
     """Return what the places name, the first of which counts most.
 
-    ``ask_password`` asks the user of a terminal. Raises ``UsageError`` when a file cannot be read,
-    or a user has no password.
+    ``words`` are those by which errors advise. ``ask_password`` asks the user of a terminal. Raises
+    ``UsageError`` when a file cannot be read, or a user has no password.
     """
     tls = build_tls(places) or ClientTls()
     for place in places:
         if place.token_file:
             path = Path(place.token_file)
             read_secret_file(path, "token file", warn=warn)
-            return ClientAccess(Credentials.from_token_file(path), tls)
+            return ClientAccess(Credentials.from_token_file(path), tls, words)
         if place.token:
-            return ClientAccess(_of_token(place.method, place.token), tls)
+            return ClientAccess(_of_token(place.method, place.token), tls, words)
         if place.user:
             password = _find_password(place.user, places, warn)
             if password is None and ask_password is not None:
                 password = ask_password(place.user)
             if password is None:
-                raise UsageError(
-                    f"user {place.user} has no password: name a file with it, such as by"
-                    " --password-file or SEGSTORE_PASSWORD_FILE"
-                )
-            return ClientAccess(Credentials.from_password(place.user, password), tls)
-    return ClientAccess(None, tls)
+                raise UsageError(f"user {place.user} has no password: {words.password_advice}")
+            return ClientAccess(Credentials.from_password(place.user, password), tls, words)
+    return ClientAccess(None, tls, words)
 
 
 def find_tls_files(places: Sequence[AccessSettings]) -> tuple[Path | None, ...]:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from pravega_wire.blocking import is_segment_store
+from segstore_client.access.words import ENVIRONMENT, AccessWords
 from segstore_client.errors import UsageError
 
 if TYPE_CHECKING:
@@ -141,7 +142,13 @@ def _system_roots() -> bytes | None:
 
 
 def find_tls_mistake(
-    host: str, port: int, tls: ClientTls, *, seconds_max: float, was_served: bool = False
+    host: str,
+    port: int,
+    tls: ClientTls,
+    *,
+    seconds_max: float,
+    was_served: bool = False,
+    words: AccessWords = ENVIRONMENT,
 ) -> str:
     """Connect with TLS, and return what is wrong, in words; "" if nothing is found.
 
@@ -149,14 +156,14 @@ def find_tls_mistake(
     TLS is asked in the clear, without a word of the user's. ``was_served`` says that the client has
     had answers over TLS: then the server is ending, and nothing is asked.
     """
-    found = _look_for_mistake(host, port, tls, seconds_max)
+    found = _look_for_mistake(host, port, tls, seconds_max, words)
     if was_served and isinstance(found, _HangUp):
         return ""
     if found is _HangUp.IN_HANDSHAKE:
         is_plain = _answers_without_tls(host, port, seconds_max)
         return _describe_no_tls(host, port) if is_plain else ""
     if found is _HangUp.AFTER_HANDSHAKE:
-        if _look_for_mistake(host, port, tls, seconds_max) is not _HangUp.AFTER_HANDSHAKE:
+        if _look_for_mistake(host, port, tls, seconds_max, words) is not _HangUp.AFTER_HANDSHAKE:
             return ""
         return f"{host}:{port} requires a certificate of the client, or is no controller"
     return found
@@ -174,7 +181,7 @@ class _HangUp(Enum):
 
 
 def _look_for_mistake(
-    host: str, port: int, tls: ClientTls, seconds_max: float
+    host: str, port: int, tls: ClientTls, seconds_max: float, words: AccessWords
 ) -> str | Literal[_HangUp.IN_HANDSHAKE, _HangUp.AFTER_HANDSHAKE]:
     import ssl
 
@@ -184,18 +191,18 @@ def _look_for_mistake(
                 context = _make_new_context(tls)
                 context.set_alpn_protocols(["h2"])  # without it, a controller hangs up
                 with context.wrap_socket(plain, server_hostname=host) as secured:
-                    mistake = _find_late_mistake(secured, host, port)
+                    mistake = _find_late_mistake(secured, host, port, words)
                     return "" if tls.certificate is not None else mistake
             except (ssl.SSLEOFError, ConnectionError):
                 return _HangUp.IN_HANDSHAKE
             except ssl.SSLError as error:
-                return describe_tls_error(error, host, port)
+                return describe_tls_error(error, host, port, words)
     except OSError:
         return ""
 
 
 def _find_late_mistake(
-    secured: ssl.SSLSocket, host: str, port: int
+    secured: ssl.SSLSocket, host: str, port: int, words: AccessWords
 ) -> str | Literal[_HangUp.AFTER_HANDSHAKE]:
     """Return what the server says after the handshake: it checks a client's certificate then."""
     import ssl
@@ -210,7 +217,7 @@ def _find_late_mistake(
     except (ssl.SSLEOFError, ConnectionError):
         pass
     except ssl.SSLError as error:
-        return describe_tls_error(error, host, port)
+        return describe_tls_error(error, host, port, words)
     # The servers of gRPC hang up without a reason.
     return _HangUp.AFTER_HANDSHAKE
 
@@ -244,7 +251,7 @@ def speaks_tls(host: str, port: int, *, seconds_max: float) -> bool:
         return False
 
 
-def describe_tls_error(error: ssl.SSLError, host: str, port: int) -> str:
+def describe_tls_error(error: ssl.SSLError, host: str, port: int, words: AccessWords) -> str:
     """Return the sentence for a handshake that failed."""
     import ssl
 
@@ -262,7 +269,7 @@ def describe_tls_error(error: ssl.SSLError, host: str, port: int) -> str:
             )
         return (
             f"the certificate of {where} is not from an authority that this client trusts"
-            f" ({error.verify_message}): give the authority's certificate, such as by --ca"
+            f" ({error.verify_message}): {words.ca_advice}"
         )
     if "REQUIRED" in (error.reason or "") and "CERT" in (error.reason or ""):
         return f"{where} requires a certificate of the client"

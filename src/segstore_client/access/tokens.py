@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 from pravega_wire.blocking import ConnectionLostError, SegmentConnection
 from pravega_wire.commands import AuthTokenCheckFailed
 from pravega_wire.errors import ProtocolError
+from segstore_client.access.words import ENVIRONMENT, AccessWords
 from segstore_client.errors import NoPermissionError, UntrustedServerError
 
 if TYPE_CHECKING:
@@ -104,9 +105,15 @@ class StoreAccess:
     """The way to the segment stores of one stream. Without arguments: no TLS, and no tokens."""
 
     def __init__(
-        self, *, tls: ClientTls | None = None, tokens: DelegationTokens | None = None
+        self,
+        *,
+        tls: ClientTls | None = None,
+        tokens: DelegationTokens | None = None,
+        words: AccessWords = ENVIRONMENT,
     ) -> None:
         self.tls = tls
+        self.words = words
+        """The words of the program's user, for advice in errors."""
         self._tokens = tokens
 
     def connect(
@@ -126,7 +133,7 @@ class StoreAccess:
             return SegmentConnection(host, port, timeout=timeout, on_wait=on_wait, tls=context)
         except ConnectionLostError as error:
             if context is not None:
-                raise_if_untrusted(error, host, port)
+                raise_if_untrusted(error, host, port, self.words)
             raise
 
     @property
@@ -148,8 +155,7 @@ class StoreAccess:
             return TokenExpiredError(f"{sentence}: the token has expired")
         if self._tokens is None:
             return NoPermissionError(
-                f"{sentence}: the store asks who calls; give a user and a password, such as by"
-                " --user and --password-file"
+                f"{sentence}: the store asks who calls; {self.words.login_advice}"
             )
         return NoPermissionError(f"{sentence}: the segment store does not accept the token")
 
@@ -162,7 +168,9 @@ class StoreAccess:
         return make_context(self.tls)
 
 
-def raise_if_untrusted(error: ConnectionLostError, host: str, port: int) -> None:
+def raise_if_untrusted(
+    error: ConnectionLostError, host: str, port: int, words: AccessWords
+) -> None:
     """Raise ``UntrustedServerError`` if the cause of a failed connection is the server's TLS."""
     import ssl
 
@@ -171,7 +179,7 @@ def raise_if_untrusted(error: ConnectionLostError, host: str, port: int) -> None
     cause = error.__cause__
     # A server that ends the handshake without a word may be restarting.
     if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError):
-        raise UntrustedServerError(describe_tls_error(cause, host, port)) from cause
+        raise UntrustedServerError(describe_tls_error(cause, host, port, words)) from cause
 
 
 PLAIN = StoreAccess()

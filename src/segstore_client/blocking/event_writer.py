@@ -6,13 +6,15 @@ Invariants:
 1. When a stream is scaled while events are under way, the unacknowledged events of a sealed segment
    go to its successors before any later event of the same keys. So the events of one key are stored
    in the order of the calls.
-   Held by ``test_events_in_flight_follow_their_keys_through_scalings``.
+   Held by ``test_events_in_flight_follow_their_keys_through_scalings`` and
+   ``test_long_events_follow_their_keys_through_scalings``.
 2. When segment stores are killed and restarted, each event is stored exactly once.
    Held by ``test_nothing_is_lost_or_doubled_when_the_segment_store_is_killed``.
 """
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterable
 from contextlib import suppress
@@ -23,6 +25,7 @@ from typing import Self
 
 from pravega_wire.hashing import routing_key_hash
 from pravega_wire.names import scoped_name, segment_name
+from pravega_wire.sessions.append_session import AppendSession, Event
 from pravega_wire.sessions.routes import Routes, Successor
 from segstore_client.append_refusals import SegmentEndedError
 from segstore_client.backoff import PATIENCE_SECONDS, Patience
@@ -113,8 +116,10 @@ class BlockingEventWriter:
         """Queue an event as soon as there is room for it; without a key it goes to any segment.
 
         What is queued is sent in batches: by the event that fills one, by ``send`` and ``flush``.
-        Raises ``UsageError`` for an event over 8 MiB, ``StreamSealedError`` when the stream has
-        been sealed, ``UnavailableError`` when servers are unreachable for too long.
+        An event over 8 MiB is sent at once, in pieces that readers see together, after all that
+        was sent before it is stored. Raises ``UsageError`` for an event that is too long,
+        ``StreamSealedError`` when the stream has been sealed, ``UnavailableError`` when servers are
+        unreachable for too long.
         """
         position = self._random.random() if key is None else routing_key_hash(key)
         writer = self._route(position)
@@ -150,7 +155,10 @@ class BlockingEventWriter:
     def _new_writer(self, segment: int) -> SegmentWriter:
         locate = partial(self._controller.segment_address, self._scope, self._stream, segment)
         name = segment_name(self._scope, self._stream, segment)
-        return SegmentWriter(name, locate, access=self._access, on_delay=self._on_delay)
+        session = AppendSession[Event](os.urandom(16), takes_long=True)
+        return SegmentWriter(
+            name, locate, access=self._access, on_delay=self._on_delay, session=session
+        )
 
     def _route(self, position: float) -> SegmentWriter:
         return self._segment_writers[self._routes.find(position)]

@@ -1,7 +1,7 @@
 """Appends events to one segment, each once, through restarts of its segment store.
 
 Owns: a connection, and the waiting for it and for replies. What is sent, and again after a break,
-is that of an ``AppendSession``.
+is that of an ``AppendSession``. A long event waits until all before it are stored.
 
 Invariants:
 1. When a connection breaks before or after the store has stored a block, each event is stored once,
@@ -10,6 +10,8 @@ Invariants:
 2. When more than ``BLOCKS_MAX`` blocks, or more than ``IN_FLIGHT_BYTES_MAX`` bytes, have no reply,
    ``drive`` waits for replies. This bounds the memory of both sides, and the replies in the socket.
    Held by ``test_a_writer_waits_for_replies_when_too_many_blocks_have_none``.
+3. When a connection breaks while a long event is written, it is stored once, in its place. Held by
+   ``test_long_events_have_their_places_however_connections_break``.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ from pravega_wire import commands as wire
 from pravega_wire.blocking import SegmentConnection
 from pravega_wire.errors import EventTooLongError
 from pravega_wire.sessions.append_session import AppendSession, Block, Event
+from pravega_wire.sessions.long_appends import append_long
+from pravega_wire.sessions.steps import run_steps
 from segstore_client.access.tokens import PLAIN, StoreAccess
 from segstore_client.addresses import Address
 from segstore_client.append_refusals import SegmentEndedError, append_refusal
@@ -63,7 +67,7 @@ class SegmentWriter:
     def add(self, event: Event) -> bool:
         """Add an event to the batch, and return whether the batch is ready to be sent.
 
-        Raises ``UsageError`` for one over ``EVENT_BYTES_MAX``.
+        Raises ``UsageError`` for one that is too long for the session.
         """
         try:
             return self._session.add(event)
@@ -97,8 +101,7 @@ class SegmentWriter:
             with self._trying(patience):
                 self._send_batch()
                 while self._must_wait(drain=drain):
-                    self._receive_reply()
-                    patience.renew()
+                    self._receive_reply(self._connected())
                 return
 
     def release(self) -> list[Event]:
@@ -140,13 +143,13 @@ class SegmentWriter:
         while self._session.has_batch:
             self._send(connection, self._session.begin_block())
 
-    def _receive_reply(self) -> None:
+    def _receive_reply(self, connection: SegmentConnection) -> None:
         """Wait for one reply and process it."""
-        assert self._connection is not None
-        reply = self._connection.receive(timeout=REPLY_SECONDS)
+        reply = connection.receive(timeout=REPLY_SECONDS)
         if not isinstance(reply, wire.DataAppended):
             raise self._refusal(reply)
         self._session.acknowledge(reply.event_number)
+        self._patience.renew()
 
     def _connected(self) -> SegmentConnection:
         """Return the connection; without one, connect, and send all unacknowledged blocks again."""
@@ -180,7 +183,34 @@ class SegmentWriter:
         return reply.last_event_number
 
     def _send(self, connection: SegmentConnection, block: Block[Event]) -> None:
-        connection.send_bytes(self._session.encode(block, self._request_id))
+        if block.is_long:
+            self._store_long(connection, block)
+        else:
+            connection.send_bytes(self._session.encode(block, self._request_id))
+
+    def _store_long(self, connection: SegmentConnection, block: Block[Event]) -> None:
+        """Store a long event, after all that was sent before it."""
+        while self._session.in_flight[0] is not block:
+            self._receive_reply(connection)
+        steps = append_long(
+            self.name,
+            self._session.writer_id,
+            block,
+            stored_number=self._session.stored_number,
+            token=self._access.token(),
+            next_request_id=connection.next_request_id,
+            refusal=self._refusal,
+        )
+
+        def call(request: wire.Request) -> wire.Reply:
+            reply = connection.call(request)
+            self._patience.renew()
+            return reply
+
+        run_steps(steps, call)
+        # The store has counted on with this writer, which it does not know of this connection. If
+        # other processes write with the same numbers, they may have stored what is in the batch.
+        self._session.resume(self._set_up(connection))
 
     def _refusal(self, reply: wire.Reply) -> Exception:
         """Return the error for a reply that is not an acknowledgement."""

@@ -5,28 +5,46 @@ Owns: one controller client, and who calls.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, TypeVar
 
+from pravega_wire.reader_groups.settings import Cut
 from segstore_client.access.settings import AccessSettings
 from segstore_client.addresses import DEFAULT_CONTROLLER
 from segstore_client.backoff import PATIENCE_SECONDS
+from segstore_client.blocking.byte_streams.byte_reader import BlockingByteReader
+from segstore_client.blocking.byte_streams.byte_writer import BlockingByteWriter
 from segstore_client.blocking.event_reader import BlockingEventReader
 from segstore_client.blocking.event_writer import BlockingEventWriter
+from segstore_client.blocking.groups.reader_group import BlockingReaderGroup
+from segstore_client.blocking.states.revision_log import BlockingRevisionLog
+from segstore_client.blocking.states.synchronizer import BlockingSynchronizer
 from segstore_client.blocking.table import BlockingTable
 from segstore_client.blocking.transaction import BlockingTransaction
 from segstore_client.control import Control, open_controller, split_name
 from segstore_client.controller.controller_client import ControllerClient
 from segstore_client.cuts.bounds import At
 from segstore_client.delays import OnDelay
+from segstore_client.frames import join_frames
 from segstore_client.leases import LEASE_SECONDS
 from segstore_client.positions import Position
+from segstore_client.steps.group_operations import (
+    CHECKPOINT_SECONDS,
+    REFRESH_SECONDS,
+    build_settings,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+S = TypeVar("S")
 
 
 class BlockingStore(Control):
     """A store that was connected to. Names of streams are ``SCOPE/STREAM``.
 
-    All threads may use it; each has writers, readers, tables and transactions of its own.
+    All threads may use it; each has writers, readers and other objects of its own.
     """
 
     def __init__(self, controller: ControllerClient, *, patience: float) -> None:
@@ -36,7 +54,8 @@ class BlockingStore(Control):
     def writer(self, stream: str, *, on_delay: OnDelay | None = None) -> BlockingEventWriter:
         """Return a writer of events, to be used in a ``with`` block.
 
-        ``on_delay`` is called with the reason why a store does not answer now.
+        An event over 8 MiB is written in pieces, which readers see together. ``on_delay`` is called
+        with the reason why a store does not answer now.
         """
         return BlockingEventWriter(
             self._controller, *split_name(stream), patience=self._patience, on_delay=on_delay
@@ -81,9 +100,85 @@ class BlockingStore(Control):
             patience=self._patience,
         )
 
+    def read_frame(
+        self, stream: str, *, start: At = Position.HEAD, end: At = Position.TAIL
+    ) -> pa.Table:
+        """Return the events between two places as a table of Apache Arrow, in memory.
+
+        Its columns are those of ``frame_schema``. Events of one key are in their order. Raises
+        ``UsageError`` without ``pyarrow``, and errors as ``reader``.
+        """
+        with self.reader(stream, start=start, end=end) as reader:
+            return join_frames(list(reader.arrow_batches()))
+
+    def byte_writer(self, stream: str, *, on_delay: OnDelay | None = None) -> BlockingByteWriter:
+        """Return a writer of bytes without events, a raw file, to be used in a ``with`` block.
+
+        The stream has one segment. The arguments are those of ``writer``.
+        """
+        return BlockingByteWriter(
+            self._controller, *split_name(stream), patience=self._patience, on_delay=on_delay
+        )
+
+    def byte_reader(
+        self, stream: str, *, offset: int | Position = Position.HEAD
+    ) -> BlockingByteReader:
+        """Return a reader of a byte stream, a raw file, to be used in a ``with`` block.
+
+        It begins at an offset, or at an end of the stream.
+        """
+        return BlockingByteReader(
+            self._controller, *split_name(stream), offset=offset, patience=self._patience
+        )
+
     def table(self, table: str) -> BlockingTable:
         """Return the entries of a key-value table. Raises ``NotFoundError``."""
         return BlockingTable(self._controller, *split_name(table), patience=self._patience)
+
+    def create_group(
+        self,
+        group: str,
+        streams: Sequence[str],
+        *,
+        starts: Mapping[str, Cut] | None = None,
+        ends: Mapping[str, Cut] | None = None,
+        checkpoint_seconds: float | None = CHECKPOINT_SECONDS,
+        refresh_seconds: float = REFRESH_SECONDS,
+        retains: bool = False,
+        exist_ok: bool = False,
+    ) -> None:
+        """Create a reader group; the arguments and errors are those of ``Store.create_group``."""
+        for name in streams:
+            split_name(name)
+        settings = build_settings(
+            streams,
+            starts=starts,
+            ends=ends,
+            checkpoint_seconds=checkpoint_seconds,
+            refresh_seconds=refresh_seconds,
+            retains=retains,
+        )
+        self.group(group).create(settings, exist_ok=exist_ok)
+
+    def group(self, group: str) -> BlockingReaderGroup:
+        """Return a reader group; ``create_group`` has to be called once for it, by any client."""
+        return BlockingReaderGroup(self._controller, *split_name(group), patience=self._patience)
+
+    def synchronizer(
+        self,
+        stream: str,
+        *,
+        load: Callable[[bytes], S],
+        apply: Callable[[S, bytes], S],
+    ) -> BlockingSynchronizer[S]:
+        """Return a state that programs share by a stream of one segment, to be used in a ``with``
+        block.
+
+        ``load`` makes a state of the bytes of a whole one, ``apply`` returns the state after the
+        bytes of an update.
+        """
+        log = BlockingRevisionLog(self._controller, *split_name(stream), patience=self._patience)
+        return BlockingSynchronizer(log, name=stream, load=load, apply=apply)
 
 
 @contextmanager

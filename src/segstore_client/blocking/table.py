@@ -1,6 +1,7 @@
 """Reads and changes the entries of a key-value table, for a program that blocks.
 
-Owns: the retries of requests. What is asked, and what a reply means, is that of ``TableSteps``.
+Owns: the way of the requests to the segments. What is asked, and what a reply means, is that of
+``TableSteps``.
 """
 
 from __future__ import annotations
@@ -8,12 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from pravega_wire import commands as wire
-from pravega_wire.errors import ProtocolError
-from pravega_wire.names import key_value_table_stream, scoped_name, segment_name
+from pravega_wire.names import key_value_table_stream, scoped_name
 from pravega_wire.sessions.steps import run_steps
-from segstore_client.backoff import Patience
-from segstore_client.blocking.calls import repeat_calls
+from segstore_client.blocking.segments.segment_requests import BlockingSegmentRequests
 from segstore_client.controller.controller_client import ControllerClient, Purpose
 from segstore_client.steps.table_steps import (
     ANY_VERSION,
@@ -23,8 +21,6 @@ from segstore_client.steps.table_steps import (
     TableRequest,
     TableSteps,
 )
-
-REPLY_SECONDS = 30.0
 
 T = TypeVar("T")
 
@@ -39,17 +35,16 @@ class BlockingTable:
         self, controller: ControllerClient, scope: str, table: str, *, patience: float
     ) -> None:
         self.settings = controller.table_settings(scope, table)
-        self._controller = controller
-        self._scope = scope
-        self._stream = key_value_table_stream(table)
-        self._name = scoped_name(scope, table)
-        self._patience = Patience(patience)
+        name, stream = scoped_name(scope, table), key_value_table_stream(table)
+        self._requests = BlockingSegmentRequests(
+            controller, scope, stream, what=name, patience=patience
+        )
         # The tokens are for the name in the segments' names. A user who may only read gets no token
         # to write.
-        self._read_access = controller.store_access(scope, self._stream, Purpose.READ)
-        self._write_access = controller.store_access(scope, self._stream, Purpose.READ_WRITE)
+        self._read_access = controller.store_access(scope, stream, Purpose.READ)
+        self._write_access = controller.store_access(scope, stream, Purpose.READ_WRITE)
         ranges = controller.table_ranges(scope, table)
-        self._steps = TableSteps(self._name, self.settings, ranges)
+        self._steps = TableSteps(name, self.settings, ranges)
 
     @property
     def key_bytes(self) -> int:
@@ -102,25 +97,6 @@ class BlockingTable:
         return run_steps(steps, self._ask)
 
     def _ask(self, request: TableRequest) -> TableReply:
-        scope, stream, segment = self._scope, self._stream, request.segment
-        name = segment_name(scope, stream, segment)
         access = self._write_access if request.writes else self._read_access
-        attempts = 0
-
-        def attempt() -> wire.Reply:
-            nonlocal attempts
-            attempts += 1
-            address = self._controller.segment_address(scope, stream, segment)
-            with access.connect(*address, timeout=REPLY_SECONDS) as connection:
-                reply = connection.call(
-                    request.make(connection.next_request_id(), name, access.token())
-                )
-            if isinstance(reply, wire.AuthTokenCheckFailed):
-                raise access.refusal(reply, f"no permission for {self._name}")
-            if isinstance(reply, wire.WrongHost):
-                raise ProtocolError("the segment is at another store")
-            self._patience.renew()
-            return reply
-
-        reply = repeat_calls(attempt, self._patience, f"{self._name} could not be reached")
+        attempts, reply = self._requests.ask(access, request.segment, request.make)
         return TableReply(reply, attempts)

@@ -19,7 +19,6 @@ Invariants:
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
-from functools import partial
 from typing import Self
 
 import anyio
@@ -27,25 +26,19 @@ import anyio.lowlevel
 from anyio.abc import TaskGroup
 
 from pravega_wire.errors import TruncatedBytesError
-from pravega_wire.names import segment_name
 from pravega_wire.sessions.read_cursor import ByteCursor
 from segstore_client.byte_streams.byte_segment import ByteSegment
+from segstore_client.connections.calls import call_blocking
 from segstore_client.connections.request_pool import RequestPool
 from segstore_client.controller.controller_client import ControllerClient, Purpose
 from segstore_client.errors import PravegaError, UsageError
 from segstore_client.positions import Position
 from segstore_client.reading.piece_queue import PieceQueue
 from segstore_client.reading.segment_fetch import READ_BYTES, SegmentFetch
+from segstore_client.steps.byte_segment_steps import ReadPiece, check_offset
 
 Pieces = PieceQueue[list[bytes] | PravegaError]
 """The way from one fetching task to ``read``; an empty list is the end."""
-
-
-class TruncatedError(PravegaError):
-    """Bytes that a reader wants were deleted by a truncation."""
-
-    head = 0
-    """The offset of the first byte that is left."""
 
 
 class ByteReader:
@@ -64,25 +57,20 @@ class ByteReader:
         offset: int | Position,
         patience: float,
     ) -> None:
-        self._controller = controller
-        self._scope = scope
-        self._stream = stream
         self._start = offset
         self._patience = patience
         self._access = controller.store_access(scope, stream, Purpose.READ)
         self._segment = ByteSegment(
             controller, pool, scope, stream, access=self._access, patience=patience
         )
-        self._piece = b""
-        self._piece_offset = 0
-        self._offset = 0
+        self._piece = ReadPiece()
         self._group: TaskGroup | None = None
         self._stack = AsyncExitStack()
         self._fetching = anyio.CancelScope()
         self._pieces: Pieces | None = None
 
     async def __aenter__(self) -> Self:
-        await self._segment.find()
+        await call_blocking(self._segment.steps.find)
         offset = self._start
         if isinstance(offset, Position):
             offset = await (self.head() if offset is Position.HEAD else self.tail())
@@ -118,40 +106,33 @@ class ByteReader:
         """
         if length_max < 1:
             raise UsageError(f"{length_max} bytes cannot be read: at least 1")
-        start = self._offset - self._piece_offset
-        if start == len(self._piece):
-            self._piece, self._piece_offset, start = b"", self._offset, 0
-            self._piece = await self._fetch_piece()
+        if self._piece.is_used_up:
+            self._piece.replace(await self._fetch_piece())
         else:
             await anyio.lowlevel.checkpoint()
-        found = self._piece[start : start + length_max]
-        self._offset += len(found)
-        return found
+        return self._piece.take(length_max)
 
     async def seek(self, offset: int) -> None:
         """Continue at an offset. Behind the tail, ``read`` waits for bytes there.
 
         Outside of the last piece, the next ``read`` connects again.
         """
-        if offset < 0:
-            raise UsageError(f"{offset} is not an offset: it is negative")
+        check_offset(offset)
         await anyio.lowlevel.checkpoint()
-        if not 0 <= offset - self._piece_offset <= len(self._piece):
+        if self._piece.move(offset):
             self._end_fetch()
-            self._piece, self._piece_offset = b"", offset
-        self._offset = offset
 
     def tell(self) -> int:
         """Return the offset of the next byte."""
-        return self._offset
+        return self._piece.offset
 
     async def head(self) -> int:
         """Return the offset of the first byte that is left now."""
-        return (await self._segment.find_bounds())[0]
+        return (await self._segment.run(self._segment.steps.find_bounds()))[0]
 
     async def tail(self) -> int:
         """Return the offset behind the last byte that is stored now."""
-        return (await self._segment.find_bounds())[1]
+        return (await self._segment.run(self._segment.steps.find_bounds()))[1]
 
     # ---- Pieces ----------------------------------------------------------------------------------
 
@@ -170,9 +151,8 @@ class ByteReader:
 
     def _begin_fetch(self) -> Pieces:
         if self._group is None:
-            raise UsageError(f"the reader of {self._segment.name} is not entered")
-        name = segment_name(self._scope, self._stream, self._segment.number)
-        cursor = ByteCursor(self._segment.number, name, self._offset, None)
+            raise UsageError(f"the reader of {self._segment.steps.name} is not entered")
+        cursor = self._segment.steps.open_cursor(self._piece.offset)
         # A task that was cancelled may not have taken its piece back yet.
         pieces = Pieces()
         self._fetching = anyio.CancelScope()
@@ -184,14 +164,12 @@ class ByteReader:
         self._pieces = None
 
     async def _fetch(self, cursor: ByteCursor, pieces: Pieces, scope: anyio.CancelScope) -> None:
-        locate = partial(
-            self._controller.segment_address, self._scope, self._stream, cursor.segment_id
-        )
+        steps = self._segment.steps
         fetch = SegmentFetch(
             cursor,
-            locate,
+            steps.locate,
             pieces.put,
-            what=self._segment.name,
+            what=steps.name,
             access=self._access,
             patience=self._patience,
         )
@@ -199,15 +177,9 @@ class ByteReader:
             try:
                 await fetch.run()
                 if cursor.is_gone:
-                    raise self._segment.gone()
+                    raise steps.gone()
                 await pieces.put([])
             except TruncatedBytesError as error:
-                sentence = (
-                    f"the bytes of {self._segment.name} from {error.offset} on were truncated: it"
-                    f" begins at {error.head} now"
-                )
-                truncated = TruncatedError(sentence)
-                truncated.head = error.head
-                await pieces.put(truncated)
+                await pieces.put(steps.truncated(error))
             except PravegaError as error:
                 await pieces.put(error)

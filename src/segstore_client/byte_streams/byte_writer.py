@@ -12,27 +12,25 @@ Invariants:
 from __future__ import annotations
 
 import os
-from functools import partial
 from typing import Self
 
 import anyio.lowlevel
 
-from pravega_wire import commands as wire
-from pravega_wire.sessions.append_session import EVENT_BYTES_MAX, AppendSession
+from pravega_wire.sessions.append_session import AppendSession
 from segstore_client.backoff import Patience
 from segstore_client.byte_streams.byte_segment import ByteSegment
-from segstore_client.connections.calls import repeat_calls
+from segstore_client.connections.calls import call_blocking, repeat_calls
 from segstore_client.connections.request_pool import RequestPool
 from segstore_client.controller.controller_client import ControllerClient
 from segstore_client.delays import OnDelay
-from segstore_client.errors import StreamSealedError, UsageError
+from segstore_client.steps.byte_segment_steps import (
+    JOINED_BYTES_MAX,
+    check_offset,
+    split_pieces,
+)
 from segstore_client.writing.buffered_writer import BufferedWriter
 from segstore_client.writing.segment_pump import Event, SegmentPump
 
-PIECE_BYTES = EVENT_BYTES_MAX
-"""Maximum number of bytes that are stored together."""
-JOINED_BYTES_MAX = 4096
-"""Maximum number of bytes of short writes that are sent as one piece."""
 _POSITION = 0.0
 """The only segment has each position of the key space."""
 
@@ -70,10 +68,11 @@ class ByteWriter(BufferedWriter):
         self._is_sealed = False
 
     async def __aenter__(self) -> Self:
-        current = await self._segment.find()
+        steps = self._segment.steps
+        current = await call_blocking(steps.find)
         if not current.ranges:
-            raise self._sealed()
-        _, self._offset = await self._segment.find_bounds()
+            raise steps.sealed()
+        _, self._offset = await self._segment.run(steps.find_bounds())
         await self._start(current.ranges)
         return self
 
@@ -87,12 +86,8 @@ class ByteWriter(BufferedWriter):
         """
         self._raise_error()
         await anyio.lowlevel.checkpoint_if_cancelled()
-        if len(data) <= PIECE_BYTES:
-            await self._write_piece(bytes(data))
-            return
-        with memoryview(data).cast("B") as view:
-            for start in range(0, len(view), PIECE_BYTES):
-                await self._write_piece(bytes(view[start : start + PIECE_BYTES]))
+        for piece in split_pieces(data):
+            await self._write_piece(piece)
 
     def tell(self) -> int:
         """Return the offset of the next byte, if nobody else writes."""
@@ -104,41 +99,27 @@ class ByteWriter(BufferedWriter):
 
         Offsets of the other bytes stay the same. Raises ``UsageError`` if the stream ends earlier.
         """
-        if offset < 0:
-            raise UsageError(f"{offset} is not an offset: it is negative")
+        check_offset(offset)
         await self.flush()
-        reply = await self._segment.ask(
-            lambda request_id, name, token: wire.TruncateSegment(request_id, name, offset, token)
-        )
-        if isinstance(reply, wire.SegmentIsTruncated):
-            # It is the answer, too, if there are no such bytes yet.
-            if reply.start_offset < offset:
-                _, end = await self._segment.find_bounds()
-                raise UsageError(
-                    f"{self._name} cannot be truncated before {offset}: it ends at {end}"
-                )
-        elif not isinstance(reply, wire.SegmentTruncated):
-            raise self._segment.refusal(reply)
+        await self._segment.run(self._segment.steps.truncate_before(offset))
 
     async def seal(self) -> None:
         """Seal the stream, after all that was written is stored: it accepts no more bytes, and its
         readers come to an end."""
         await self.flush()
-        seal = partial(self._controller.seal_stream, self._scope, self._stream)
+        seal = self._segment.steps.seal
         await repeat_calls(seal, Patience(self._patience), f"{self._name} could not be sealed")
         self._is_sealed = True
-        self.fail(self._sealed())
+        self.fail(self._segment.steps.sealed())
 
     async def replace(self, pump: SegmentPump) -> None:
         """End the writer: the only segment takes no more bytes."""
         current = await repeat_calls(
-            partial(self._controller.current_segments, self._scope, self._stream),
+            self._segment.steps.find_current,
             Patience(self._patience),
             f"{self._name} could not be written to",
         )
-        if all(each.segment_id == pump.segment for each in current.ranges):
-            raise self._sealed()
-        raise UsageError(f"stream {self._name} was scaled: a byte stream never is")
+        raise self._segment.steps.ended(current)
 
     async def _finish(self) -> None:
         if not self._is_sealed:
@@ -162,6 +143,3 @@ class ByteWriter(BufferedWriter):
 
     def _new_session(self) -> AppendSession[Event]:
         return AppendSession(os.urandom(16), framed=False)
-
-    def _sealed(self) -> StreamSealedError:
-        return StreamSealedError(f"stream {self._name} is sealed")

@@ -137,5 +137,5 @@ async def _connect(host: str, port: int, access: StoreAccess) -> ByteStream:
         cause = error.__cause__ if isinstance(error.__cause__, ssl.SSLError) else error
         lost = ConnectionLostError(f"cannot connect to {host}:{port}: {error}")
         lost.__cause__ = cause
-        raise_if_untrusted(lost, host, port)
+        raise_if_untrusted(lost, host, port, access.words)
         raise lost from cause

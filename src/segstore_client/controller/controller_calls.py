@@ -38,6 +38,7 @@ from segstore_client.access.tls import (
     make_context,
     speaks_tls,
 )
+from segstore_client.access.words import AccessWords
 from segstore_client.addresses import parse_host_port
 from segstore_client.backoff import Patience
 from segstore_client.errors import (
@@ -110,12 +111,14 @@ class ControllerCalls:
         *,
         tls: ClientTls | None,
         credentials: Credentials | None,
+        words: AccessWords,
         patience: float,
         first_patience: float | None,
     ) -> None:
         self.address = ",".join(addresses)
         self._credentials = credentials
         self._tls = tls
+        self._words = words
         self._patience = patience
         self._first_patience = first_patience
         self._was_served = False
@@ -192,6 +195,7 @@ class ControllerCalls:
                     self._tls,
                     seconds_max=LOOK_SECONDS,
                     was_served=self._was_served,
+                    words=self._words,
                 )
                 if mistake:
                     return UntrustedServerError(mistake)
@@ -245,8 +249,7 @@ class ControllerCalls:
     def _explain_unknown_caller(self, reason: str) -> NoPermissionError:
         if self._credentials is None:
             return NoPermissionError(
-                f"the controller at {self.address} asks who calls: give a user and a password, such"
-                " as by --user and --password-file"
+                f"the controller at {self.address} asks who calls: {self._words.login_advice}"
             )
         return NoPermissionError(
             f"the controller at {self.address} does not accept {self._credentials.described}:"

@@ -158,11 +158,13 @@ class ControllerClient:
         access = ClientAccess() if access is None else access
         self.address = ",".join(addresses)
         self._credentials = access.credentials
+        self._words = access.words
         self._tls = access.tls if uses_tls else None
         self._calls = ControllerCalls(
             addresses,
             tls=self._tls,
             credentials=self._credentials,
+            words=access.words,
             patience=patience,
             first_patience=first_patience,
         )
@@ -411,9 +413,10 @@ class ControllerClient:
         ``known`` is a token that another process got.
         """
         if self._credentials is None and not known:
-            return StoreAccess(tls=self._tls)
+            return StoreAccess(tls=self._tls, words=self._words)
         ask = partial(self.delegation_token, scope, stream, purpose)
-        return StoreAccess(tls=self._tls, tokens=DelegationTokens(ask, known=known))
+        tokens = DelegationTokens(ask, known=known)
+        return StoreAccess(tls=self._tls, tokens=tokens, words=self._words)
 
     def scale_stream(
         self,

@@ -1,30 +1,23 @@
-"""The state of a reader group, as it is in its log, for a client that does not block.
+"""The log of a reader group's state, for a client that does not block.
 
-Owns: ``GroupLog``: changes of the state, as classes and not as bytes, and its compaction.
-
-Invariants:
-1. When a state has changes of a later version of the clients, this one does not compact it. Held by
-   ``test_a_state_with_unknown_changes_is_not_compacted``.
+Owns: ``GroupLog``, which runs the operations on a group, and fulfils their requests.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import anyio
 
 from pravega_wire.names import reader_group_stream, scoped_name
-from pravega_wire.reader_groups.changes import (
-    Change,
-    GroupBegun,
-    decode_change,
-    encode_change,
-)
-from pravega_wire.reader_groups.states import GroupState
+from pravega_wire.sessions.steps import run_steps_async
+from segstore_client.connections.calls import call_blocking
 from segstore_client.controller.controller_client import ControllerClient
-from segstore_client.errors import NotFoundError
 from segstore_client.states.revision_log import RevisionLog
-from segstore_client.states.synchronizer import Synchronizer
+from segstore_client.steps.group_requests import Call, Pause, Request, Steps
+from segstore_client.steps.group_steps import GroupSteps
 
-Decide = Callable[[GroupState], Sequence[Change]]
+T = TypeVar("T")
 
 
 class GroupLog:
@@ -33,78 +26,23 @@ class GroupLog:
     def __init__(
         self, controller: ControllerClient, scope: str, group: str, *, patience: float
     ) -> None:
-        self.name = scoped_name(scope, group)
         stream = reader_group_stream(group)
-        self._synchronizer = Synchronizer(
-            RevisionLog(controller, scope, stream, patience=patience),
-            name=f"reader group {self.name}",
-            load=_load,
-            apply=_apply,
-        )
-
-    def watch(self, on_state: Callable[[GroupState], None]) -> None:
-        """Call this function with each state that is read, also with those on the way to the
-        newest."""
-        self._synchronizer.on_state = on_state
-
-    @property
-    def state(self) -> GroupState:
-        """Return the state that was read last."""
-        return self._synchronizer.state
+        self._log = RevisionLog(controller, scope, stream, patience=patience)
+        self.state = GroupSteps(self._log.session, scoped_name(scope, group))
 
     async def aclose(self) -> None:
         """Close the connection."""
-        await self._synchronizer.aclose()
+        await self._log.aclose()
 
-    async def read(self) -> GroupState:
-        """Return the newest state.
+    async def run(self, steps: Steps[T]) -> T:
+        """Return the result of an operation."""
+        return await run_steps_async(steps, self.fulfil)
 
-        Raises ``NotFoundError`` if there is no such group, and ``ConflictError`` if no client has
-        begun it.
-        """
-        try:
-            return await self._synchronizer.read()
-        except NotFoundError:
-            raise NotFoundError(f"reader group {self.name} does not exist") from None
-
-    async def begin(self, begin: GroupBegun) -> bool:
-        """Write the first state; return False if another client has begun the group already."""
-        return await self._synchronizer.begin(encode_change(begin))
-
-    async def change(self, decide: Decide) -> Sequence[Change]:
-        """Make the changes that ``decide`` returns for the newest state, together; return them.
-
-        ``decide`` is called again when another client was faster. Raises as ``read``.
-        """
-        made: Sequence[Change] = ()
-
-        def decide_updates(state: GroupState) -> list[bytes]:
-            nonlocal made
-            made = decide(state)
-            return [encode_change(change) for change in made]
-
-        try:
-            await self._synchronizer.change(decide_updates)
-        except NotFoundError:
-            raise NotFoundError(f"reader group {self.name} does not exist") from None
-        return made
-
-    async def compact_if_long(self) -> None:
-        """Compact the log if it is long, unless another client has done so meanwhile."""
-        synchronizer = self._synchronizer
-        if not synchronizer.is_long or not self.state.is_understood:
-            return
-        await synchronizer.find_length()
-        if synchronizer.is_long:
-            await synchronizer.compact(lambda state: encode_change(state.compact()))
-
-
-def _load(data: bytes) -> GroupState:
-    state = GroupState()
-    state.apply([decode_change(data)])
-    return state
-
-
-def _apply(state: GroupState, data: bytes) -> GroupState:
-    state.apply([decode_change(data)])
-    return state
+    async def fulfil(self, request: Request) -> Any:
+        """Return the reply to a request that any client of groups can fulfil."""
+        if isinstance(request, Call):
+            return await call_blocking(request.function)
+        if isinstance(request, Pause):
+            return await anyio.sleep(request.seconds)
+        assert callable(request), request
+        return await self._log.repeat(request)

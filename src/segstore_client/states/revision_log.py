@@ -4,7 +4,7 @@ Owns: one connection, and the retries. The steps, and what a compaction is, are 
 ``pravega_wire.sessions.segment_log``.
 
 Invariants:
-1. When another client has appended since the log was read, ``append`` appends nothing. Held by
+1. When another client has appended since the log was read, nothing is appended. Held by
    ``test_a_revision_is_appended_only_behind_what_was_read``.
 2. When the connection breaks during an append, it is appended once, and its outcome is known. Held
    by ``test_an_append_whose_answer_is_lost_is_appended_once``.
@@ -14,16 +14,15 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import TypeVar
+from typing import Any
 
 import anyio
 
 from pravega_wire import commands as wire
 from pravega_wire.names import scoped_name, segment_name
-from pravega_wire.sessions.segment_log import LogSession, LogTooLongError, Make, Steps
+from pravega_wire.sessions.segment_log import Attempt, LogSession, LogTooLongError, Make
 from pravega_wire.sessions.steps import run_steps_async
 from segstore_client.backoff import Patience
 from segstore_client.connections.calls import call_blocking, wait_to_repeat
@@ -31,8 +30,6 @@ from segstore_client.connections.connection import StoreConnection, open_connect
 from segstore_client.controller.controller_client import RETRIED_ERRORS, ControllerClient, Purpose
 from segstore_client.cuts.segment_log import log_refusal
 from segstore_client.errors import PravegaError
-
-T = TypeVar("T")
 
 
 class RevisionLog:
@@ -63,36 +60,7 @@ class RevisionLog:
         with anyio.CancelScope(shield=True):
             await stack.aclose()
 
-    @property
-    def bytes_since_mark(self) -> int:
-        """Return the number of bytes behind the last compaction that this client knows."""
-        return self.session.bytes_since_mark
-
-    async def read(self) -> tuple[bool, list[bytes]]:
-        """Return whether the log was read from its beginning, and the revisions that are new."""
-        return await self._repeat(self.session.read)
-
-    async def append(self, revision: bytes) -> bool:
-        """Append a revision if none was since the log was read; return whether it was appended."""
-        return await self._repeat(self.session.append(revision))
-
-    async def compact(self, revision: bytes) -> bool:
-        """Append a revision that replaces all before it, and delete what is not needed any more.
-
-        Return whether it was appended, as ``append``.
-        """
-        begin = self.session.offset
-        if not await self.append(revision):
-            return False
-        assert begin is not None
-        await self._repeat(partial(self.session.move_mark, begin))
-        return True
-
-    async def update_mark(self) -> None:
-        """Ask where the last compaction begins."""
-        await self._repeat(self.session.read_mark)
-
-    async def _repeat(self, attempt: Callable[[], Steps[T]]) -> T:
+    async def repeat(self, attempt: Attempt) -> Any:
         """Return the result of an attempt that is repeated, over new connections."""
         patience = Patience(self._patience)
         while True:

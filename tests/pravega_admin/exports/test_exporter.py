@@ -215,9 +215,9 @@ async def test_segments_are_read_some_at_a_time(
     opened: list[int] = []
 
     class CountingReader(exporter.BlockingEventReader):
-        def __init__(self, *arguments: Any, start: Any, **options: Any) -> None:
-            opened.append(len(start))
-            super().__init__(*arguments, start=start, **options)
+        def __init__(self, *arguments: Any, bounds: Any, **options: Any) -> None:
+            opened.append(len(bounds.offsets))
+            super().__init__(*arguments, bounds=bounds, **options)
 
     monkeypatch.setattr(exporter, "BlockingEventReader", CountingReader)
     async with trio.open_nursery() as nursery:

@@ -1,14 +1,18 @@
 """``segstore standalone`` and its parts, started as a user starts them, and killed."""
 
 import ast
+import json
 import os
 import re
 import shlex
 import signal
+import socket
+import ssl
 import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -102,6 +106,43 @@ def test_the_program_that_it_prints_runs(store: "Standalone") -> None:
     create_stream(store, "of-a-program", 1)
     assert f'segstore_client.connect("{store.controller}")' in "\n".join(store.output)
     assert "demo" in ast.literal_eval(run_told_program(store))
+
+
+def refuse_handshakes(port: int) -> None:
+    """Connect to a port with TLS in each of the ways that it refuses; it hangs up after each."""
+    old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    old.check_hostname, old.verify_mode = False, ssl.CERT_NONE
+    old.set_ciphers("ALL:@SECLEVEL=0")
+    with warnings.catch_warnings(action="ignore"):
+        old.minimum_version = old.maximum_version = ssl.TLSVersion.TLSv1_1
+    strange = ssl.create_default_context()
+    for data in (b"GET / HTTP/1.1\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"):
+        with socket.create_connection(("127.0.0.1", port), 30) as plain:
+            plain.sendall(data)
+            assert plain.recv(1000) == b""
+    for context in (old, strange):
+        with (
+            socket.create_connection(("127.0.0.1", port), 30) as plain,
+            pytest.raises(ssl.SSLError),
+        ):
+            context.wrap_socket(plain, server_hostname="localhost")
+
+
+def test_who_speaks_no_tls_makes_no_line_that_is_not_of_the_log(
+    new_store: Callable[[], "Standalone"],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.delenv("GRPC_VERBOSITY", raising=False)
+    monkeypatch.setenv(PASSWORD_VARIABLE, "of the administrator")
+    store = new_store()
+    store.is_secure = True
+    store.start()
+    refuse_handshakes(store.controller_port)
+    assert capfd.readouterr().err == ""
+    assert store.stop() == 0
+    for line in store.log.read_text().splitlines():
+        assert json.loads(line)["event"]
 
 
 def test_the_program_that_a_secure_store_prints_runs_in_the_shell_that_it_prints(

@@ -271,6 +271,65 @@ async def test_what_is_refused_is_a_page_that_says_why(client: HttpClient) -> No
         assert Checked(answer.document).faults == []
 
 
+async def test_a_refusal_leads_back_to_what_is_above_the_page(client: HttpClient) -> None:
+    await make_stream(client)
+    own = {"Sec-Fetch-Site": "same-origin"}
+    for method, path, places in (
+        ("GET", "none", [""]),
+        ("GET", "scopes/none", ["", "scopes"]),
+        ("GET", "streams/s/none", ["", "scopes", "scopes/s"]),
+        ("GET", "groups/s/none", ["", "scopes", "scopes/s"]),
+        ("GET", "streams/s/none/events", ["", "scopes", "scopes/s", "streams/s/none"]),
+        ("GET", "tables/s/a%20b/entries", ["", "scopes", "scopes/s", "tables/s/a%20b"]),
+        (
+            "POST",
+            "streams/s/t/delete",
+            ["", "scopes", "scopes/s", "streams/s/t", "streams/s/t/delete"],
+        ),
+        ("GET", "go?name=", [""]),
+    ):
+        body = b"" if method == "POST" else None
+        answer = await client.ask(method, f"/console/{path}", body, own)
+        assert answer.status >= 400, path
+        assert Checked(answer.document).faults == [], path
+        main = answer.document.partition("<main")[2]
+        found = re.findall(r'href="/console/([^"]*)"', main)
+        assert found == [*places, places[-1]], path
+        assert "Back to " in main
+
+
+async def test_what_has_a_name_is_found_by_it(
+    console: HttpClient, segment_store: tuple[str, int]
+) -> None:
+    config = ControllerConfig(segment_stores=(segment_store,), container_count=4)
+    async with open_controller(config, Environment(random=Random(8))) as controller:
+        for scope in ("s", "other"):
+            await fill_scope(controller, scope)
+        await controller.streams.create("s", "only", fixed_configuration(1))
+        await controller.streams.create("s", "g", fixed_configuration(1))
+
+    async def find(name: str) -> list[str]:
+        answer = await console.ask("GET", f"/console/go?name={name}")
+        if answer.status == 303:
+            return [answer.headers["location"]]
+        assert answer.status == 200
+        assert Checked(answer.document).faults == []
+        return re.findall(r'<li><a href="(/console/\w+/\w+/\w+)"', answer.document)
+
+    assert await find("other/g") == ["/console/groups/other/g"]
+    assert await find("s/k") == ["/console/tables/s/k"]
+    assert await find("only") == ["/console/streams/s/only"]
+    assert await find("s/g") == ["/console/streams/s/g", "/console/groups/s/g"]
+    assert await find("g") == [
+        "/console/groups/other/g",
+        "/console/groups/s/g",
+        "/console/streams/s/g",
+    ]
+    assert await find("other") == ["/console/scopes/other"]
+    assert await find("none") == ["/console/scopes/none"]
+    assert await find("s/none") == ["/console/streams/s/none"]
+
+
 @pytest.mark.parametrize(
     ("name", "path"),
     [("s", "scopes/s"), (" s/t ", "streams/s/t"), ("s/a b%", "streams/s/a%20b%25")],

@@ -5,40 +5,43 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import trio
 
 from pravega_controller.config import ControllerConfig
 from pravega_controller.errors import StoreUnavailableError
+from pravega_controller.http import health
 from pravega_controller.http.calls import Calls
 from pravega_controller.http.health import LOOK_SECONDS, Health, HealthOf
 from pravega_controller.http.health_routes import tell_details
 from pravega_controller.http.metrics_routes import tell_metrics
+from pravega_controller.metadata.store import FIXED_TABLES
+from pravega_controller.testing.memory_segment_store import MemorySegmentStore
 from support.http_controllers import HttpClient
 
 NO_STORE = "no segment store answers"
 
 
-class Scopes:
-    """The scopes of a controller whose segment store may be away; ``looks`` counts the reads."""
+class Store:
+    """The metadata of a controller whose segment store may be away; ``looks`` counts the reads."""
 
     def __init__(self) -> None:
         self.error: Exception | None = None
         self.delay = 0.0
         self.looks = 0
 
-    async def exists(self, name: str) -> bool:
+    async def check(self, *, retry_seconds_max: float) -> None:
         self.looks += 1
         await trio.sleep(self.delay)
         if self.error is not None:
             raise self.error
-        return True
 
 
 class Controller:
     """A controller, as far as its health shows."""
 
     def __init__(self) -> None:
-        self.scopes = Scopes()
+        self.store = Store()
 
 
 class ControllerWithoutStores:
@@ -47,52 +50,88 @@ class ControllerWithoutStores:
     members = SimpleNamespace(owns=lambda key: False)
 
 
-def make_health() -> tuple[Scopes, Health]:
+def make_health() -> tuple[Store, Health]:
     controller: Any = Controller()
-    return controller.scopes, Health(controller, ControllerConfig(retention_period_seconds=0))
+    return controller.store, Health(controller, ControllerConfig(retention_period_seconds=0))
 
 
 async def test_without_a_segment_store_it_is_not_ready(autojump_clock: Any) -> None:
-    scopes, health = make_health()
-    assert (await health.look()).is_ready
+    store, looked = make_health()
+    assert (await looked.look()).is_ready
     for error, delay in ((StoreUnavailableError(NO_STORE), 0.0), (None, 60.0)):
-        scopes.error, scopes.delay = error, delay
+        store.error, store.delay = error, delay
         await trio.sleep(LOOK_SECONDS)
-        found = await health.look()
+        found = await looked.look()
         assert not found.is_ready
         [reason] = found.reasons()
         assert reason.startswith("segmentContainerMonitor: ")
         monitor = found.document()["children"]["segmentContainerMonitor"]
         assert (monitor["status"], found.document()["status"]) == ("DOWN", "DOWN")
         assert monitor["details"]["reason"] in reason
-    scopes.error, scopes.delay = None, 0.0
+    store.error, store.delay = None, 0.0
     await trio.sleep(LOOK_SECONDS)
-    assert (await health.look()).is_ready
+    assert (await looked.look()).is_ready
+
+
+@pytest.mark.parametrize("table", FIXED_TABLES)
+async def test_each_table_of_the_metadata_has_to_be_readable(
+    client: HttpClient,
+    memory_store: MemorySegmentStore,
+    monkeypatch: pytest.MonkeyPatch,
+    table: str,
+) -> None:
+    monkeypatch.setattr(health, "LOOK_SECONDS", 0.0)
+
+    def is_about_the_table(request: Any) -> bool:
+        return getattr(request, "segment", None) == table
+
+    assert (await client.ask("GET", "/ready")).status == 200
+    memory_store.is_elsewhere = is_about_the_table
+    answer = await client.ask("GET", "/ready")
+    assert answer.status == 503
+    assert f"the segment store does not serve {table}" in answer.document["error"]
+    memory_store.is_elsewhere = lambda request: False
+    assert (await client.ask("GET", "/ready")).status == 200
+    # A container that answers nothing, such as one whose store hangs.
+    memory_store.pause, memory_store.pauses = trio.Event(), is_about_the_table
+    answer = await client.ask("GET", "/ready")
+    assert answer.status == 503
+    assert "do not answer within 2 s" in answer.document["error"]
+    memory_store.pause.set()
+    memory_store.pause = None
+    assert (await client.ask("GET", "/ready")).status == 200
+
+
+async def test_nothing_is_read_while_nobody_asks(autojump_clock: Any) -> None:
+    store, looked = make_health()
+    await looked.look()
+    await trio.sleep(3600)
+    assert store.looks == 1
 
 
 async def test_many_questions_are_one_look(autojump_clock: Any) -> None:
-    scopes, health = make_health()
-    scopes.delay = 0.5
+    store, looked = make_health()
+    store.delay = 0.5
     async with trio.open_nursery() as nursery:
         for _ in range(100):
-            nursery.start_soon(health.look)
-    assert scopes.looks == 1
+            nursery.start_soon(looked.look)
+    assert store.looks == 1
 
 
 async def test_details_and_metrics_wait_for_no_segment_store(autojump_clock: Any) -> None:
-    scopes, health = make_health()
-    scopes.error = StoreUnavailableError(NO_STORE)
+    store, looked = make_health()
+    store.error = StoreUnavailableError(NO_STORE)
     controller: Any = ControllerWithoutStores()
     request: Any = SimpleNamespace(
-        path={}, calls=Calls(controller, None).of([], "peer"), health=health
+        path={}, calls=Calls(controller, None).of([], "peer"), health=looked
     )
     assert await tell_details(request) == {}
     assert b"segstore_controller_ready{" in (await tell_metrics(request)).body
 
 
 async def test_rounds_that_do_not_run_are_not_told(autojump_clock: Any) -> None:
-    _, health = make_health()
-    names = [child.name for child in (await health.look()).children]
+    _, looked = make_health()
+    names = [child.name for child in (await looked.look()).children]
     assert "watermarkingService" in names
     assert "retentionService" not in names
 

@@ -255,6 +255,48 @@ async def test_reading_is_no_line_and_a_wrong_token_is(controller: SecureControl
     ]
 
 
+async def wait_for_lines(controller: SecureController, count: int) -> list[dict[str, Any]]:
+    """Return the lines of refusals once there are so many: a thread writes them."""
+    with trio.fail_after(30):
+        while True:
+            lines = [json.loads(line) for line in controller.audit.read_text().splitlines()]
+            refused = [each for each in lines if not each["allowed"]]
+            if len(refused) >= count:
+                return refused
+            await trio.sleep(0.01)
+
+
+async def test_a_refused_login_is_a_line_with_the_user_that_was_tried(
+    controller: SecureController,
+) -> None:
+    info = pb.StreamInfo(scope="s", stream="t")
+    tried = {
+        basic("admin", "a-wrong-password"): "admin",
+        basic("nobody", "a-wrong-password"): "nobody",
+        "Token x": "segstore",
+        "Basic " + base64.b64encode(b"a-wrong-password").decode(): None,
+    }
+    for header in tried:
+        assert (await controller.ask(header, "sealStream", info))[0] is UNAUTHENTICATED
+        # This one is answered in gRPC's thread when the login is known.
+        segment = pb.SegmentId(streamInfo=info)
+        assert (await controller.ask(header, "getURI", segment))[0] is UNAUTHENTICATED
+    refused = await wait_for_lines(controller, 8)
+    assert [each["user"] for each in refused] == [user for user in tried.values() for _ in range(2)]
+    assert "a-wrong-password" not in controller.audit.read_text()
+
+
+async def test_a_user_whose_logins_are_delayed_is_in_the_line(
+    controller: SecureController,
+) -> None:
+    for _ in range(8):
+        header = basic("admin", "a-wrong-password")
+        assert (await controller.ask(header, "sealStream", pb.StreamInfo()))[0] is UNAUTHENTICATED
+    refused = await wait_for_lines(controller, 8)
+    assert "too many logins" in refused[-1]["reason"]
+    assert {each["user"] for each in refused} == {"admin"}
+
+
 async def test_a_process_of_the_store_may_do_everything(controller: SecureController) -> None:
     own = "Token " + controller.minter.mint_master()
     assert (await controller.ask(own, "createScope", pb.ScopeInfo(scope="own")))[0] is OK

@@ -99,6 +99,20 @@ def test_each_allowed_algorithm_counts(
     refusal(make(keys_url, algorithms=others), token)
 
 
+def test_a_refused_token_has_the_name_that_it_claims(keys_url: str) -> None:
+    ended = sign({**CLAIMS, "exp": NOW - 600})
+    for token, name in (
+        (ended, "alice"),
+        (sign(CLAIMS, key=STRANGER), "alice"),
+        (sign({**CLAIMS, "sub": "a\nb"}, key=STRANGER), None),
+        ("no token", None),
+        ("x" * 100_000, None),
+    ):
+        with pytest.raises(AuthenticationError) as refused:
+            make(keys_url).authenticate(token, PEER)
+        assert refused.value.claimed == name
+
+
 def encode(part: object) -> str:
     return base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=")
 

@@ -41,3 +41,25 @@ async def test_an_operation_ends_by_the_error_of_a_request() -> None:
         run_steps(add_replies(2), fail)
     with pytest.raises(ZeroDivisionError, match="request 0"):
         await run_steps_async(add_replies(2), fail_async)
+
+
+def count_refusals(count: int) -> Generator[int, int, int]:
+    """Make requests, and return how many of them were refused."""
+    refusals = 0
+    for number in range(count):
+        try:
+            yield number
+        except ZeroDivisionError:
+            refusals += 1
+    return refusals
+
+
+async def test_an_operation_may_go_on_after_the_error_of_a_request() -> None:
+    def divide(request: int) -> int:
+        return 1 // (request % 2)
+
+    async def divide_async(request: int) -> int:
+        return divide(request)
+
+    assert run_steps(count_refusals(5), divide) == 3
+    assert await run_steps_async(count_refusals(5), divide_async) == 3

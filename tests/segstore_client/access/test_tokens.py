@@ -212,7 +212,7 @@ def test_a_refused_token_is_told_and_not_tried_again() -> None:
 def test_who_has_no_token_is_told_what_to_do() -> None:
     refusal = StoreAccess().refusal(wire.AuthTokenCheckFailed(1, "", 0), "no permission")
     assert isinstance(refusal, NoPermissionError)
-    assert "--user" in str(refusal)
+    assert "SEGSTORE_USER" in str(refusal)
     tokens = DelegationTokens(lambda: "x")
     expired = StoreAccess(tokens=tokens).refusal(wire.AuthTokenCheckFailed(1, "", 1), "no")
     assert isinstance(expired, TokenExpiredError)

@@ -132,6 +132,19 @@ def test_a_segment_is_read_after_all_of_its_predecessors() -> None:
     assert set(segments.requested[first_of_successor:]) == {segment_name("demo", "a", 2)}
 
 
+def test_events_come_in_lists_too() -> None:
+    with open_reader(Segments()) as reader:
+        first = reader.next_event(timeout=60)
+        assert first is not None
+        found = [first.data]
+        for batch in reader.batches():
+            found += [event.data for event in batch]
+            if len(found) == 3 * EVENTS_PER_SEGMENT:
+                break
+        assert reader.next_batch(timeout=0.01) == []
+    assert sorted(found) == sorted(numbers_of(0) + numbers_of(1) + numbers_of(2))
+
+
 def test_no_event_is_lost_or_doubled_when_connections_break() -> None:
     segments = Segments(breaks=3)
     with open_reader(segments) as reader:

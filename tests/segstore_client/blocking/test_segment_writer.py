@@ -11,7 +11,14 @@ from pravega_wire.commands import (
     NoSuchSegment,
     Reply,
 )
-from pravega_wire.sessions.append_session import BATCH_EVENTS_MAX, BLOCKS_MAX, EVENT_BYTES_MAX
+from pravega_wire.sessions import append_session, long_appends
+from pravega_wire.sessions.append_session import (
+    BATCH_EVENTS_MAX,
+    BLOCKS_MAX,
+    EVENT_BYTES_MAX,
+    AppendSession,
+    Event,
+)
 from pravega_wire.sessions.routes import SegmentRange
 from segstore_client.addresses import Address
 from segstore_client.append_refusals import SegmentEndedError
@@ -21,6 +28,7 @@ from segstore_client.blocking.transaction_writer import TransactionWriter
 from segstore_client.controller.controller_client import BegunTransaction
 from segstore_client.errors import RefusedError, UnavailableError, UsageError
 from support.breaking_store import BreakingStore
+from support.counting_store import NAME, CountingStore
 
 
 def events_of(count: int) -> list[bytes]:
@@ -54,6 +62,28 @@ def test_a_writer_waits_for_replies_when_too_many_blocks_have_none() -> None:
             unacknowledged.append(writer.sent_events - writer.acknowledged_events)
         writer.disconnect()
     assert max(unacknowledged) == BLOCKS_MAX
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_long_events_have_their_places_however_connections_break(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(append_session, "EVENT_BYTES_MAX", 100)
+    monkeypatch.setattr(long_appends, "PIECE_BYTES", 64)
+    events = [b"event %d" % number + bytes(200 * (number % 3 == 0)) for number in range(40)]
+    with CountingStore(seed, breaks=8).running() as store:
+        session = AppendSession[Event](bytes(range(16)), takes_long=True)
+        writer = SegmentWriter(NAME, lambda: store.address, session=session)
+        patience = Patience(30.0)
+        for number, event in enumerate(events):
+            writer.add((0.0, event))
+            if number % 7 == seed:
+                writer.drive(patience, drain=number % 2 == 0)
+        writer.drive(patience, drain=True)
+        assert writer.acknowledged_events == len(events)
+        writer.disconnect()
+    assert store.events == events
+    assert store.merges == 14
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -14,9 +14,9 @@ import pytest
 import segstore_client
 from pravega_wire.sessions import append_session
 from segstore_client import NotFoundError, StreamSealedError, UsageError, WriterClosedError
-from segstore_client.byte_streams import byte_writer
 from segstore_client.connections.calls import call_blocking
 from segstore_client.controller.controller_client import ControllerClient
+from segstore_client.steps import byte_segment_steps
 from support.byte_store import ByteStore
 from support.client_stores import open_client
 from support.event_loops import RunClient
@@ -52,7 +52,7 @@ async def test_bytes_are_stored_once_in_order_however_connections_break(
 async def test_the_bytes_of_one_write_stay_together(
     run_client: RunClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(byte_writer, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(byte_segment_steps, "PIECE_BYTES", 1000)
     kinds = (bytes, bytearray, memoryview)
 
     async def write(store: ByteStore) -> None:

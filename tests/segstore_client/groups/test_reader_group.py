@@ -37,10 +37,9 @@ from segstore_client import (
 from segstore_client.connections.connection import StoreConnection
 from segstore_client.controller.controller_client import ControllerClient
 from segstore_client.controller.stream_settings import Scaling
-from segstore_client.groups import group_reader
 from segstore_client.groups.group_log import GroupLog
-from segstore_client.states import synchronizer
 from segstore_client.states.revision_log import RevisionLog
+from segstore_client.steps import reader_steps, state_steps
 from support.event_loops import RunClient
 from support.served_stream import ServedStream, served_stream
 
@@ -477,7 +476,7 @@ async def follow_configuration(address: str) -> None:
             async with group.reader("a") as reader:
                 assert (await anext(reader)).data == b"k0-0"
                 log = GroupLog(controller, "s", "g", patience=10.0)
-                await log.change(lambda state: [UpdateBegun()])
+                await log.run(log.state.change(lambda _: [UpdateBegun()]))
                 await log.aclose()
                 message = await anyio.to_thread.run_sync(controller.group_settings, "s", "g")
                 await anyio.to_thread.run_sync(controller.update_group, "s", "g", message)
@@ -485,14 +484,14 @@ async def follow_configuration(address: str) -> None:
                 with pytest.raises(RemovedFromGroupError):
                     await read_on(reader)
             async with aclosing(GroupLog(controller, "s", "g", patience=10.0)) as log:
-                state = await log.read()
+                state = await log.run(log.state.read())
                 assert (state.generation, state.is_updating) == (1, False)
 
 
 async def test_a_configuration_that_was_begun_is_followed(
     tmp_path: Path, run_client: RunClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(group_reader, "UPDATE_SECONDS", 0.1)
+    monkeypatch.setattr(reader_steps, "UPDATE_SECONDS", 0.1)
     async with served_stream(tmp_path) as stream:
         await run_client(follow_configuration, stream.address)
 
@@ -505,24 +504,24 @@ async def refuse_to_compact(address: str) -> None:
             async def count_revisions() -> int:
                 log = RevisionLog(controller, "s", "_RGg", patience=10.0)
                 async with aclosing(log):
-                    return len((await log.read())[1])
+                    return len((await log.repeat(log.session.read))[1])
 
             async with aclosing(GroupLog(controller, "s", "g", patience=10.0)) as log:
-                await log.change(lambda _: [ReaderAdded("a")])
-                log.state.is_understood = False
-                await log.compact_if_long()
+                await log.run(log.state.change(lambda _: [ReaderAdded("a")]))
+                log.state.state.is_understood = False
+                await log.run(log.state.compact_if_long())
                 assert await count_revisions() == 2
-                log.state.is_understood = True
-                await log.compact_if_long()
+                log.state.state.is_understood = True
+                await log.run(log.state.compact_if_long())
                 assert await count_revisions() == 1
-                await log.change(lambda _: [ReaderRemoved("a", {})])
-                assert (await log.read()).readers == []
+                await log.run(log.state.change(lambda _: [ReaderRemoved("a", {})]))
+                assert (await log.run(log.state.read())).readers == []
 
 
 async def test_a_state_with_unknown_changes_is_not_compacted(
     tmp_path: Path, run_client: RunClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(synchronizer, "COMPACTION_BYTES", 10)
+    monkeypatch.setattr(state_steps, "COMPACTION_BYTES", 10)
     async with served_stream(tmp_path) as stream:
         await run_client(refuse_to_compact, stream.address)
 
@@ -541,10 +540,10 @@ async def publish(address: str) -> None:
                 async with store.group("s/g").reader("a") as reader:
                     for _ in range(10):
                         await anext(reader)
-                    while not ((state := await log.read()).checkpoints.last):
+                    while not ((state := await log.run(log.state.read())).checkpoints.last):
                         with anyio.move_on_after(0.1):
                             await anext(reader)
-                    while not (await log.read()).checkpoints.is_published:
+                    while not (await log.run(log.state.read())).checkpoints.is_published:
                         with anyio.move_on_after(0.1):
                             await anext(reader)
                 assert state.settings.retention == RETENTION_AUTOMATIC
@@ -680,14 +679,14 @@ async def checkpoint_amid_merge(
                         with anyio.move_on_after(0.1):
                             await anext(reader)
                 # One predecessor of the merged segment is read, the other one is not.
-                while not (await log.read()).future:
+                while not (await log.run(log.state.read())).future:
                     with anyio.move_on_after(0.1):
                         await anext(quick)
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(take_checkpoint)
                     while not cuts:
                         for reader in (quick, slow):
-                            if (await log.read()).checkpoints.next_of(reader.name):
+                            if (await log.run(log.state.read())).checkpoints.next_of(reader.name):
                                 with anyio.move_on_after(0.2):
                                     await anext(reader)
         assert len(cuts["s/t"]) == 2

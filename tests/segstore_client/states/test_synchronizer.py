@@ -13,7 +13,7 @@ import segstore_client
 from pravega_wire import commands as wire
 from segstore_client import ConflictError, NotFoundError, PravegaError, Store, Synchronizer
 from segstore_client.connections.connection import StoreConnection
-from segstore_client.states.synchronizer import COMPACTION_BYTES
+from segstore_client.steps.state_steps import COMPACTION_BYTES
 from support.event_loops import RunClient
 from support.served_stream import served_stream
 

@@ -5,20 +5,23 @@ Invariants:
    ``test_asking_for_a_page_changes_nothing``.
 2. When a user may not change a stream, no change is offered, and each is refused. Held by
    ``test_who_may_only_read_is_offered_no_change_and_refused``.
-3. When a stream is to be deleted, its name has to be written. Held by
+3. When a change was made, the page to which it leads says so. Held by
+   ``test_each_change_is_told_in_one_sentence``.
+4. When a stream is to be deleted, its name has to be written. Held by
    ``test_a_deletion_needs_the_name``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Final
 
 import trio
 
 from pravega_controller.console.looks import Look
+from pravega_controller.console.outcomes import lead_with_outcome
 from pravega_controller.console.pages.stream_pages import (
     STREAM,
     read_configuration,
@@ -33,13 +36,13 @@ from pravega_controller.console.stream_numbers import (
     StreamSeen,
     see_stream,
     segment_rows,
+    stream_subject,
     track_stream,
 )
 from pravega_controller.errors import (
     InvalidRequestError,
     NotFoundError,
     ScalePreconditionError,
-    StreamNotSealedError,
     StreamSealedError,
 )
 from pravega_controller.http.calls import Refusal
@@ -65,6 +68,8 @@ class Plan:
     needs_name: bool = False
     obstacle: str | None = None
     """The reason for which the change cannot be made now."""
+    remedy: str | None = None
+    """The last part of the path of the change that removes the obstacle."""
 
 
 async def may_change(request: PageRequest) -> bool:
@@ -89,8 +94,12 @@ def _show(request: PageRequest, plan: Plan) -> HtmlPage:
     return HtmlPage("change.html", {**request.path, "plan": plan})
 
 
-def _lead(request: PageRequest) -> Lead:
-    return Lead(path_to("streams", request.path["scope"], request.path["stream"]))
+def _lead(request: PageRequest, outcome: str) -> Lead:
+    scope, stream = request.path["scope"], request.path["stream"]
+    # The page that tells of the change shows the stream as it is after it.
+    request.looks.renew(stream_subject(scope, stream))
+    path = path_to("streams", scope, stream)
+    return lead_with_outcome(path, outcome)
 
 
 def _rate(rows: Sequence[SegmentRow]) -> list[str]:
@@ -176,7 +185,7 @@ async def scale(request: PageRequest) -> PageAnswer:
         )
     if answer.status != pb.ScaleResponse.STARTED:
         raise InvalidRequestError("The stream cannot be scaled like this.")
-    return _lead(request)
+    return _lead(request, "scaled")
 
 
 # ---- Seal, truncate, delete ----------------------------------------------------------------------
@@ -207,7 +216,7 @@ async def plan_seal(request: PageRequest) -> PageAnswer:
 async def seal(request: PageRequest) -> PageAnswer:
     """Seal a stream."""
     _check(await request.calls.call("sealStream", stream_info(request)))
-    return _lead(request)
+    return _lead(request, "sealed")
 
 
 @page("GET", f"{STREAM}/truncate")
@@ -270,11 +279,11 @@ async def truncate(request: PageRequest) -> PageAnswer:
     cut = read_cut(name, request.form.get("cut", ""))
     message = pb.StreamCut(streamInfo=stream_info(request), cut=cut)
     _check(await request.calls.call("truncateStream", message))
-    return _lead(request)
+    return _lead(request, "truncated")
 
 
 @page("GET", f"{STREAM}/delete")
-async def plan_deletion(request: PageRequest) -> PageAnswer:
+async def plan_deletion(request: PageRequest) -> HtmlPage:
     """Say what deleting a stream does."""
     seen, rows = await _begin(request)
     whole = await _count_bytes(request, _end_of(rows))
@@ -287,6 +296,7 @@ async def plan_deletion(request: PageRequest) -> PageAnswer:
             [f"{show_bytes(whole)} of events are deleted, and the stream. This cannot be undone."],
             needs_name=True,
             obstacle=None if seen.is_sealed else "The stream has to be sealed first.",
+            remedy="seal",
         ),
     )
 
@@ -301,11 +311,12 @@ async def delete(request: PageRequest) -> PageAnswer:
     if answer.status == pb.DeleteStreamStatus.STREAM_NOT_FOUND:
         raise NotFoundError("There is no such stream.")
     if answer.status == pb.DeleteStreamStatus.STREAM_NOT_SEALED:
-        raise StreamNotSealedError("The stream has to be sealed first.")
+        # The page of the deletion leads to that of the seal.
+        return replace(await plan_deletion(request), status=412)
     if answer.status != pb.DeleteStreamStatus.SUCCESS:
         raise Refusal(500, "The stream could not be deleted.")
     request.looks.forget(names_subject(info.scope))
-    return Lead(path_to("scopes", info.scope))
+    return lead_with_outcome(path_to("scopes", info.scope), "deleted", stream=info.stream)
 
 
 def _check(answer: Any) -> None:

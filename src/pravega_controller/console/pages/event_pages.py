@@ -216,4 +216,4 @@ async def write_event(request: PageRequest) -> PageAnswer:
     key = request.form.get("key") or None
     segment_id = await publish(request.calls, scope, stream, data, key)
     number = names.segment_number(segment_id)
-    return Lead(f"{path_to('streams', scope, stream, 'events')}?written={number}")
+    return Lead(path_to("streams", scope, stream, "events"), {"written": str(number)})

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
+
+from google.protobuf.message import Message
 
 from pravega_controller.console.rendering import path_to
 from pravega_controller.console.routes import HtmlPage, Lead, Numbers, PageAnswer, PageRequest, page
@@ -12,11 +15,36 @@ from pravega_controller.console.store_numbers import (
     track_stores,
     traffic_of,
 )
-from pravega_controller.errors import InvalidRequestError
+from pravega_controller.errors import InvalidRequestError, NotFoundError
+from pravega_controller.store_client.segment_client import for_each
 from pravega_metrics import store_metrics as metrics
 from pravega_wire import controller_pb2 as pb
 
 BUSY_STREAMS_MAX: Final = 10
+SCOPES_SEARCHED_MAX: Final = 100
+"""Maximum number of scopes in which a name without a scope is looked for."""
+
+Lookup = tuple[str, Callable[[str, str], Message], Callable[[Any], bool]]
+"""A call, its request about a scope and a name, and whether its answer says that there is one."""
+LOOKUPS: Final[Mapping[str, Lookup]] = {
+    "streams": (
+        "getStreamConfiguration",
+        lambda scope, name: pb.StreamInfo(scope=scope, stream=name),
+        lambda answer: True,
+    ),
+    "groups": (
+        "getReaderGroupConfig",
+        lambda scope, name: pb.ReaderGroupInfo(scope=scope, readerGroup=name),
+        lambda answer: bool(answer.status == pb.ReaderGroupConfigResponse.SUCCESS),
+    ),
+    "tables": (
+        "getKeyValueTableConfiguration",
+        lambda scope, name: pb.KeyValueTableInfo(scope=scope, kvtName=name),
+        lambda answer: bool(answer.status == pb.KeyValueTableConfigResponse.SUCCESS),
+    ),
+}
+"""The kinds of things in a scope, by the first part of the path of their pages."""
+KINDS: Final = tuple(LOOKUPS)
 
 
 @page("GET", "/")
@@ -60,9 +88,54 @@ async def tell_points(request: PageRequest) -> PageAnswer:
 
 
 @page("GET", "/go")
-async def find_stream(request: PageRequest) -> PageAnswer:
-    """Lead to a scope, or to a stream, by its name: for those who may not list all of them."""
-    scope, _, stream = request.query.get("name", "").strip().strip("/").partition("/")
+async def find_by_name(request: PageRequest) -> PageAnswer:
+    """Lead to a scope, or to what has a name in it: also for those who may not list all of them.
+
+    Without a scope, the name is looked for in those that the user may list.
+    """
+    scope, _, name = request.query.get("name", "").strip().strip("/").partition("/")
     if not scope:
-        raise InvalidRequestError("Write the name of a scope, or SCOPE/STREAM.")
-    return Lead(path_to("streams", scope, stream) if stream else path_to("scopes", scope))
+        raise InvalidRequestError("Write the name of a scope, or SCOPE/NAME.")
+    if name:
+        kinds = [kind for kind in KINDS if await _is_there(request, kind, scope, name)]
+        # What is not there has the page that says so.
+        return _lead_to([(kind, scope, name) for kind in kinds or KINDS[:1]], name)
+    return _lead_to(await _find_everywhere(request, scope) or [("scopes", scope)], scope)
+
+
+def _lead_to(found: Sequence[tuple[str, ...]], name: str) -> PageAnswer:
+    """Return the answer that leads to what was found, or shows a list if it is several things."""
+    if len(found) == 1:
+        return Lead(path_to(*found[0]))
+    return HtmlPage("found.html", {"name": name, "found": found})
+
+
+async def _is_there(request: PageRequest, kind: str, scope: str, name: str) -> bool:
+    """Return whether a scope has something of a kind by this name that the caller may read."""
+    method, make, is_found = LOOKUPS[kind]
+    question = make(scope, name)
+    if not await request.calls.may(method, question):
+        return False
+    try:
+        return is_found(await request.calls.call(method, question))
+    except (NotFoundError, InvalidRequestError):
+        return False
+
+
+async def _find_everywhere(request: PageRequest, name: str) -> list[tuple[str, ...]]:
+    """Return what has this name: the scope, and things in the first scopes that may be listed."""
+    calls = request.calls
+    if not await calls.may("listScopes", pb.ScopesRequest()):
+        return []
+    listed = await calls.list_all(
+        "listScopes", lambda token: pb.ScopesRequest(continuationToken=token), "scopes"
+    )
+    found: list[tuple[str, ...]] = [("scopes", name)] if name in listed else []
+
+    async def look(scope: str) -> None:
+        for kind in KINDS:
+            if await _is_there(request, kind, scope, name):
+                found.append((kind, scope, name))
+
+    await for_each(sorted(listed)[:SCOPES_SEARCHED_MAX], look)
+    return sorted(found, key=lambda each: (len(each), each))

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import trio
 
+from pravega_controller.console.outcomes import is_told, tell_outcome
 from pravega_controller.console.routes import HtmlPage, PageAnswer, PageRequest, page
 from pravega_controller.console.scope_names import NamesPart, choose, track_names
 from pravega_security.resources import (
@@ -15,6 +16,7 @@ from pravega_security.resources import (
     stream_resource,
 )
 from pravega_wire import controller_pb2 as pb
+from pravega_wire import names
 
 SCOPE: Final = "/scopes/{scope}"
 PAGE_NUMBER_MAX: Final = 1_000_000
@@ -32,7 +34,16 @@ async def list_scopes(request: PageRequest) -> PageAnswer:
 @page("GET", SCOPE)
 async def show_scope(request: PageRequest) -> PageAnswer:
     """Show the streams, reader groups and key-value tables of a scope, page by page."""
-    return HtmlPage("scope.html", await _look(request))
+    values = await _look(request)
+    return HtmlPage("scope.html", {**values, "done": _tell_deletion(request)})
+
+
+def _tell_deletion(request: PageRequest) -> str | None:
+    """Return the sentence about a stream that was deleted, if the page is asked for it."""
+    stream = request.query.get("stream", "")
+    if not is_told(request, "deleted") or not stream:
+        return None
+    return tell_outcome(request, names.scoped_name(request.path["scope"], stream))
 
 
 @page("GET", f"{SCOPE}/live")
@@ -51,8 +62,8 @@ async def _look(request: PageRequest) -> dict[str, Any]:
     )
     seen = (await track_names(request.looks, calls.controller, scope).look())[-1].seen
 
-    def part(names: Sequence[str], resource_of: Callable[[str, str], str]) -> NamesPart:
-        return choose(names, wanted, number, lambda name: calls.may_read(resource_of(scope, name)))
+    def part(found: Sequence[str], resource_of: Callable[[str, str], str]) -> NamesPart:
+        return choose(found, wanted, number, lambda name: calls.may_read(resource_of(scope, name)))
 
     kinds = (
         ("streams", "Streams", part(seen.streams, stream_resource)),

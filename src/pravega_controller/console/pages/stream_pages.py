@@ -1,9 +1,16 @@
-"""Pages of one stream: configuration, segments with live rates, key ranges over epochs."""
+"""Pages of one stream: configuration, segments with live rates, key ranges over epochs.
+
+Invariants:
+1. When requests about a segment of the stream wait or fail, its page says why, and does not wait
+   with them. Held by ``test_the_page_of_a_stalled_stream_says_why``.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Final
+
+import trio
 
 from pravega_controller.console.epoch_picture import EPOCHS_MAX, HEIGHT, draw
 from pravega_controller.console.group_numbers import (
@@ -14,9 +21,12 @@ from pravega_controller.console.group_numbers import (
     track_group,
 )
 from pravega_controller.console.group_numbers import sort_rows as sort_lags
+from pravega_controller.console.outcomes import tell_outcome
 from pravega_controller.console.routes import HtmlPage, Numbers, PageAnswer, PageRequest, page
+from pravega_controller.console.store_numbers import reasons_of_segments, track_stores
 from pravega_controller.console.stream_numbers import (
     SORTS,
+    StreamSeen,
     segment_rows,
     sort_rows,
     track_stream,
@@ -32,6 +42,8 @@ ROWS_MAX: Final = 200
 """Maximum number of segments in a table."""
 GROUPS_MAX: Final = 20
 """Maximum number of reader groups on the page of a stream."""
+READERS_SECONDS_MAX: Final = 2.0
+"""Maximum time, in seconds, for segment stores to tell the state of a reader group."""
 
 STREAM: Final = "/streams/{scope}/{stream}"
 
@@ -43,6 +55,9 @@ async def show_stream(request: PageRequest) -> PageAnswer:
     values = {
         "configuration": configuration,
         "may_change": await request.calls.may("sealStream", stream_info(request)),
+        "done": tell_outcome(
+            request, names.scoped_name(request.path["scope"], request.path["stream"])
+        ),
     }
     return HtmlPage("stream.html", {**values, **await _look(request)})
 
@@ -107,13 +122,23 @@ async def _look(request: PageRequest) -> dict[str, Any]:
         "rows": sort_rows(rows, order)[:ROWS_MAX],
         "order": order,
         "rate": sum(known) if known else None,
-        "kept": sum(row.kept for row in rows),
+        "kept": sum(row.kept for row in rows) if seen.are_bounds_known else None,
+        "reasons": await _find_reasons(request, seen),
         "picture": draw(epochs, rates, is_sealed=seen.is_sealed),
         "picture_height": HEIGHT,
         "readers": await _look_at_readers(request),
         "groups_max": GROUPS_MAX,
         "rows_max": ROWS_MAX,
     }
+
+
+async def _find_reasons(request: PageRequest, seen: StreamSeen) -> list[str]:
+    """Return in words why the stream may be slow to write or to read now."""
+    controller = request.calls.controller
+    scope, stream = request.path["scope"], request.path["stream"]
+    stores = (await track_stores(request.looks, controller).look())[-1].seen
+    segments = [names.segment_name(scope, stream, each.segment_id) for each in seen.segments]
+    return reasons_of_segments(stores, controller, segments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,11 +173,14 @@ async def _look_at_readers(request: PageRequest) -> list[ReaderRow]:
     async def look(group: tuple[str, str]) -> None:
         rows, reason = [], ""
         try:
-            seen = await track_group(looks, controller, *group).look()
+            with trio.fail_after(READERS_SECONDS_MAX):
+                seen = await track_group(looks, controller, *group).look()
             rows = lag_rows(seen, [names.scoped_name(scope, stream)])
             reason = "" if seen[-1].seen.is_begun else "nobody has begun to read with it"
         except ControllerError as error:
             reason = str(error)
+        except trio.TooSlowError:
+            reason = f"segment stores do not tell within {READERS_SECONDS_MAX:g} s"
         found.append(ReaderRow(*group, sort_lags(rows, "unread"), reason))
 
     await for_each(may_read[:GROUPS_MAX], look)

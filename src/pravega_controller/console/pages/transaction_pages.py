@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from pravega_controller.console.outcomes import lead_with_outcome, tell_outcome
 from pravega_controller.console.pages.stream_pages import STREAM, read_configuration, stream_info
 from pravega_controller.console.rendering import path_to
-from pravega_controller.console.routes import HtmlPage, Lead, PageAnswer, PageRequest, page
+from pravega_controller.console.routes import HtmlPage, PageAnswer, PageRequest, page
 from pravega_controller.errors import IllegalStateError, InvalidRequestError
 from pravega_wire import controller_pb2 as pb
+from pravega_wire import names
 from pravega_wire.transaction_ids import NO_TIME, halves_of_id
 
 TRANSACTIONS_MAX: Final = 200
@@ -50,7 +52,8 @@ async def list_transactions(request: PageRequest) -> PageAnswer:
     )
     rows.sort(key=lambda row: -row.age)
     values = {"rows": rows, "may_abort": may_abort, "count_max": TRANSACTIONS_MAX}
-    return HtmlPage("transactions.html", {**request.path, **values})
+    done = tell_outcome(request, names.scoped_name(scope, stream))
+    return HtmlPage("transactions.html", {**request.path, **values, "done": done})
 
 
 @page("POST", f"{STREAM}/transactions")
@@ -74,4 +77,4 @@ async def abort_transaction(request: PageRequest) -> PageAnswer:
     if answer.status != pb.TxnStatus.SUCCESS:
         raise IllegalStateError("The transaction has ended otherwise.")
     scope, stream = request.path["scope"], request.path["stream"]
-    return Lead(path_to("streams", scope, stream, "transactions"))
+    return lead_with_outcome(path_to("streams", scope, stream, "transactions"), "aborted")

@@ -62,8 +62,52 @@ async def test_a_stream_is_scaled_truncated_sealed_and_deleted(console: HttpClie
     assert (await change(console, "truncate", cut="")).status == 400
     fields_of(await console.ask("GET", f"{STREAM}/delete"))
     done = await change(console, "delete", name="t")
-    assert (done.status, done.headers["location"]) == (303, "/console/scopes/s")
+    assert (done.status, done.headers["location"].partition("?")[0]) == (303, "/console/scopes/s")
     assert (await console.ask("GET", STREAM)).status == 404
+
+
+async def test_each_change_is_told_in_one_sentence(console: HttpClient) -> None:
+    await make_stream(console)
+
+    async def told_after(action: str, **fields: str) -> list[str]:
+        answer = await change(console, action, **fields)
+        assert answer.status == 303, answer.document
+        page = (await console.ask("GET", answer.headers["location"])).document
+        assert Checked(page).faults == []
+        assert ("<dd>sealed</dd>" in page) == (action == "seal")
+        return re.findall(r'role="status">([^<]+)</p>', page)
+
+    plan = await console.ask("GET", f"{STREAM}/scale?segments=1")
+    [scaled] = await told_after("scale", **fields_of(plan))
+    assert scaled.startswith("Stream s/t is being scaled")
+    while len(await segments(console)) != 3:
+        pass
+    plan = await console.ask("GET", f"{STREAM}/truncate")
+    [truncated] = await told_after("truncate", **fields_of(plan))
+    assert truncated.startswith("Stream s/t is truncated")
+    assert await told_after("seal") == ["Stream s/t is sealed."]
+    assert await told_after("delete", name="t") == ["Stream s/t is deleted."]
+
+
+async def test_a_link_puts_no_text_of_its_own_on_a_page(console: HttpClient) -> None:
+    await make_stream(console)
+    for query in ("done=Send+money", "done=", "done=deleted", "done=deleted&stream="):
+        page = (await console.ask("GET", f"/console/scopes/s?{query}")).document
+        assert 'role="status">S' not in page
+
+
+async def test_a_refused_deletion_leads_to_the_seal(console: HttpClient) -> None:
+    await make_stream(console)
+    refused = await change(console, "delete", name="t")
+    planned = await console.ask("GET", f"{STREAM}/delete")
+    assert (refused.status, planned.status) == (412, 200)
+    for page in (refused.document, planned.document):
+        assert f'href="{STREAM}/seal"' in page
+        assert "The stream has to be sealed first." in page
+        assert Checked(page).faults == []
+    await change(console, "seal")
+    page = (await console.ask("GET", f"{STREAM}/delete")).document
+    assert f'href="{STREAM}/seal"' not in page
 
 
 async def test_a_deletion_needs_the_name(console: HttpClient) -> None:

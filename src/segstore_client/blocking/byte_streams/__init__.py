@@ -1,0 +1,1 @@
+"""Byte streams: streams of one segment without events."""

@@ -1,0 +1,1 @@
+"""States that programs share by conditional appends to one segment."""
