@@ -16,7 +16,6 @@ import sys
 from typing import Final
 
 from segstore_client.access.words import AccessWords
-
 from segstore_client.errors import (
     AlreadyExistsError,
     ConflictError,

@@ -17,8 +17,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
-from segstore_client.access.words import ENVIRONMENT, AccessWords
-
 from pravega_spark.errors import OptionError
 from segstore_client.access.settings import (
     AccessSettings,
@@ -28,6 +26,7 @@ from segstore_client.access.settings import (
     read_official_environment,
 )
 from segstore_client.access.tokens import DelegationTokens, StoreAccess
+from segstore_client.access.words import ENVIRONMENT, AccessWords
 from segstore_client.addresses import DEFAULT_CONTROLLER, parse_controller_address
 from segstore_client.cuts.times import parse_time
 from segstore_client.errors import UsageError

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 import trustme
-from segstore_client.access.words import ENVIRONMENT, AccessWords
 
 from pravega_admin.errors import COMMAND_LINE
 from pravega_spark.options import WORDS as SPARK
@@ -14,6 +13,7 @@ from pravega_wire.commands import AuthTokenCheckFailed
 from segstore_client.access.settings import AccessSettings, build_access
 from segstore_client.access.tls import ClientTls, find_tls_mistake
 from segstore_client.access.tokens import StoreAccess
+from segstore_client.access.words import ENVIRONMENT, AccessWords
 from segstore_client.control import WORDS as PROGRAM
 from segstore_client.control import open_controller
 from segstore_client.controller.controller_client import ControllerClient
