@@ -34,7 +34,7 @@ pytestmark = [
 ]
 
 KEYS = 50
-SEGMENTS = 8
+SEGMENTS = 12
 SECONDS_MAX = scale(240.0)
 KILL_SECONDS = 600.0
 """How long readers are killed in the long form."""
