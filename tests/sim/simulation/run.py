@@ -35,6 +35,8 @@ END_SECONDS_MAX = 10_000.0
 WATCH_SECONDS = 50.0
 RUN_SECONDS_MAX = 100_000.0
 STEPS_MAX = 250_000
+"""Maximum number of steps of a life of the store: one that has to compare much at its start takes
+some ten thousand."""
 LOG_LINES_MAX = 20
 DEFECTS: Final = frozenset({"request failed", "connection failed"})
 
@@ -92,10 +94,11 @@ class Simulation:
 
     def on_step(self) -> None:
         """Check the limits; called before every step of every task."""
-        if self.trace.step_count > STEPS_MAX:
+        steps = self.trace.step_count - (0 if self._store is None else self._store.first_step)
+        if steps > STEPS_MAX:
             if self.violation is None:
-                self.violated(ViolationError(f"no end after {STEPS_MAX} steps"))
-            elif self.trace.step_count > 2 * STEPS_MAX:
+                self.violated(ViolationError(f"no end after {STEPS_MAX} steps of a life"))
+            elif steps > 2 * STEPS_MAX:
                 self._give_up()
         if self._store is not None:
             self._store.on_step()

@@ -154,6 +154,8 @@ class Store:
         self.finished = trio.Event()
         self.stopped = trio.Event()
         self.life_count = 0
+        self.first_step = 0
+        """Number of the first step of the present life."""
         self.fault_counts: Counter[str] = Counter()
         """Count of the faults of each kind that the store has met."""
         self.clock = WallClock(clocks, self._note_clock)
@@ -309,6 +311,7 @@ class Store:
         was_calm = self.calm
         self._prepare_life()
         refused_count = self._refused_count
+        self.first_step = self.trace.step_count
         self.trace(f"life {self.life_count} begins")
         try:
             with self._scope:
