@@ -97,7 +97,7 @@ async def test_a_piece_is_not_lost_when_the_next_one_cannot_be_requested(
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is about glibc's memory")
 def test_pages_are_not_mapped_anew_for_each_piece() -> None:
     program = """if True:
-        import resource, sys
+        import resource
         from segstore_client.reading.segment_fetch import READ_BYTES, keep_freed_memory
 
         def take_pieces(count):
@@ -107,15 +107,12 @@ def test_pages_are_not_mapped_anew_for_each_piece() -> None:
                     received += bytes(READ_BYTES // 4)
                 events = [bytes(received[at:at + 10000]) for at in range(0, READ_BYTES, 10000)]
 
-        if sys.argv[1] == "keep":
-            keep_freed_memory()
+        keep_freed_memory()
         take_pieces(10)
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         take_pieces(50)
         print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
     """
-    faults = [
-        int(subprocess.check_output([sys.executable, "-c", program, argument]))
-        for argument in ("keep", "give back")
-    ]
-    assert faults[0] < faults[1] / 10, faults
+    faults = int(subprocess.check_output([sys.executable, "-c", program]))
+    # Mapped anew, the pages of 50 pieces are 12,800, each of which is a fault.
+    assert faults < 1000
