@@ -18,7 +18,6 @@ Invariants:
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 
@@ -62,7 +61,7 @@ class _SharedLink:
         self.connection: StoreConnection | None = None
         self.error: Exception | None = None
         self.waiters: dict[int, _Waiter] = {}
-        self.unsent: deque[int] = deque()
+        self.unsent: list[int] = []
         """The ids of requests that were not sent."""
         self.news = anyio.Event()
         self.scope = anyio.CancelScope()
@@ -137,10 +136,11 @@ class RequestPool:
     async def _send_requests(self, connection: StoreConnection, link: _SharedLink) -> None:
         while True:
             while link.unsent:
-                # The task that asks may have been cancelled.
-                waiter = link.waiters.get(link.unsent.popleft())
-                if waiter is not None:
-                    await connection.send_bytes(waiter.data)
+                # A task that asked may have been cancelled. All others' requests are one write.
+                unsent = [link.waiters[each].data for each in link.unsent if each in link.waiters]
+                link.unsent.clear()
+                if unsent:
+                    await connection.send_bytes(b"".join(unsent))
             link.news = anyio.Event()
             with anyio.move_on_after(KEEP_ALIVE_SECONDS):
                 await link.news.wait()
