@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import logging
 import os
 import tempfile
 import threading
@@ -405,6 +406,8 @@ def _session(
         os.environ.update(find_variables())
     if needs_kafka:
         settings = {**KAFKA_SETTINGS, **settings}
+    # The bridge to Java logs there, with a traceback, each call that an interrupt has ended.
+    logging.getLogger().addHandler(logging.NullHandler())
     with ExitStack() as stack:
         show = stack.enter_context(job_progress("starting Spark"))
         # Spark's processes write warnings and their own progress bar.

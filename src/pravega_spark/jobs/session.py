@@ -6,6 +6,8 @@ Owns: the settings that a job needs. Everything else comes from ``spark-submit``
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import IO, Any
@@ -66,12 +68,18 @@ def open_session(
     given = {**(LOCAL_SETTINGS if master.startswith("local") else {}), **(settings or {})}
     for key, value in given.items():
         builder = builder.config(key, value)
+    on_interrupt = signal.getsignal(signal.SIGINT)
     if not is_remote and messages is not None:
         conf = SparkConf().setMaster(master).setAppName(name).setAll(list(given.items()))
         streams = {"stdout": messages, "stderr": messages}
         launch: Any = launch_gateway
-        SparkContext(conf=conf, gateway=launch(conf, popen_kwargs=streams))
+        with _hold_interrupts():
+            gateway = launch(conf, popen_kwargs=streams)
+        SparkContext(conf=conf, gateway=gateway)
     spark: SparkSession = builder.getOrCreate()
+    if threading.current_thread() is threading.main_thread():
+        # PySpark's handler calls Java amid whatever call of Java the interrupt comes in.
+        signal.signal(signal.SIGINT, on_interrupt)
     if not is_remote:
         spark.sparkContext.setLogLevel("OFF")
     spark.dataSource.register(PravegaDataSource)
@@ -79,3 +87,22 @@ def open_session(
         yield spark
     finally:
         spark.stop()
+
+
+@contextmanager
+def _hold_interrupts() -> Iterator[None]:
+    """Hold an interrupt back until the end of the block.
+
+    Java that is being started stays for ever when its starter ends before it says its port.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    held: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: held.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if held:
+        raise KeyboardInterrupt

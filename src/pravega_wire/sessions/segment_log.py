@@ -57,7 +57,8 @@ class LogSession:
         self.mark = NO_MARK
         self.is_set_up = False
         """True when the store knows the writer on this connection."""
-        self._segment = segment
+        self.segment = segment
+        """The name of the segment."""
         self._refusal = refusal
         self._writer_id = os.urandom(16)
         self._number = 0
@@ -73,7 +74,7 @@ class LogSession:
         It begins at the last compaction; with ``whole`` at what is left before it, too.
         """
         info = yield from self._call(
-            lambda i, token: wire.GetStreamSegmentInfo(i, self._segment, token),
+            lambda i, token: wire.GetStreamSegmentInfo(i, self.segment, token),
             wire.StreamSegmentInfo,
         )
         begin, end = self.offset, info.write_offset
@@ -84,9 +85,9 @@ class LogSession:
                 yield from self.read_mark()
                 begin = max(begin, self.mark)
         if begin > end:
-            raise LogMovedError(f"{self._segment} was compacted meanwhile")
+            raise LogMovedError(f"{self.segment} was compacted meanwhile")
         if end - begin > LOG_BYTES_MAX:
-            raise LogTooLongError(f"{self._segment} has {end - begin} bytes: it is not compacted")
+            raise LogTooLongError(f"{self.segment} has {end - begin} bytes: it is not compacted")
         data = bytearray()
         while begin + len(data) < end:
             data += yield from self._read_piece(begin + len(data), end)
@@ -96,7 +97,7 @@ class LogSession:
     def read_mark(self) -> Steps[None]:
         """Ask where the last compaction begins."""
         reply = yield from self._call(
-            lambda i, token: wire.GetSegmentAttribute(i, self._segment, REVISION_MARK, token),
+            lambda i, token: wire.GetSegmentAttribute(i, self.segment, REVISION_MARK, token),
             wire.SegmentAttribute,
         )
         self.mark = reply.value
@@ -115,13 +116,13 @@ class LogSession:
         if old < begin:
             yield from self._call(
                 lambda i, token: wire.UpdateSegmentAttribute(
-                    i, self._segment, REVISION_MARK, begin, old, token
+                    i, self.segment, REVISION_MARK, begin, old, token
                 ),
                 wire.SegmentAttributeUpdated,
             )
             self.mark = begin
         if old > 0:
-            reply = yield lambda i, token: wire.TruncateSegment(i, self._segment, old, token)
+            reply = yield lambda i, token: wire.TruncateSegment(i, self.segment, old, token)
             if not isinstance(reply, wire.SegmentTruncated | wire.SegmentIsTruncated):
                 raise self._refusal(reply)
 
@@ -140,7 +141,7 @@ class LogSession:
     def _append(self, revision: bytes, number: int, offset: int) -> Steps[bool]:
         if not self.is_set_up:
             reply = yield from self._call(
-                lambda i, token: wire.SetupAppend(i, self._writer_id, self._segment, token),
+                lambda i, token: wire.SetupAppend(i, self._writer_id, self.segment, token),
                 wire.AppendSetup,
             )
             self.is_set_up = True
@@ -160,7 +161,7 @@ class LogSession:
     def _read_piece(self, offset: int, end: int) -> Steps[bytes]:
         length = min(READ_BYTES, end - offset)
         reply = yield from self._call(
-            lambda i, token: wire.ReadSegment(self._segment, offset, length, token, i),
+            lambda i, token: wire.ReadSegment(self.segment, offset, length, token, i),
             wire.SegmentRead,
         )
         # A store may answer with more than it is asked for.

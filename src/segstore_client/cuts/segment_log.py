@@ -28,6 +28,7 @@ from pravega_wire.sessions.segment_log import (
 )
 from pravega_wire.sessions.steps import run_steps
 from segstore_client.access.tokens import StoreAccess, TokenExpiredError
+from segstore_client.addresses import Address
 from segstore_client.controller.controller_client import ControllerClient, Purpose
 from segstore_client.errors import NotFoundError, PravegaError, RefusedError, UnavailableError
 
@@ -37,8 +38,37 @@ ATTEMPTS_MAX = 3
 """Number of attempts: a compaction, or the end of a token, may end each."""
 
 
+class LogPlace:
+    """The segment that has the log of a stream: the one of the lowest keys.
+
+    It is not always segment 0: the segments of a stream that was made again have other ids.
+    """
+
+    def __init__(self, controller: ControllerClient, scope: str, stream: str) -> None:
+        self._controller = controller
+        self._scope = scope
+        self._stream = stream
+        self._segment: int | None = None
+
+    def make_session(self, refusal: Callable[[wire.Reply], Exception]) -> LogSession:
+        """Return the session of the log, to which ``locate`` tells the segment."""
+        return LogSession(segment_name(self._scope, self._stream, 0), refusal)
+
+    def locate(self, session: LogSession) -> Address:
+        """Return the address of the segment's store. Raises ``NotFoundError`` without a stream."""
+        if self._segment is None:
+            current = self._controller.current_segments(self._scope, self._stream)
+            found = [each.segment_id for each in current.ranges]
+            if not found:
+                # The stream is sealed.
+                found = sorted(self._controller.head_segments(self._scope, self._stream).offsets)
+            self._segment = found[0]
+            session.segment = segment_name(self._scope, self._stream, self._segment)
+        return self._controller.segment_address(self._scope, self._stream, self._segment)
+
+
 class SegmentLog:
-    """The log in segment 0 of a stream. Use it in one thread, within a ``with`` block.
+    """The log of a stream. Use it in one thread, within a ``with`` block.
 
     Errors of connections are ``UnavailableError``.
     """
@@ -48,13 +78,13 @@ class SegmentLog:
     ) -> None:
         self.name = scoped_name(scope, stream)
         self._access = controller.store_access(scope, stream, purpose)
-        self._session = LogSession(
-            segment_name(scope, stream, 0),
-            lambda reply: log_refusal(reply, self.name, self._access),
+        place = LogPlace(controller, scope, stream)
+        self._session = place.make_session(
+            lambda reply: log_refusal(reply, self.name, self._access)
         )
         try:
             self._connection: SegmentConnection = self._access.connect(
-                *controller.segment_address(scope, stream, 0), timeout=REPLY_SECONDS
+                *place.locate(self._session), timeout=REPLY_SECONDS
             )
         except ProtocolError as error:
             raise self._lost(error) from error

@@ -21,19 +21,19 @@ from typing import Any
 import anyio
 
 from pravega_wire import commands as wire
-from pravega_wire.names import scoped_name, segment_name
-from pravega_wire.sessions.segment_log import Attempt, LogSession, LogTooLongError, Make
+from pravega_wire.names import scoped_name
+from pravega_wire.sessions.segment_log import Attempt, LogTooLongError, Make
 from pravega_wire.sessions.steps import run_steps_async
 from segstore_client.backoff import Patience
 from segstore_client.connections.calls import call_blocking, wait_to_repeat
 from segstore_client.connections.connection import StoreConnection, open_connection
 from segstore_client.controller.controller_client import RETRIED_ERRORS, ControllerClient, Purpose
-from segstore_client.cuts.segment_log import log_refusal
+from segstore_client.cuts.segment_log import LogPlace, log_refusal
 from segstore_client.errors import PravegaError
 
 
 class RevisionLog:
-    """The log in segment 0 of a stream. One task uses it, and closes it with ``aclose``.
+    """The log of a stream. One task uses it, and closes it with ``aclose``.
 
     Raises ``NotFoundError`` if there is no such segment, and ``UnavailableError`` when servers are
     unreachable for longer than ``patience`` seconds.
@@ -43,12 +43,11 @@ class RevisionLog:
         self, controller: ControllerClient, scope: str, stream: str, *, patience: float
     ) -> None:
         self._name = scoped_name(scope, stream)
-        self._locate = partial(controller.segment_address, scope, stream, 0)
+        self._place = LogPlace(controller, scope, stream)
         self._access = controller.store_access(scope, stream, Purpose.READ_WRITE)
         self._patience = patience
-        self.session = LogSession(
-            segment_name(scope, stream, 0),
-            lambda reply: log_refusal(reply, self._name, self._access),
+        self.session = self._place.make_session(
+            lambda reply: log_refusal(reply, self._name, self._access)
         )
         self._connection: StoreConnection | None = None
         self._stack = AsyncExitStack()
@@ -79,6 +78,8 @@ class RevisionLog:
     async def _ask(self, make: Make) -> wire.Reply:
         token = await call_blocking(self._access.token) if self._access.has_tokens else ""
         if self._connection is None:
-            opened = open_connection(*await call_blocking(self._locate), self._access)
+            opened = open_connection(
+                *await call_blocking(partial(self._place.locate, self.session)), self._access
+            )
             self._connection = await self._stack.enter_async_context(opened)
         return await self._connection.call(make(self._connection.next_request_id(), token))

@@ -15,20 +15,20 @@ from typing import Any
 
 from pravega_wire import commands as wire
 from pravega_wire.blocking import SegmentConnection
-from pravega_wire.names import scoped_name, segment_name
-from pravega_wire.sessions.segment_log import Attempt, LogSession, LogTooLongError, Make
+from pravega_wire.names import scoped_name
+from pravega_wire.sessions.segment_log import Attempt, LogTooLongError, Make
 from pravega_wire.sessions.steps import run_steps
 from segstore_client.backoff import Patience
 from segstore_client.blocking.calls import repeat_calls
 from segstore_client.controller.controller_client import ControllerClient, Purpose
-from segstore_client.cuts.segment_log import log_refusal
+from segstore_client.cuts.segment_log import LogPlace, log_refusal
 from segstore_client.errors import PravegaError
 
 REPLY_SECONDS = 30.0
 
 
 class BlockingRevisionLog:
-    """The log in segment 0 of a stream. Use it in one thread, and close it; it connects when it is
+    """The log of a stream. Use it in one thread, and close it; it connects when it is
     needed.
 
     Raises ``NotFoundError`` if there is no such segment, and ``UnavailableError`` when servers are
@@ -39,12 +39,11 @@ class BlockingRevisionLog:
         self, controller: ControllerClient, scope: str, stream: str, *, patience: float
     ) -> None:
         self._name = scoped_name(scope, stream)
-        self._locate = partial(controller.segment_address, scope, stream, 0)
+        self._place = LogPlace(controller, scope, stream)
         self._access = controller.store_access(scope, stream, Purpose.READ_WRITE)
         self.patience = patience
-        self.session = LogSession(
-            segment_name(scope, stream, 0),
-            lambda reply: log_refusal(reply, self._name, self._access),
+        self.session = self._place.make_session(
+            lambda reply: log_refusal(reply, self._name, self._access)
         )
         self._connection: SegmentConnection | None = None
 
@@ -73,5 +72,7 @@ class BlockingRevisionLog:
     def _ask(self, make: Make) -> wire.Reply:
         token = self._access.token()
         if self._connection is None:
-            self._connection = self._access.connect(*self._locate(), timeout=REPLY_SECONDS)
+            self._connection = self._access.connect(
+                *self._place.locate(self.session), timeout=REPLY_SECONDS
+            )
         return self._connection.call(make(self._connection.next_request_id(), token))
