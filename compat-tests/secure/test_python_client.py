@@ -20,7 +20,7 @@ from segstore_client import (
     blocking,
 )
 
-SCOPE = "prn::/scope:python"
+SCOPE = "prn::/scope:own-client"
 SECONDS_MAX = scale(120.0)
 EVENTS = [b"event %d" % number for number in range(50)]
 
@@ -32,7 +32,7 @@ def store(secure_server: SecureServer) -> SecureServer:
     """The store with a scope, one user who may change all in it, and one who may read it."""
     names = ("SEGSTORE_USER", "SEGSTORE_PASSWORD", "SEGSTORE_CA", "SEGSTORE_CONTROLLER")
     assert not any(name in os.environ for name in names)
-    assert secure_server.run_as("admin", "scope", "create", "python").returncode == 0
+    assert secure_server.run_as("admin", "scope", "create", "own-client").returncode == 0
     secure_server.add_user("changer", (SCOPE, "READ_UPDATE"), (f"{SCOPE}/*", "READ_UPDATE"))
     secure_server.add_user("looker", (SCOPE, "READ"), (f"{SCOPE}/*", "READ"))
     return secure_server
@@ -56,7 +56,7 @@ def test_a_user_does_over_tls_what_others_do_without(store: SecureServer, backen
             with anyio.fail_after(SECONDS_MAX):
                 await use_all(client, name)
 
-    anyio.run(use, f"python/{backend}", backend=backend)
+    anyio.run(use, f"own-client/{backend}", backend=backend)
 
 
 async def use_all(client: Store, name: str) -> None:
@@ -94,20 +94,20 @@ async def use_all(client: Store, name: str) -> None:
 
 def test_a_user_who_may_read_reads_and_changes_nothing(store: SecureServer) -> None:
     with connect_as(store, "changer") as client:
-        client.create_stream("python/read")
-        with client.writer("python/read") as writer:
+        client.create_stream("own-client/read")
+        with client.writer("own-client/read") as writer:
             for event in EVENTS:
                 writer.submit(event)
     with connect_as(store, "looker") as client:
-        with client.reader("python/read", end=Position.TAIL) as reader:
+        with client.reader("own-client/read", end=Position.TAIL) as reader:
             assert [event.data for event in reader] == EVENTS
-        with pytest.raises(NoPermissionError), client.writer("python/read") as writer:
+        with pytest.raises(NoPermissionError), client.writer("own-client/read") as writer:
             writer.write(b"refused")
         for change in (client.seal_stream, client.delete_stream):
             with pytest.raises(NoPermissionError):
-                change("python/read")
+                change("own-client/read")
         with pytest.raises(NoPermissionError):
-            client.create_stream("python/refused")
+            client.create_stream("own-client/refused")
 
 
 def test_a_wrong_password_and_a_foreign_authority_are_refused(

@@ -16,8 +16,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pravega_wire.reader_groups.lags import SegmentLag
+    from pravega_wire.sessions.read_cursor import ReadEvent
     from segstore_client.byte_streams.byte_reader import ByteReader
     from segstore_client.byte_streams.byte_writer import ByteWriter
+    from segstore_client.controller.stream_settings import Retention, Scaling, StreamSettings
     from segstore_client.errors import (
         AlreadyExistsError,
         ConflictError,
@@ -63,12 +66,17 @@ __all__ = [
     "NotFoundError",
     "Position",
     "PravegaError",
+    "ReadEvent",
     "ReaderGroup",
     "RefusedError",
     "RemovedFromGroupError",
+    "Retention",
+    "Scaling",
+    "SegmentLag",
     "Store",
     "StoreDelayedError",
     "StreamSealedError",
+    "StreamSettings",
     "Synchronizer",
     "Table",
     "TimedOutError",
@@ -83,49 +91,56 @@ __all__ = [
 ]
 
 _HOMES = {
-    "ABSENT": "steps.table_steps",
-    "Acknowledgement": "writing.acknowledgement",
-    "AlreadyExistsError": "errors",
-    "ByteReader": "byte_streams.byte_reader",
-    "ByteWriter": "byte_streams.byte_writer",
-    "ConflictError": "errors",
-    "Entry": "steps.table_steps",
-    "EventReader": "event_reader",
-    "EventWriter": "event_writer",
-    "GroupReader": "groups.group_reader",
-    "NoPermissionError": "errors",
-    "NotFoundError": "errors",
-    "PravegaError": "errors",
-    "ReaderGroup": "groups.reader_group",
-    "RefusedError": "errors",
-    "RemovedFromGroupError": "errors",
-    "Position": "positions",
-    "Store": "store",
-    "StoreDelayedError": "errors",
-    "StreamSealedError": "errors",
-    "Synchronizer": "states.synchronizer",
-    "Table": "table",
-    "TimedOutError": "errors",
-    "Transaction": "transaction",
-    "TransactionEndedError": "errors",
-    "TruncatedError": "errors",
-    "UnavailableError": "errors",
-    "UntrustedServerError": "errors",
-    "UsageError": "errors",
-    "WriterClosedError": "writing.buffered_writer",
-    "connect": "store",
+    "ABSENT": "segstore_client.steps.table_steps",
+    "Acknowledgement": "segstore_client.writing.acknowledgement",
+    "AlreadyExistsError": "segstore_client.errors",
+    "ByteReader": "segstore_client.byte_streams.byte_reader",
+    "ByteWriter": "segstore_client.byte_streams.byte_writer",
+    "ConflictError": "segstore_client.errors",
+    "Entry": "segstore_client.steps.table_steps",
+    "EventReader": "segstore_client.event_reader",
+    "EventWriter": "segstore_client.event_writer",
+    "GroupReader": "segstore_client.groups.group_reader",
+    "NoPermissionError": "segstore_client.errors",
+    "NotFoundError": "segstore_client.errors",
+    "Position": "segstore_client.positions",
+    "PravegaError": "segstore_client.errors",
+    "ReadEvent": "pravega_wire.sessions.read_cursor",
+    "ReaderGroup": "segstore_client.groups.reader_group",
+    "RefusedError": "segstore_client.errors",
+    "RemovedFromGroupError": "segstore_client.errors",
+    "Retention": "segstore_client.controller.stream_settings",
+    "Scaling": "segstore_client.controller.stream_settings",
+    "SegmentLag": "pravega_wire.reader_groups.lags",
+    "Store": "segstore_client.store",
+    "StoreDelayedError": "segstore_client.errors",
+    "StreamSealedError": "segstore_client.errors",
+    "StreamSettings": "segstore_client.controller.stream_settings",
+    "Synchronizer": "segstore_client.states.synchronizer",
+    "Table": "segstore_client.table",
+    "TimedOutError": "segstore_client.errors",
+    "Transaction": "segstore_client.transaction",
+    "TransactionEndedError": "segstore_client.errors",
+    "TruncatedError": "segstore_client.errors",
+    "UnavailableError": "segstore_client.errors",
+    "UntrustedServerError": "segstore_client.errors",
+    "UsageError": "segstore_client.errors",
+    "WriterClosedError": "segstore_client.writing.buffered_writer",
+    "connect": "segstore_client.store",
 }
 """The module of each name."""
 
 
-def __getattr__(name: str) -> Any:
-    """Import a name when it is first used: who blocks needs no event loop, and starts sooner."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:
+    # A checker of types would take every name for one of ours.
 
+    def __getattr__(name: str) -> Any:
+        """Import a name when it is first used: a program that blocks needs no event loop."""
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(_HOMES[name]), name)
+        globals()[name] = value
+        return value
 
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

@@ -23,7 +23,6 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from pravega_wire.hashing import routing_key_hash
 from pravega_wire.names import scoped_name, segment_name
 from pravega_wire.sessions.append_session import AppendSession, Event
 from pravega_wire.sessions.routes import Routes, Successor
@@ -35,6 +34,7 @@ from segstore_client.controller.controller_client import ControllerClient, Purpo
 from segstore_client.cuts.writer_times import WriterTimes
 from segstore_client.delays import OnDelay
 from segstore_client.errors import PravegaError, StreamSealedError
+from segstore_client.inputs import to_bytes, to_position
 
 
 class BlockingEventWriter:
@@ -121,9 +121,10 @@ class BlockingEventWriter:
         ``StreamSealedError`` when the stream has been sealed, ``UnavailableError`` when servers are
         unreachable for too long.
         """
-        position = self._random.random() if key is None else routing_key_hash(key)
+        event = to_bytes(data, "an event")
+        position = self._random.random() if key is None else to_position(key)
         writer = self._route(position)
-        if writer.add((position, data)):
+        if writer.add((position, event)):
             self._drive(writer, drain=False)
 
     def send(self) -> None:

@@ -29,6 +29,7 @@ from segstore_client.blocking.transaction_writer import TransactionWriter
 from segstore_client.controller.controller_client import ControllerClient, Purpose
 from segstore_client.delays import OnDelay
 from segstore_client.errors import PravegaError, TransactionEndedError
+from segstore_client.inputs import to_bytes, to_position
 from segstore_client.leases import (
     LOOK_SECONDS,
     LOOK_SECONDS_MAX,
@@ -112,8 +113,11 @@ class BlockingTransaction:
         transaction was ended by others, ``UnavailableError`` when servers are unreachable for too
         long.
         """
+        event = to_bytes(data, "an event")
+        if key is not None:
+            to_position(key)
         with self._living():
-            self._writer.write([data], [key])
+            self._writer.write([event], [key])
 
     def flush(self) -> None:
         """Wait until every event written so far is stored. Raises errors as ``submit``."""

@@ -17,6 +17,8 @@ from typing import TypeAlias
 from segstore_client.controller.controller_client import ControllerClient
 from segstore_client.cuts.places import Place, find_cut
 from segstore_client.cuts.segment_info import segment_infos, tail_offsets
+from segstore_client.errors import UsageError
+from segstore_client.inputs import to_milliseconds
 from segstore_client.positions import Position
 
 At: TypeAlias = Position | datetime | Mapping[int, int] | Place
@@ -82,5 +84,7 @@ def make_place(at: At) -> Place:
     if isinstance(at, Position):
         return Place(end=at)
     if isinstance(at, datetime):
-        return Place(time_ms=int(at.timestamp() * 1000))
-    return Place(cut=at)
+        return Place(time_ms=to_milliseconds(at))
+    if isinstance(at, Mapping):
+        return Place(cut=at)
+    raise UsageError(f"{at!r} is no place of a stream: give a Position, a datetime or a stream cut")

@@ -16,6 +16,7 @@ from pravega_wire.names import scoped_name
 from segstore_client.controller.controller_client import ControllerClient
 from segstore_client.cuts.segment_info import tail_offsets
 from segstore_client.errors import StreamSealedError
+from segstore_client.inputs import to_milliseconds
 
 
 class WriterTimes:
@@ -31,9 +32,10 @@ class WriterTimes:
     def record(self, time: datetime) -> None:
         """Record that the writer has written all of its events up to a time.
 
-        Raises ``UsageError`` for a time before the last one, ``StreamSealedError`` for a sealed
-        stream.
+        Raises ``UsageError`` for a time before the last one, or without a zone, and
+        ``StreamSealedError`` for a sealed stream.
         """
+        time_ms = to_milliseconds(time)
         position = tail_offsets(self._controller, self._scope, self._stream)
         if not position:
             name = scoped_name(self._scope, self._stream)
@@ -42,7 +44,7 @@ class WriterTimes:
             self._scope,
             self._stream,
             writer=self._writer,
-            time_ms=int(time.timestamp() * 1000),
+            time_ms=time_ms,
             position=position,
         )
         self._is_known = True

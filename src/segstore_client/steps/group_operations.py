@@ -87,6 +87,8 @@ class GroupOperations:
 
         When another client creates the group at the same time, one of them begins the state.
         """
+        # A stream that does not exist is told before a group is there that nobody can read.
+        yield from call(partial(find_begin, self._controller, settings))
         message = to_message(self._scope, self._group, settings)
         found, is_mine = yield from call(partial(self._controller.create_group, message))
         if not is_mine and not exist_ok:

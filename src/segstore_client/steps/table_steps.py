@@ -25,6 +25,7 @@ from pravega_wire.key_text import key_after
 from pravega_wire.sessions.routes import Routes, SegmentRange
 from segstore_client.controller.controller_client import TableSettings
 from segstore_client.errors import ConflictError, NotFoundError, RefusedError, UsageError
+from segstore_client.inputs import to_bytes
 
 KEYS_MAX: Final = 15
 """Maximum number of keys in one request: the reply has room for this many of the longest values."""
@@ -104,11 +105,12 @@ class TableSteps:
 
         Raises ``ConflictError`` if one of the keys has another version.
         """
+        segments = [self._segment_of(key) for key in entries]
         if len({key[: self._settings.primary_key_bytes] for key in entries}) != 1:
             raise UsageError("keys that change together have one primary key")
-        segments = [self._segment_of(key) for key in entries]
         changes = tuple(
-            wire.TableEntry(wire.TableKey(key, version), value) for key, value in entries.items()
+            wire.TableEntry(wire.TableKey(key, version), to_bytes(value, "a value"))
+            for key, value in entries.items()
         )
         answer = yield TableRequest(
             segments[0],
@@ -190,5 +192,6 @@ class TableSteps:
         return self._routes.find(table_key_hash(key[: self._settings.primary_key_bytes]))
 
     def _check_key(self, key: bytes) -> None:
+        to_bytes(key, "a key")
         if len(key) != self.key_bytes:
             raise UsageError(f"a key of {self._name} has {self.key_bytes} bytes, not {len(key)}")

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import random
 
-from pravega_wire.hashing import routing_key_hash
+from segstore_client.inputs import to_bytes, to_position
 from segstore_client.writing.acknowledgement import Acknowledgement
 from segstore_client.writing.buffered_writer import BufferedWriter
+
+EVENT = "an event"
 
 
 class KeyedWriter(BufferedWriter):
@@ -18,9 +20,9 @@ class KeyedWriter(BufferedWriter):
     async def write(self, data: bytes, *, key: str | None = None) -> None:
         """Write an event; return when it is stored. Events of one key are stored in order.
 
-        Raises ``UsageError`` for an event that is too long, ``StreamSealedError`` when the stream
-        has been sealed, ``UnavailableError`` when servers are unreachable for too long. When it is
-        cancelled, the event may be stored or not.
+        Raises ``UsageError`` for an event that is too long, or is no bytes, ``StreamSealedError``
+        when the stream has been sealed, ``UnavailableError`` when servers are unreachable for too
+        long. When it is cancelled, the event may be stored or not.
         """
         await (await self.submit(data, key=key))
 
@@ -29,15 +31,15 @@ class KeyedWriter(BufferedWriter):
 
         Raises errors as ``write``. When it is cancelled, the event is not queued.
         """
-        return await self._submit(data, _position_of(key))
+        return await self._submit(to_bytes(data, EVENT), _position_of(key))
 
     def write_nowait(self, data: bytes, *, key: str | None = None) -> Acknowledgement:
         """Queue an event; return what to await for its storage.
 
         Raises ``anyio.WouldBlock`` when there is no room, and errors as ``write``.
         """
-        return self._submit_nowait(data, _position_of(key))
+        return self._submit_nowait(to_bytes(data, EVENT), _position_of(key))
 
 
 def _position_of(key: str | None) -> float:
-    return random.random() if key is None else routing_key_hash(key)
+    return random.random() if key is None else to_position(key)

@@ -1,0 +1,38 @@
+"""Checks what a program hands over, before anything of it is queued or sent.
+
+Owns: the sentences about values of a wrong kind, which would otherwise fail much later.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from pravega_wire.hashing import routing_key_hash
+from segstore_client.errors import UsageError
+
+
+def to_bytes(data: object, what: str) -> bytes:
+    """Return bytes as they are, and a copy of a buffer that may change.
+
+    Raises ``UsageError``, with ``what`` it is, for anything else.
+    """
+    if isinstance(data, bytes):
+        return data
+    if isinstance(data, bytearray | memoryview):
+        return bytes(data)
+    raise UsageError(f"{what} is bytes, not {data.__class__.__name__}")
+
+
+def to_position(key: str) -> float:
+    """Return the position of a routing key in the key space. Raises ``UsageError`` if it is no
+    text."""
+    if not isinstance(key, str):
+        raise UsageError(f"a routing key is text (str), not {key.__class__.__name__}")
+    return routing_key_hash(key)
+
+
+def to_milliseconds(time: datetime) -> int:
+    """Return a time in milliseconds since 1970. Raises ``UsageError`` if it has no zone."""
+    if time.tzinfo is None:
+        raise UsageError(f"the time {time.isoformat()} has no zone: give one, such as datetime.UTC")
+    return int(time.timestamp() * 1000)
