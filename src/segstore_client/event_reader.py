@@ -8,6 +8,9 @@ Invariants:
    ``test_events_are_read_in_the_order_of_their_keys_through_scalings``.
 2. When connections break, no event is lost, and none is returned twice. Held by
    ``test_events_go_to_and_fro_between_it_and_the_java_client``.
+3. When the stream is deleted and made again while it is read, the reader raises an error: it does
+   not end as at its end. Held by
+   ``test_an_async_reader_of_a_stream_that_was_made_again_is_told_so``.
 """
 
 from __future__ import annotations
@@ -193,8 +196,11 @@ class EventReader:
         )
         try:
             await feed.read(self._pieces.put)
-            if cursor.end is None:
+            # The controller tells of a segment that is gone whether the stream is another one now.
+            if cursor.end is None or cursor.is_gone:
                 successors = await feed.find_successors()
+                if cursor.end is not None:
+                    successors = ()
                 for segment in self._order.complete(cursor.segment_id, successors):
                     self._open(segment, 0)
         except PravegaError as error:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 
 import segstore_client
-from segstore_client import NotFoundError, PravegaError
+from segstore_client import NotFoundError, PravegaError, event_reader
 from segstore_client.blocking.event_writer import BlockingEventWriter
+from segstore_client.controller.controller_client import ControllerClient
+from segstore_client.cuts.bounds import Bounds, find_bounds
+from segstore_client.errors import EarlierStreamError
 from segstore_client.positions import Position
 from support.event_loops import RunClient
 from support.served_stream import ServedStream, run, served_stream
@@ -93,6 +97,34 @@ async def test_a_truncated_stream_is_read_from_its_head_or_a_cut(
         for start in (Position.HEAD, {0: 0}):
             assert await run_client(read, stream.address, start) == [b"event 1", b"event 2"]
         assert await run_client(read, stream.address, {0: 30}) == [b"event 2"]
+
+
+async def test_an_async_reader_of_a_stream_that_was_made_again_is_told_so(
+    tmp_path: Path, run_client: RunClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended as if it had come to the tail."""
+
+    def find_and_make_again(
+        controller: ControllerClient, scope: str, stream: str, **where: Any
+    ) -> Bounds:
+        found = find_bounds(controller, scope, stream, **where)
+        settings = controller.stream_settings(scope, stream)
+        controller.seal_stream(scope, stream)
+        controller.delete_stream(scope, stream)
+        controller.create_stream(scope, stream, settings)
+        return found
+
+    async def read(address: str) -> None:
+        async with (
+            segstore_client.connect(address) as store,
+            store.reader("s/t", end=Position.TAIL) as reader,
+        ):
+            with pytest.raises(EarlierStreamError, match="segment 0 is of an earlier stream s/t"):
+                await anext(reader)
+
+    monkeypatch.setattr(event_reader, "find_bounds", find_and_make_again)
+    async with served_stream(tmp_path, 3) as stream:
+        await run_client(read, stream.address)
 
 
 async def read_into(found: list[bytes], reader: segstore_client.EventReader) -> None:

@@ -24,7 +24,8 @@ Invariants:
    ``test_each_event_is_stored_once_in_order_however_connections_break``.
 2. Each event is in the batch, in a block in flight, or counted as acknowledged, also if an
    interrupt comes between two lines; never in two of them at the end of a call. Held by
-   ``test_each_event_is_in_one_place``.
+   ``test_each_event_is_in_one_place`` and
+   ``test_each_event_is_in_one_place_when_a_block_is_interrupted``.
 """
 
 from __future__ import annotations
@@ -173,9 +174,17 @@ class AppendSession(Generic[E]):
 
         It counts as sent from now on: if sending it fails, the store may have it.
         """
-        block = self._next_block()
+        count, byte_count = self._measure_next()
+        events = tuple(self._batch[:count])
+        block = Block(events, self._number_after(events), byte_count)
+        long_count = self._long_count - block.is_long
+        # Python interrupts calls, and these lines have none before the last one.
+        self._event_number = block.last_event_number
+        self._long_count = long_count
+        self._batch_bytes -= byte_count
+        self._in_flight_bytes += byte_count
+        del self._batch[:count]
         self.in_flight.append(block)
-        self._in_flight_bytes += block.byte_count
         return block
 
     def encode(self, block: Block[E], request_id: int) -> bytes:
@@ -212,25 +221,20 @@ class AppendSession(Generic[E]):
         self.acknowledge(event_number)
         return list(self.in_flight)
 
-    def _next_block(self) -> Block[E]:
-        """Remove the next events from the batch: all of them, or as many as fit one command, or a
-        long one."""
+    def _measure_next(self) -> tuple[int, int]:
+        """Return the number of the events of the next block, and of their bytes with the headers:
+        all of the batch, or as many as fit one command, or a long one."""
         count, byte_count = len(self._batch), self._batch_bytes
         if self._long_count:
             long = next(index for index, event in enumerate(self._batch) if is_long(event))
             count = long or 1
             byte_count = sum(len(event[1]) + HEADER_BYTES for event in self._batch[:count])
-            self._long_count -= long == 0
         if byte_count > BATCH_BYTES + EVENT_BYTES_MAX and count > 1:
             count = byte_count = 0
             while byte_count < BATCH_BYTES:
                 byte_count += len(self._batch[count][1]) + HEADER_BYTES
                 count += 1
-        events = tuple(self._batch[:count])
-        del self._batch[:count]
-        self._batch_bytes -= byte_count
-        self._event_number = self._number_after(events)
-        return Block(events, self._event_number, byte_count)
+        return count, byte_count
 
     def _number_after(self, events: tuple[E, ...]) -> int:
         """Return the number of the last of the next events."""

@@ -12,6 +12,8 @@ Invariants:
 4. When the stream is deleted and made again while it is read, the reader raises an error: it does
    not end as at the end of a sealed stream.
    Held by ``test_a_reader_of_a_stream_that_was_made_again_is_told_so``.
+5. When a call is interrupted, the next one gives the event that it would have given. Held by
+   ``test_a_reader_that_was_interrupted_loses_and_doubles_nothing``.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from segstore_client.backoff import PATIENCE_SECONDS
 from segstore_client.blocking.segments.segment_reads import SegmentReads, find_successors
 from segstore_client.controller.controller_client import ControllerClient, Purpose
 from segstore_client.cuts.bounds import At, Bounds, find_bounds
+from segstore_client.errors import PravegaError
 from segstore_client.frames import frame_schema, make_frame
 from segstore_client.positions import Position
 
@@ -62,6 +65,11 @@ class BlockingEventReader:
         self._reads = SegmentReads[ReadEvent](controller, patience=patience)
         self._order = SegmentOrder()
         self._cursors: dict[int, EventCursor] = {}
+        self._positions: dict[int, int] = {}
+        """The offset in each segment behind the events that the program had at its last wait."""
+        self._reached: dict[int, int] = {}
+        """The offsets behind the events that have come since."""
+        self._was_interrupted = False
         self._access = controller.store_access(scope, stream, Purpose.READ)
         if bounds is None:
             bounds = find_bounds(controller, scope, stream, start=start, end=end)
@@ -101,12 +109,18 @@ class BlockingEventReader:
         return bool(self._events)
 
     def next_event(self, *, timeout: float | None = None) -> ReadEvent | None:
-        """Return the next event; None after ``timeout`` seconds without one, or at the end.
+        """Return the next event; None after ``timeout`` seconds without one, or at the end. With 0
+        it looks for what has come, without waiting.
 
         Raises ``PravegaError`` if the stream's bytes are not events, and ``UnavailableError`` when
         servers are unreachable for too long.
         """
-        return self._events.popleft() if self._prepare(timeout) else None
+        if not self._prepare(timeout):
+            return None
+        # Behind a call, an interrupt might take the event away.
+        event = self._events[0]
+        del self._events[0]
+        return event
 
     def batches(self) -> Iterator[list[ReadEvent]]:
         """Yield lists of all events that are there.
@@ -126,19 +140,37 @@ class BlockingEventReader:
         """Return all events that are there, once there are some; none where ``next_event`` returns
         None. Raises errors as that."""
         self._prepare(timeout)
-        batch = list(self._events)
-        self._events.clear()
+        batch, none = list(self._events), deque[ReadEvent]()
+        self._events = none
         return batch
 
     def _prepare(self, timeout: float | None) -> bool:
         """Wait until there are events; return whether there are."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while not self._events and self._cursors:
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
-                return False
-            self._attempt(left)
+        if self._was_interrupted:
+            self._rewind()
+        if self._events:
+            return True
+        self._positions.update(self._reached)
+        self._reached.clear()
+        try:
+            self._wait(timeout)
+        except PravegaError:
+            raise
+        except BaseException:
+            self._was_interrupted = True
+            raise
         return bool(self._events)
+
+    def _wait(self, timeout: float | None) -> None:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        left = timeout
+        while not self._events and self._cursors:
+            # Without time left, too: the next call goes on from here.
+            self._attempt(left if left is None else max(left, 0.0))
+            if deadline is not None:
+                left = deadline - time.monotonic()
+                if left <= 0.0:
+                    return
 
     def _attempt(self, timeout: float | None) -> None:
         """Request data, and process the replies within ``timeout`` seconds."""
@@ -147,29 +179,49 @@ class BlockingEventReader:
             for cursor in ended:
                 self._complete(cursor)
         if self._cursors:
-            for _, events in self._reads.receive(timeout):
+            for found, events in self._reads.receive(timeout):
                 self._events.extend(events)
+                self._reached[found.segment_id] = events[-1].end_offset
 
     # ---- Segments --------------------------------------------------------------------------------
 
     def _open_cursor(self, segment: int, offset: int) -> None:
+        # A call that was interrupted may have opened it.
+        if segment not in self._cursors:
+            self._positions[segment] = offset
+            self._read_from(segment, offset)
+        self._order.begin(segment)
+
+    def _read_from(self, segment: int, offset: int) -> None:
         name = segment_name(self._scope, self._stream, segment)
         cursor = EventCursor(segment, name, offset, self._ends.get(segment))
-        self._order.begin(segment)
+        self._reads.remove(name)
         self._cursors[segment] = cursor
         self._reads.add(cursor, self._scope, self._stream, access=self._access)
 
+    def _rewind(self) -> None:
+        """Read each segment from the program's position on: what was on its way when a call was
+        interrupted may be lost."""
+        self._events.clear()
+        self._reached.clear()
+        for segment in self._cursors:
+            self._read_from(segment, self._positions[segment])
+        self._was_interrupted = False
+
     def _complete(self, cursor: EventCursor) -> None:
-        """End a segment, and begin those successors all of whose predecessors have ended."""
+        """End a segment, and begin those successors all of whose predecessors have ended.
+
+        If this is interrupted, the segment has not ended, and comes here again.
+        """
         successors: tuple[Successor, ...] = ()
         # The controller tells of a segment that is gone whether the stream is another one now.
         if cursor.end is None or cursor.is_gone or cursor.pending:
             successors = find_successors(
                 self._controller, self._scope, self._stream, cursor, patience=self._patience
             )
-        del self._cursors[cursor.segment_id]
-        self._reads.remove(cursor.name)
         if cursor.end is not None:
             successors = ()
         for segment in self._order.complete(cursor.segment_id, successors):
             self._open_cursor(segment, 0)
+        self._reads.remove(cursor.name)
+        del self._cursors[cursor.segment_id]

@@ -12,6 +12,8 @@ Invariants:
    Held by ``test_a_writer_waits_for_replies_when_too_many_blocks_have_none``.
 3. When a connection breaks while a long event is written, it is stored once, in its place. Held by
    ``test_long_events_have_their_places_however_connections_break``.
+4. When ``drive`` is interrupted, and called again, each event is stored once, in the order of
+   ``add``. Held by ``test_every_event_is_stored_once_in_order_however_calls_are_interrupted``.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from pravega_wire.sessions.long_appends import append_long
 from pravega_wire.sessions.steps import run_steps
 from segstore_client.access.tokens import PLAIN, StoreAccess
 from segstore_client.addresses import Address
-from segstore_client.append_refusals import SegmentEndedError, append_refusal
+from segstore_client.append_refusals import append_refusal
 from segstore_client.backoff import PATIENCE_SECONDS, Patience
 from segstore_client.controller.controller_client import RETRIED_ERRORS
 from segstore_client.delays import Delays, OnDelay
@@ -121,11 +123,12 @@ class SegmentWriter:
         """Close the connection if the block fails; wait if it may succeed the next time."""
         try:
             yield
-        except SegmentEndedError:
+        except BaseException as error:
+            # The block may have begun to send what was interrupted: the store would take what is
+            # sent next for the rest of it, and its reply for that to a block that was not sent.
             self.disconnect()
-            raise
-        except RETRIED_ERRORS as error:
-            self.disconnect()
+            if not isinstance(error, RETRIED_ERRORS):
+                raise
             if not patience.wait():
                 what = f"{self.name} could not be written to for {patience.seconds:g} s"
                 raise gave_up(what, error) from error
@@ -163,7 +166,12 @@ class SegmentWriter:
             on_wait=lambda: self._delays.look(host, port, self._patience),
         )
         try:
-            for block in self._session.resume(self._set_up(connection)):
+            acknowledged = self._session.acknowledged_events
+            blocks = self._session.resume(self._set_up(connection))
+            if self._session.acknowledged_events > acknowledged:
+                # No reply may come that would renew it.
+                self._patience.renew()
+            for block in blocks:
                 self._send(connection, block)
         except BaseException:
             connection.close()

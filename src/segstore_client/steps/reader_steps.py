@@ -161,6 +161,7 @@ class ReaderSteps:
         servers are unreachable for too long.
         """
         self.note_done()
+        has_waited = False
         while True:
             if self._error is not None:
                 raise type(self._error)(*self._error.args) from self._error
@@ -171,8 +172,10 @@ class ReaderSteps:
             if self._ready:
                 return True
             now = self._clock()
-            if now >= deadline:
+            # Without time left, too, it looks for a piece: the next call goes on from there.
+            if has_waited and now >= deadline:
                 return False
+            has_waited = True
             self._take((yield Wait(max(0.0, min(self._ready.due, deadline) - now))))
 
     def rewind(self) -> None:

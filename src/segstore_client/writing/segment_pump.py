@@ -234,6 +234,9 @@ class SegmentPump:
             raise append_refusal(reply, self.name, self._access)
 
     def _take(self, blocks: list[Block[Event]]) -> None:
+        if blocks:
+            # The answer to a setup may be the only one that says so.
+            self._patience.renew()
         for block in blocks:
             for event in block.events:
                 event[2].complete()

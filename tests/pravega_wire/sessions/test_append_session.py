@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -121,6 +123,40 @@ def test_each_event_is_in_one_place() -> None:
     assert session.is_idle
     assert session.unacknowledged_bytes == 0
     assert session.acknowledged_events == session.sent_events == 5
+
+
+def test_each_event_is_in_one_place_when_a_block_is_interrupted() -> None:
+    """Python runs what interrupts a program at the begin of a function, and behind a call."""
+    interrupted_at = 0
+    while interrupted_at >= 0:
+        session = AppendSession[Event](WRITER, takes_long=True)
+        for number in range(5):
+            session.add((0.0, b"%d" % number))
+        left = interrupted_at
+
+        def interrupt(_frame: object, kind: str, _about: object) -> None:
+            nonlocal left
+            if kind in ("call", "c_return"):
+                left -= 1
+                if left == -1:
+                    raise KeyboardInterrupt
+
+        sys.setprofile(interrupt)
+        try:
+            session.begin_block()
+        except KeyboardInterrupt:
+            interrupted_at += 1
+        else:
+            sys.setprofile(None)
+            assert interrupted_at > 5
+            interrupted_at = -1
+        finally:
+            sys.setprofile(None)
+        assert count(session) == (0, 5)
+        assert session.unacknowledged_bytes == 5 * 9
+        while session.has_batch:
+            session.begin_block()
+        assert session.in_flight[-1].last_event_number == 5
 
 
 def test_a_batch_is_ready_when_it_is_long_or_has_many_events() -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import itertools
 import socket
+import sys
 from collections import deque
 from collections.abc import AsyncIterator
+from contextlib import ExitStack
 from pathlib import Path
-from types import SimpleNamespace
+from random import Random
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +20,7 @@ from pravega_wire import commands as wire
 from pravega_wire.blocking import ConnectionLostError
 from pravega_wire.event_framing import frame_events
 from pravega_wire.names import segment_name
+from pravega_wire.sessions.read_cursor import ReadEvent
 from pravega_wire.sessions.routes import SegmentRange, Successor
 from segstore_client.blocking.event_reader import BlockingEventReader
 from segstore_client.controller.controller_client import HeadSegments
@@ -43,13 +47,23 @@ class Segments:
         self.requested: list[str] = []
         self.breaks = breaks
         self.connections = 0
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Segments:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close what a reader that was interrupted has left open."""
+        self._stack.close()
 
     def is_sealed(self, name: str) -> bool:
         return name != segment_name("demo", "a", 2)
 
     def connect(self, *_: Any, **__: Any) -> FakeConnection:
         self.connections += 1
-        return FakeConnection(self)
+        connection = FakeConnection(self)
+        self._stack.callback(connection.close)
+        return connection
 
     def answer(self, request: wire.ReadSegment) -> wire.SegmentRead:
         self.requested.append(request.segment)
@@ -130,6 +144,46 @@ def test_a_segment_is_read_after_all_of_its_predecessors() -> None:
     assert [data for segment, data in read[-EVENTS_PER_SEGMENT:]] == numbers_of(2)
     first_of_successor = segments.requested.index(segment_name("demo", "a", 2))
     assert set(segments.requested[first_of_successor:]) == {segment_name("demo", "a", 2)}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_reader_that_was_interrupted_loses_and_doubles_nothing(seed: int) -> None:
+    """Python runs what interrupts a program at the begin of a function, and behind a call."""
+    draw, interrupts = Random(seed), 0
+
+    def interrupt(frame: FrameType, kind: str, _about: object) -> None:
+        nonlocal interrupts
+        is_ours = frame.f_globals["__name__"].startswith("segstore_client.blocking.")
+        if is_ours and kind in ("call", "c_return") and draw.random() < 0.05:
+            interrupts += 1
+            raise KeyboardInterrupt
+
+    read: list[ReadEvent] = []
+    with Segments() as segments, open_reader(segments) as reader:
+        while len(read) < 3 * EVENTS_PER_SEGMENT:
+            events: list[ReadEvent] = []
+            try:
+                sys.setprofile(interrupt)
+                if draw.random() < 0.2:
+                    events = reader.next_batch(timeout=60)
+                elif (event := reader.next_event(timeout=60)) is not None:
+                    events = [event]
+            except KeyboardInterrupt:
+                pass
+            finally:
+                sys.setprofile(None)
+            read += events
+    for segment in range(3):
+        assert [each.data for each in read if each.segment_id == segment] == numbers_of(segment)
+    assert interrupts > 0
+
+
+def test_a_reader_that_is_asked_without_a_wait_gets_on() -> None:
+    """It never asked a store."""
+    with open_reader(Segments()) as reader:
+        found = [reader.next_event(timeout=0.0) for _ in range(100)]
+    read = [each.data for each in found if each is not None]
+    assert sorted(read) == sorted(numbers_of(0) + numbers_of(1) + numbers_of(2))
 
 
 def test_events_come_in_lists_too() -> None:

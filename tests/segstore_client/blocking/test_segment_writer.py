@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
+from random import Random
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from pravega_wire.blocking import SegmentConnection
 from pravega_wire.commands import (
     ErrorMessage,
     NoSuchSegment,
@@ -20,6 +25,7 @@ from pravega_wire.sessions.append_session import (
     Event,
 )
 from pravega_wire.sessions.routes import SegmentRange
+from segstore_client import backoff
 from segstore_client.addresses import Address
 from segstore_client.append_refusals import SegmentEndedError
 from segstore_client.backoff import Patience
@@ -50,6 +56,89 @@ def test_every_event_is_stored_once_in_order_however_connections_break(seed: int
         writer.disconnect()
     assert store.stored == events
     assert store.connections > 1
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_every_event_is_stored_once_in_order_however_calls_are_interrupted(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A block that was sent in part got its rest from the next one, and one that was not sent got
+    the reply to the next one."""
+    draw, interrupts = Random(seed), 0
+    send, receive = SegmentConnection.send_bytes, SegmentConnection.receive
+
+    def interrupt(probability: float) -> None:
+        nonlocal interrupts
+        if draw.random() < probability:
+            interrupts += 1
+            raise KeyboardInterrupt
+
+    def send_interrupted(self: SegmentConnection, data: bytes) -> None:
+        interrupt(0.05)
+        half = len(data) // 2
+        send(self, data[:half])
+        interrupt(0.05)
+        send(self, data[half:])
+        interrupt(0.05)
+
+    def receive_interrupted(self: SegmentConnection, **how: Any) -> Reply:
+        reply = receive(self, **how)
+        interrupt(0.05)
+        return reply
+
+    def drive(writer: SegmentWriter, *, drain: bool) -> None:
+        while True:
+            try:
+                return writer.drive(Patience(30.0), drain=drain)
+            except KeyboardInterrupt:
+                pass
+
+    with BreakingStore(seed, breaks=0).running() as store, monkeypatch.context() as patch:
+        patch.setattr(SegmentConnection, "send_bytes", send_interrupted)
+        patch.setattr(SegmentConnection, "receive", receive_interrupted)
+        writer = SegmentWriter("s/a/0", lambda: store.address)
+        events = events_of(200)
+        for event in events:
+            writer.add((0.0, event))
+            drive(writer, drain=draw.random() < 0.2)
+        drive(writer, drain=True)
+        assert writer.acknowledged_events == len(events)
+        writer.disconnect()
+    assert store.stored == events
+    assert interrupts > 20
+
+
+def test_its_patience_is_whole_after_a_connection_that_tells_of_stored_events(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The time since the earlier break counted: the next break ended the writer at once."""
+    now, attempts = 0.0, 0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    monkeypatch.setattr(backoff, "time", SimpleNamespace(monotonic=lambda: now, sleep=sleep))
+
+    def count(locate: Callable[[], Address]) -> Address:
+        nonlocal attempts
+        attempts += 1
+        return locate()
+
+    # With this seed it stores the event, and breaks the connection.
+    with BreakingStore(4, breaks=1).running() as store:
+        writer = SegmentWriter("s/a/0", lambda: count(lambda: store.address))
+        patience = Patience(30.0)
+        writer.add((0.0, b"event"))
+        writer.drive(patience, drain=True)
+        assert (store.stored, store.connections) == ([b"event"], 2)
+        writer.disconnect()
+    now += 1000.0
+    attempts = 0
+    writer.add((0.0, b"another"))
+    with pytest.raises(UnavailableError):
+        writer.drive(patience, drain=True)
+    assert attempts > 10
 
 
 def test_a_writer_waits_for_replies_when_too_many_blocks_have_none() -> None:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Container, Sequence
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 
 import anyio
 import anyio.lowlevel
 import anyio.to_thread
 import pytest
 
+from pravega_wire.blocking import ConnectionLostError
 from pravega_wire.commands import Command, ErrorMessage, NoSuchSegment
 from pravega_wire.connection import Append
 from pravega_wire.sessions import append_session, long_appends
 from pravega_wire.sessions.append_session import AppendSession
+from segstore_client import backoff
 from segstore_client.access.tokens import PLAIN
 from segstore_client.addresses import Address
 from segstore_client.errors import RefusedError, StoreDelayedError, UnavailableError
@@ -151,6 +155,39 @@ async def test_an_idle_pump_may_get_an_event_at_any_moment(
         await run_client(write, store)
     assert store.stored == events
     assert store.connections >= 10
+
+
+async def test_the_patience_of_an_idle_pump_is_whole(
+    run_client: RunClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time since an earlier break counted, so that the next one ended the writer at once."""
+    passed, attempts = 0.0, 0
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + passed)
+    monkeypatch.setattr(backoff, "time", clock)
+    monkeypatch.setattr(segment_pump, "IDLE_SECONDS", 0.1)
+
+    def locate_none() -> Address:
+        nonlocal attempts
+        attempts += 1
+        raise ConnectionLostError("it is away")
+
+    async def write(store: BreakingStore) -> None:
+        nonlocal passed
+        pump = new_pump(owner, store.address, patience=1.0)
+        async with running(pump):
+            await add(pump, b"one")
+            await anyio.to_thread.run_sync(store.wait_for_end)
+        passed, pump._locate = 1000.0, locate_none
+        add(pump, b"another")
+        await pump.run()
+
+    owner = Owner()
+    # With this seed it stores the event, and breaks the connection.
+    with BreakingStore(4, 1).running() as store:
+        await run_client(write, store)
+    assert store.stored == [b"one"]
+    assert isinstance(owner.error, UnavailableError)
+    assert attempts > 3
 
 
 async def test_an_idle_pump_closes_its_connection(

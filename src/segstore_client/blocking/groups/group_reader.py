@@ -194,7 +194,8 @@ class BlockingGroupReader:
         return event
 
     def next_event(self, *, timeout: float | None = None) -> ReadEvent | None:
-        """Return the next event; None after ``timeout`` seconds without one, or at the end.
+        """Return the next event; None after ``timeout`` seconds without one, or at the end. With 0
+        it looks for what has come, without waiting.
 
         Raises ``RemovedFromGroupError`` if the reader was removed from the group, or the group was
         reset; ``PravegaError`` if a stream's bytes are no events, and ``UnavailableError`` when
@@ -223,7 +224,10 @@ class BlockingGroupReader:
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         try:
             return self._run(self._steps.prepare(deadline))
-        except KeyboardInterrupt:
+        except PravegaError:
+            raise
+        except BaseException:
+            # A handler of signals raises what it likes.
             self._steps.rewind()
             raise
 
@@ -233,6 +237,8 @@ class BlockingGroupReader:
         self._is_closed = True
         if is_done:
             self._steps.note_done()
+        # Other readers get what is left.
+        self._ready.replace([])
         self._segments.close_all()
         try:
             # Servers that are away would keep the program from ending.

@@ -10,6 +10,8 @@ Invariants:
    to a later request. Held by ``test_a_late_reply_is_not_taken_for_another_one``.
 2. When the program asks for nothing for a long time, no store counts as silent. Held by
    ``test_a_pause_of_the_program_is_no_silence_of_the_store``.
+3. When a reply cannot be taken, the replies that came with it are asked for anew. Held by
+   ``test_a_token_that_expires_stops_no_segment``.
 """
 
 from __future__ import annotations
@@ -97,11 +99,13 @@ class SegmentReads(Generic[T]):
 
     def remove(self, name: str) -> None:
         """Read a segment no more, if it is read now."""
-        reading = self._readings.pop(name, None)
+        reading = self._readings.get(name)
         self._found = [each for each in self._found if each[0].name != name]
         for link in self._links.values():
             for request_id in [key for key, each in link.requests.items() if each is reading]:
                 del link.requests[request_id]
+        # It is the last step: if this is interrupted, it can be done again.
+        self._readings.pop(name, None)
 
     def receive(self, timeout: float | None) -> list[tuple[SegmentCursor[T], list[T]]]:
         """Return what has come of segments, after at most ``timeout`` seconds, or a failure.
@@ -160,15 +164,16 @@ class SegmentReads(Generic[T]):
         for fileno in readable:
             address = by_fileno[fileno]
             link = self._links[address]
+            # After an error the replies behind it are not taken: they are asked for anew.
             with self._dropping(address):
                 replies = link.connection.receive_some(waits=False)
-            link.heard = time.monotonic()
-            self._patience.renew()
-            for reply in replies:
-                self._take(reply, link, address)
+                link.heard = time.monotonic()
+                self._patience.renew()
+                for reply in replies:
+                    self._take(reply, link)
         self._keep_alive()
 
-    def _take(self, reply: wire.Reply, link: _Link[T], address: Address) -> None:
+    def _take(self, reply: wire.Reply, link: _Link[T]) -> None:
         """Process a reply, unless its request was dropped."""
         reading = link.requests.pop(getattr(reply, "request_id", -1), None)
         if reading is None:
@@ -185,7 +190,6 @@ class SegmentReads(Generic[T]):
             if isinstance(reply, wire.ErrorMessage):
                 raise RefusedError(f"the segment store refused a read: {reply.message}")
             # The reply is WrongHost, or unknown: ask the controller again which store to use.
-            self._drop(address)
             raise ProtocolError(f"unexpected {type(reply).__name__}")
         if pieces:
             self._found.append((reading.cursor, pieces))
@@ -224,10 +228,11 @@ class SegmentReads(Generic[T]):
 
     @contextmanager
     def _dropping(self, address: Address) -> Iterator[None]:
-        """Close the connection to a store if the block raises a connection error."""
+        """Close the connection to a store if the block fails or is interrupted; what was asked over
+        it is asked again."""
         try:
             yield
-        except (ProtocolError, OSError):
+        except BaseException:
             self._drop(address)
             raise
 

@@ -273,6 +273,28 @@ async def test_a_reader_that_is_not_asked_keeps_its_segments(tmp_path: Path) -> 
         await run(stay_silent, stream.address)
 
 
+def read_without_waits(address: str) -> None:
+    with blocking.connect(address) as store:
+        group = make_group(store, 1)
+        numbers = Numbers()
+        numbers.write(store, 4)
+        with group.reader("a") as reader:
+            until = time.monotonic() + SECONDS
+            while numbers.count == 0:
+                assert time.monotonic() < until
+                if (event := reader.next_event(timeout=0.0)) is not None:
+                    numbers.take("a", event.data)
+        # Other readers get the events that it had ready.
+        with pytest.raises(PravegaError, match="reader a is closed"):
+            next(reader)
+
+
+async def test_a_reader_that_is_asked_without_a_wait_gets_on(tmp_path: Path) -> None:
+    """It never asked a store."""
+    async with served_stream(tmp_path) as stream:
+        await run(read_without_waits, stream.address)
+
+
 async def test_a_reader_that_is_interrupted_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ from pravega_wire import commands as wire
 from pravega_wire.blocking import ConnectionLostError
 from pravega_wire.names import segment_name
 from pravega_wire.sessions.read_cursor import ByteCursor
+from segstore_client.access.tokens import TokenExpiredError
 from segstore_client.blocking.segments import segment_reads
 from segstore_client.blocking.segments.segment_reads import SegmentReads
 from segstore_client.errors import UnavailableError
@@ -34,7 +35,7 @@ class FakeStore:
 
     @property
     def access(self) -> Any:
-        return SimpleNamespace(connect=self._connect, token=str)
+        return SimpleNamespace(connect=self._connect, token=str, refusal=_expire)
 
     def _connect(self, *_: Any, **__: Any) -> FakeStore:
         self.connections += 1
@@ -69,6 +70,10 @@ class FakeStore:
     def end(self) -> None:
         self._always_readable.close()
         self._peer.close()
+
+
+def _expire(*_: object) -> Exception:
+    return TokenExpiredError("the token has expired")
 
 
 @pytest.fixture
@@ -175,3 +180,20 @@ def test_a_store_that_falls_silent_while_the_program_waits_is_left(
         assert reads.receive(None) == []
     asked = [type(each) for each in store.requests]
     assert asked[:6] == [wire.ReadSegment, *[wire.KeepAlive] * 4, wire.ReadSegment]
+
+
+def test_a_token_that_expires_stops_no_segment(store: FakeStore) -> None:
+    """The reply to one was the last that was taken; the others were never asked for again."""
+    reads = open_reads()
+    first = add(reads, store, 0)
+    other = ByteCursor(1, segment_name("demo", "a", 1), 0, None)
+    reads.add(other, "demo", "a", access=store.access)
+    assert reads.receive(0.0) == []
+    for request in store.requests:
+        assert isinstance(request, wire.ReadSegment)
+        store.replies.append(wire.AuthTokenCheckFailed(request.request_id, "", 1))
+    assert reads.receive(0.0) == []
+    assert reads.receive(0.0) == []
+    for request in store.requests[2:]:
+        store.answer(request, 10)
+    assert reads.receive(0.0) == [(first, [BYTES[:10]]), (other, [BYTES[:10]])]
