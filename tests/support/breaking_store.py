@@ -14,8 +14,10 @@ from random import Random
 from pravega_wire.commands import (
     HELLO,
     AppendSetup,
+    AskDelays,
     Command,
     DataAppended,
+    DelaysTold,
     Hello,
     KeepAlive,
     Reply,
@@ -86,6 +88,9 @@ class BreakingStore:
                 return self._store(command)
             case KeepAlive():
                 return [command]
+            case AskDelays(request_id):
+                # On a machine at work a reply may take a second, after which the client asks.
+                return [DelaysTold(request_id, ())]
             case _:
                 raise AssertionError(command)
 
