@@ -14,6 +14,7 @@ import pytest
 from compat_harness.server import Server
 from foreign_servers.deadlines import scale
 from foreign_servers.process_tree import ProcessTree
+from foreign_servers.tied_processes import tied
 
 from segstore_client.blocking.event_writer import BlockingEventWriter
 from segstore_client.controller.controller_client import ControllerClient
@@ -62,7 +63,7 @@ def test_an_interrupt_ends_a_job_without_words_and_without_processes(
     command = [str(Path(sys.executable).parent / "segstore"), "pipeline", "archive"]
     command += [f"{scope}/events", str(archive), "--follow", "--controller", store.controller_uri]
     with subprocess.Popen(
-        command,
+        tied(command),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -72,7 +73,7 @@ def test_an_interrupt_ends_a_job_without_words_and_without_processes(
         try:
             wait_until(lambda: runs_java(tree))
             if moment == "while the query runs":
-                wait_until(lambda: any(archive.glob("*.parquet")))
+                wait_until(lambda: any(archive.rglob("*.parquet")))
             # As a terminal does: to all processes of the job.
             os.killpg(job.pid, signal.SIGINT)
             said, _ = job.communicate(timeout=SECONDS_MAX)

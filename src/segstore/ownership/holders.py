@@ -260,6 +260,9 @@ def _command(pid: int) -> str:
             program, *arguments = file.read().decode(errors="replace").rstrip("\0").split("\0")
     except OSError:
         return "it has just ended"
+    if not program:
+        # A process has no words before it runs its program, nor when nobody has waited for its end.
+        return "it has just begun, or ended"
     if arguments[:2] == ["-m", _OWN_MODULE]:
         # Its arguments are for the process alone, up to the verb.
         program, arguments = "segstore", arguments[2:3]

@@ -207,9 +207,22 @@ def test_a_process_that_cannot_be_seen_is_not_named() -> None:
 @pytest.mark.processes
 def test_a_process_of_a_store_is_named_by_its_verb(tmp_path: Path) -> None:
     """What follows the verb is for the process alone, and long."""
-    (tmp_path / "pravega_admin.py").write_text("input()")
+    (tmp_path / "pravega_admin.py").write_text("print(flush=True); input()")
     command = [sys.executable, "-m", "pravega_admin", "supervise", '{"run_directory": "x"}']
-    with subprocess.Popen(command, stdin=subprocess.PIPE, cwd=tmp_path) as process:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=tmp_path
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
         told = holders.describe_use("it", [process.pid])
         process.communicate(b"\n")
     assert told == f"it is in use by process {process.pid} (segstore supervise)"
+
+
+@pytest.mark.processes
+def test_a_process_that_has_no_words_is_told_as_such() -> None:
+    """It was named by nothing at all: a process at its very beginning, or a zombie."""
+    with subprocess.Popen(["true"]) as process:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        told = holders.describe_use("it", [process.pid])
+    assert told == f"it is in use by process {process.pid} (it has just begun, or ended)"
