@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
@@ -40,34 +40,22 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class Batches:
-    """The lists of events of a reader, for ``async for``. ``take`` returns the next one, or raises
-    ``StopAsyncIteration``."""
+B = TypeVar("B")
 
-    def __init__(self, take: Callable[[], Awaitable[list[ReadEvent]]]) -> None:
+
+class Batches(Generic[B]):
+    """The events of a reader in batches, for ``async for``. ``take`` returns the next one, or
+    raises ``StopAsyncIteration``."""
+
+    def __init__(self, take: Callable[[], Awaitable[B]]) -> None:
         self._take = take
 
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> list[ReadEvent]:
+    async def __anext__(self) -> B:
         """Return the next events, at least one."""
         return await self._take()
-
-
-class ArrowBatches:
-    """The lists of events of a reader, as rows of Apache Arrow, for ``async for``."""
-
-    def __init__(self, take: Callable[[], Awaitable[list[ReadEvent]]]) -> None:
-        self._take = take
-        self._schema = frame_schema()
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> pa.RecordBatch:
-        """Return the next events, at least one."""
-        return make_frame(await self._take())
 
 
 class EventReader:
@@ -139,23 +127,27 @@ class EventReader:
             await self._wait()
         return self._ready.take()
 
-    def batches(self) -> Batches:
+    def batches(self) -> Batches[list[ReadEvent]]:
         """Return an iterator by which ``async for`` gives lists of all events that are there.
 
         It ends, and raises errors, as that of events. Both can be used in turns.
         """
         return Batches(self._take_batch)
 
-    def arrow_batches(self) -> ArrowBatches:
+    def arrow_batches(self) -> Batches[pa.RecordBatch]:
         """Return an iterator by which ``async for`` gives all events that are there as rows of
         Apache Arrow, as ``frame_schema`` describes them. Raises ``UsageError`` without ``pyarrow``.
         """
-        return ArrowBatches(self._take_batch)
+        frame_schema()
+        return Batches(self._take_frame)
 
     async def _take_batch(self) -> list[ReadEvent]:
         if not self._ready:
             await self._wait()
         return self._ready.take_all()
+
+    async def _take_frame(self) -> pa.RecordBatch:
+        return make_frame(await self._take_batch())
 
     async def _wait(self) -> None:
         """Wait until there are events."""

@@ -23,6 +23,11 @@ def to_bytes(data: object, what: str) -> bytes:
     raise UsageError(f"{what} is bytes, not {data.__class__.__name__}")
 
 
+def to_event(data: object) -> bytes:
+    """Return the bytes of an event, as ``to_bytes`` does."""
+    return to_bytes(data, "an event")
+
+
 def to_position(key: str) -> float:
     """Return the position of a routing key in the key space. Raises ``UsageError`` if it is no
     text."""

@@ -34,7 +34,7 @@ from segstore_client.controller.controller_client import ControllerClient, Purpo
 from segstore_client.cuts.writer_times import WriterTimes
 from segstore_client.delays import OnDelay
 from segstore_client.errors import PravegaError, StreamSealedError
-from segstore_client.inputs import to_bytes, to_position
+from segstore_client.inputs import to_event, to_position
 
 
 class BlockingEventWriter:
@@ -121,7 +121,7 @@ class BlockingEventWriter:
         ``StreamSealedError`` when the stream has been sealed, ``UnavailableError`` when servers are
         unreachable for too long.
         """
-        event = to_bytes(data, "an event")
+        event = to_event(data)
         position = self._random.random() if key is None else to_position(key)
         writer = self._route(position)
         if writer.add((position, event)):

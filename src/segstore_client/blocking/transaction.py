@@ -29,7 +29,7 @@ from segstore_client.blocking.transaction_writer import TransactionWriter
 from segstore_client.controller.controller_client import ControllerClient, Purpose
 from segstore_client.delays import OnDelay
 from segstore_client.errors import PravegaError, TransactionEndedError
-from segstore_client.inputs import to_bytes, to_position
+from segstore_client.inputs import to_event
 from segstore_client.leases import (
     LOOK_SECONDS,
     LOOK_SECONDS_MAX,
@@ -113,9 +113,7 @@ class BlockingTransaction:
         transaction was ended by others, ``UnavailableError`` when servers are unreachable for too
         long.
         """
-        event = to_bytes(data, "an event")
-        if key is not None:
-            to_position(key)
+        event = to_event(data)
         with self._living():
             self._writer.write([event], [key])
 

@@ -17,7 +17,6 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from pravega_wire.hashing import routing_key_hash
 from pravega_wire.names import segment_name, transaction_segment_name
 from segstore_client.access.tokens import PLAIN, StoreAccess
 from segstore_client.addresses import Address
@@ -27,6 +26,7 @@ from segstore_client.blocking.segment_writer import SegmentWriter
 from segstore_client.controller.controller_client import BegunTransaction
 from segstore_client.delays import OnDelay
 from segstore_client.errors import TransactionEndedError, UsageError
+from segstore_client.inputs import to_position
 
 
 class TransactionWriter:
@@ -81,7 +81,7 @@ class TransactionWriter:
             if key is None:
                 writer = self._next_writer()
             else:
-                writer = self._writers[bisect_right(self._lows, routing_key_hash(key)) - 1]
+                writer = self._writers[bisect_right(self._lows, to_position(key)) - 1]
             if writer.add((0.0, _bytes_of(event))):
                 self._drive(writer, drain=False)
 

@@ -179,7 +179,7 @@ class GroupReader:
         await self._prepare()
         return self._ready.take()
 
-    def batches(self) -> Batches:
+    def batches(self) -> Batches[list[ReadEvent]]:
         """Return an iterator by which ``async for`` gives lists of all events that are there.
 
         It ends, and raises errors, as that of events. Both can be used in turns.

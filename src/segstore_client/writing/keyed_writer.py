@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import random
 
-from segstore_client.inputs import to_bytes, to_position
+from segstore_client.inputs import to_event, to_position
 from segstore_client.writing.acknowledgement import Acknowledgement
 from segstore_client.writing.buffered_writer import BufferedWriter
-
-EVENT = "an event"
 
 
 class KeyedWriter(BufferedWriter):
@@ -31,14 +29,14 @@ class KeyedWriter(BufferedWriter):
 
         Raises errors as ``write``. When it is cancelled, the event is not queued.
         """
-        return await self._submit(to_bytes(data, EVENT), _position_of(key))
+        return await self._submit(to_event(data), _position_of(key))
 
     def write_nowait(self, data: bytes, *, key: str | None = None) -> Acknowledgement:
         """Queue an event; return what to await for its storage.
 
         Raises ``anyio.WouldBlock`` when there is no room, and errors as ``write``.
         """
-        return self._submit_nowait(to_bytes(data, EVENT), _position_of(key))
+        return self._submit_nowait(to_event(data), _position_of(key))
 
 
 def _position_of(key: str | None) -> float:
