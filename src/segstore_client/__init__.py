@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         TransactionEndedError,
         TruncatedError,
         UnavailableError,
+        UnreadableEventError,
         UntrustedServerError,
         UsageError,
     )
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from segstore_client.groups.group_reader import GroupReader
     from segstore_client.groups.reader_group import ReaderGroup
     from segstore_client.positions import Position
+    from segstore_client.serializers import Serializer
     from segstore_client.states.synchronizer import Synchronizer
     from segstore_client.steps.table_steps import ABSENT, Entry
     from segstore_client.store import Store, connect
@@ -73,6 +75,7 @@ __all__ = [
     "Retention",
     "Scaling",
     "SegmentLag",
+    "Serializer",
     "Store",
     "StoreDelayedError",
     "StreamSealedError",
@@ -84,6 +87,7 @@ __all__ = [
     "TransactionEndedError",
     "TruncatedError",
     "UnavailableError",
+    "UnreadableEventError",
     "UntrustedServerError",
     "UsageError",
     "WriterClosedError",
@@ -112,6 +116,7 @@ _HOMES = {
     "Retention": "segstore_client.controller.stream_settings",
     "Scaling": "segstore_client.controller.stream_settings",
     "SegmentLag": "pravega_wire.reader_groups.lags",
+    "Serializer": "segstore_client.serializers",
     "Store": "segstore_client.store",
     "StoreDelayedError": "segstore_client.errors",
     "StreamSealedError": "segstore_client.errors",
@@ -123,6 +128,7 @@ _HOMES = {
     "TransactionEndedError": "segstore_client.errors",
     "TruncatedError": "segstore_client.errors",
     "UnavailableError": "segstore_client.errors",
+    "UnreadableEventError": "segstore_client.errors",
     "UntrustedServerError": "segstore_client.errors",
     "UsageError": "segstore_client.errors",
     "WriterClosedError": "segstore_client.writing.buffered_writer",

@@ -35,6 +35,10 @@ class TruncatedError(PravegaError):
     """The offset of the first byte that is left."""
 
 
+class UnreadableEventError(PravegaError):
+    """The bytes of an event are no value of the reader's serializer."""
+
+
 class AlreadyExistsError(PravegaError):
     """The object to be created exists already."""
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
@@ -35,6 +35,7 @@ from segstore_client.frames import frame_schema, make_frame
 from segstore_client.positions import Position
 from segstore_client.reading.piece_queue import PieceQueue
 from segstore_client.reading.segment_feed import SegmentFeed
+from segstore_client.serializers import BYTES, Serializer, T
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,7 +59,7 @@ class Batches(Generic[B]):
         return await self._take()
 
 
-class EventReader:
+class EventReader(Generic[T]):
     """Reads one stream: ``async for`` gives its events. Use it in an ``async with`` block.
 
     ``Store.reader`` makes it. One task reads at a time.
@@ -72,6 +73,7 @@ class EventReader:
         *,
         start: At = Position.HEAD,
         end: At | None = None,
+        serializer: Serializer[T] = BYTES,
         patience: float = PATIENCE_SECONDS,
     ) -> None:
         self._controller = controller
@@ -79,6 +81,7 @@ class EventReader:
         self._stream = stream
         self._start = start
         self._end = end
+        self._decode = serializer.decoder
         self._patience = patience
         self._access = controller.store_access(scope, stream, Purpose.READ)
         self._ends: Mapping[int, int] = {}
@@ -89,7 +92,7 @@ class EventReader:
         self._error: Exception | None = None
         self._group: TaskGroup | None = None
         self._stack = AsyncExitStack()
-        self._pieces = PieceQueue[list[ReadEvent] | Exception | None]()
+        self._pieces = PieceQueue[list[ReadEvent[Any]] | Exception | None]()
 
     async def __aenter__(self) -> Self:
         bounds = await call_blocking(
@@ -113,10 +116,10 @@ class EventReader:
         self._group.cancel_scope.cancel()
         await self._stack.aclose()
 
-    def __aiter__(self) -> AsyncIterator[ReadEvent]:
+    def __aiter__(self) -> AsyncIterator[ReadEvent[T]]:
         return self._ready
 
-    async def __anext__(self) -> ReadEvent:
+    async def __anext__(self) -> ReadEvent[T]:
         """Return the next event; it ends where reading was to stop, or at the end of a sealed
         stream.
 
@@ -127,7 +130,7 @@ class EventReader:
             await self._wait()
         return self._ready.take()
 
-    def batches(self) -> Batches[list[ReadEvent]]:
+    def batches(self) -> Batches[list[ReadEvent[T]]]:
         """Return an iterator by which ``async for`` gives lists of all events that are there.
 
         It ends, and raises errors, as that of events. Both can be used in turns.
@@ -141,7 +144,7 @@ class EventReader:
         frame_schema()
         return Batches(self._take_frame)
 
-    async def _take_batch(self) -> list[ReadEvent]:
+    async def _take_batch(self) -> list[ReadEvent[T]]:
         if not self._ready:
             await self._wait()
         return self._ready.take_all()
@@ -173,7 +176,8 @@ class EventReader:
         self._order.begin(segment)
         self._reading += 1
         self._group.start_soon(
-            self._read, EventCursor(segment, name, offset, self._ends.get(segment))
+            self._read,
+            EventCursor(segment, name, offset, self._ends.get(segment), decode=self._decode),
         )
 
     async def _read(self, cursor: EventCursor) -> None:

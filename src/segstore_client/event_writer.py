@@ -20,11 +20,12 @@ from segstore_client.backoff import Patience
 from segstore_client.connections.calls import call_blocking, repeat_calls
 from segstore_client.cuts.writer_times import WriterTimes
 from segstore_client.errors import PravegaError, StreamSealedError
+from segstore_client.serializers import T
 from segstore_client.writing.keyed_writer import KeyedWriter
 from segstore_client.writing.segment_pump import Event, SegmentPump
 
 
-class EventWriter(KeyedWriter):
+class EventWriter(KeyedWriter[T]):
     """Writes events to one stream. Use it in an ``async with`` block; leaving it without an error
     waits until all events are stored.
 

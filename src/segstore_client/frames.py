@@ -6,11 +6,12 @@ Owns: the columns of such a table, which are those of the data source for Spark,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pravega_wire.sessions.read_cursor import ReadEvent
+from _fast.wire.events import ReadEvent, gather_columns
+from pravega_wire.names import SegmentName, parse_segment_name
 from segstore_client.errors import UsageError
 
 if TYPE_CHECKING:
@@ -35,18 +36,27 @@ def frame_schema() -> pa.Schema:
     )
 
 
-def make_frame(events: Sequence[ReadEvent]) -> pa.RecordBatch:
+def make_frame(events: list[ReadEvent[Any]]) -> pa.RecordBatch:
     """Return events as a batch of rows, in their order. Raises ``UsageError`` without
     ``pyarrow``."""
-    pa = _import_arrow()
-    names = [event.stream.split("/") for event in events]
-    return pa.RecordBatch.from_arrays(
+    arrow = _import_arrow()
+    values, ends, offsets, runs = gather_columns(events)
+    segments = [(parse_segment_name(name), count) for name, count in runs]
+
+    def wrap(kind: pa.DataType, *buffers: memoryview) -> pa.Array:
+        return arrow.Array.from_buffers(kind, len(events), [None, *map(arrow.py_buffer, buffers)])
+
+    def repeat(kind: pa.DataType, find: Callable[[SegmentName], object]) -> pa.Array:
+        found = [arrow.repeat(arrow.scalar(find(each), kind), count) for each, count in segments]
+        return arrow.concat_arrays(found) if found else arrow.array([], kind)
+
+    return arrow.RecordBatch.from_arrays(
         [
-            pa.array([event.data for event in events], pa.binary()),
-            pa.array([scope for scope, _ in names], pa.string()),
-            pa.array([stream for _, stream in names], pa.string()),
-            pa.array([event.segment_id for event in events], pa.int64()),
-            pa.array([event.offset for event in events], pa.int64()),
+            wrap(arrow.binary(), ends, values),
+            repeat(arrow.string(), lambda segment: segment.scope),
+            repeat(arrow.string(), lambda segment: segment.stream),
+            repeat(arrow.int64(), lambda segment: segment.segment_id),
+            wrap(arrow.int64(), offsets),
         ],
         schema=frame_schema(),
     )

@@ -37,6 +37,7 @@ from segstore_client.frames import join_frames
 from segstore_client.groups.reader_group import ReaderGroup
 from segstore_client.leases import LEASE_SECONDS
 from segstore_client.positions import Position
+from segstore_client.serializers import BYTES, Serializer, T
 from segstore_client.states.revision_log import RevisionLog
 from segstore_client.states.synchronizer import Synchronizer
 from segstore_client.steps.group_operations import (
@@ -258,17 +259,20 @@ class Store:
         self,
         stream: str,
         *,
+        serializer: Serializer[T] = BYTES,
         buffer_bytes: int = BUFFER_BYTES,
         on_delay: OnDelay | None = None,
-    ) -> EventWriter:
+    ) -> EventWriter[T]:
         """Return a writer of events, to be used in an ``async with`` block.
 
-        ``buffer_bytes`` bounds what is handed over and not stored yet. ``on_delay`` is called, in
-        another thread, with the reason why a store does not answer now.
+        ``serializer`` makes bytes of what is written. ``buffer_bytes`` bounds what is handed over
+        and not stored yet. ``on_delay`` is called, in another thread, with the reason why a store
+        does not answer now.
         """
         return EventWriter(
             self._controller,
             *split_name(stream),
+            serializer=serializer,
             patience=self._patience,
             buffer_bytes=buffer_bytes,
             on_delay=on_delay,
@@ -278,10 +282,11 @@ class Store:
         self,
         stream: str,
         *,
+        serializer: Serializer[T] = BYTES,
         lease: float = LEASE_SECONDS,
         buffer_bytes: int = BUFFER_BYTES,
         on_delay: OnDelay | None = None,
-    ) -> Transaction:
+    ) -> Transaction[T]:
         """Return a transaction, to be used in an ``async with`` block, which commits it.
 
         If the program dies, the controller aborts it after ``lease`` seconds.
@@ -289,6 +294,7 @@ class Store:
         return Transaction(
             self._controller,
             *split_name(stream),
+            serializer=serializer,
             lease=lease,
             patience=self._patience,
             buffer_bytes=buffer_bytes,
@@ -301,12 +307,13 @@ class Store:
         *,
         start: At = Position.HEAD,
         end: At | None = None,
-    ) -> EventReader:
+        serializer: Serializer[T] = BYTES,
+    ) -> EventReader[T]:
         """Return a reader of events, to be used in an ``async with`` block.
 
         It begins and ends at an end of the stream, at a time, or at a stream cut.
         ``Position.TAIL`` as the end is the tail that the stream has now. Without an end it goes on
-        until the stream is sealed.
+        until the stream is sealed. ``serializer`` makes the ``value`` of an event of its ``data``.
 
         The block raises ``UsageError`` if the stream has no such place, or the end lies before the
         start.
@@ -316,6 +323,7 @@ class Store:
             *split_name(stream),
             start=start,
             end=end,
+            serializer=serializer,
             patience=self._patience,
         )
 

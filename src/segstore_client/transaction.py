@@ -36,15 +36,16 @@ from segstore_client.leases import (
     RENEWALS,
     describe_end,
 )
+from segstore_client.serializers import Serializer, T
 from segstore_client.writing.keyed_writer import KeyedWriter
 from segstore_client.writing.segment_pump import SegmentPump
 
-T = TypeVar("T")
+R = TypeVar("R")
 ABORT_SECONDS_MAX = 5.0
 """Maximum time, in seconds, to tell the controller of an abort; otherwise the lease ends it."""
 
 
-class Transaction(KeyedWriter):
+class Transaction(KeyedWriter[T]):
     """Events of one transaction. Use it in an ``async with`` block: leaving it without an error
     commits, and returns when readers see the events; leaving it by an error aborts.
 
@@ -57,6 +58,7 @@ class Transaction(KeyedWriter):
         scope: str,
         stream: str,
         *,
+        serializer: Serializer[T],
         lease: float,
         patience: float,
         buffer_bytes: int,
@@ -66,6 +68,7 @@ class Transaction(KeyedWriter):
             controller,
             scope,
             stream,
+            serializer=serializer,
             patience=patience,
             buffer_bytes=buffer_bytes,
             on_delay=on_delay,
@@ -148,6 +151,6 @@ class Transaction(KeyedWriter):
         with anyio.move_on_after(ABORT_SECONDS_MAX, shield=True), suppress(PravegaError):
             await call_blocking(abort)
 
-    async def _repeat(self, call: Callable[[], T]) -> T:
+    async def _repeat(self, call: Callable[[], R]) -> R:
         what = f"the controller could not be asked of transaction {self.id}"
         return await repeat_calls(call, Patience(self._patience), what)

@@ -1,6 +1,9 @@
-from typing import final, overload
+from collections.abc import Callable
+from typing import Any, Generic, final, overload
 
-from typing_extensions import Buffer
+from typing_extensions import Buffer, TypeVar
+
+T_co = TypeVar("T_co", default=bytes, covariant=True)
 
 class EventError(ValueError):
     """There is no event at ``position``."""
@@ -39,16 +42,20 @@ def compact_events(
     Raises ``EventError`` like ``scan_events``.
     """
 
-@final
-class ReadEvent:
+class ReadEvent(Generic[T_co]):
     """An event, and the offset of its header in its segment, which has this id and this name.
 
-    Its attributes cannot be set. Events are equal when all of them are.
+    Its attributes cannot be set. Events are equal when their bytes and places are. A copy by pickle
+    has its bytes for a value.
     """
 
     def __init__(self, data: bytes, segment_id: int, offset: int, segment: str) -> None: ...
     @property
     def data(self) -> bytes: ...
+    @property
+    def value(self) -> T_co:
+        """Return what the reader's serializer makes of the bytes; without one, the bytes."""
+
     @property
     def segment_id(self) -> int: ...
     @property
@@ -65,11 +72,40 @@ class ReadEvent:
 
     def __hash__(self) -> int: ...
 
+@final
+class DecodedEvent(ReadEvent[T_co]):
+    """An event whose value is made by ``decode``, when it is asked for, and once."""
+
+    def __init__(
+        self,
+        data: bytes,
+        segment_id: int,
+        offset: int,
+        segment: str,
+        decode: Callable[[ReadEvent[Any]], T_co],
+    ) -> None: ...
+
 def split_events(
-    data: bytes, *, segment_id: int, offset: int, segment: str, position: int = 0
-) -> tuple[list[ReadEvent], int]:
+    data: bytes,
+    *,
+    segment_id: int,
+    offset: int,
+    segment: str,
+    position: int = 0,
+    decode: Callable[[ReadEvent[Any]], T_co] | None = None,
+) -> tuple[list[ReadEvent[T_co]], int]:
     """Return the complete events of ``data``, which is at ``offset`` in its segment, from
     ``position`` on, and the position after the last one.
 
     Raises ``EventError`` like ``scan_events``.
+    """
+
+def gather_columns(
+    events: list[ReadEvent[Any]],
+) -> tuple[memoryview, memoryview, memoryview, list[tuple[str, int]]]:
+    """Return the bytes of events, one after the other; their int32 offsets, as a column of Arrow's
+    binary type has them; the offset of each event in its segment; and the segments, each with the
+    number of events that follow each other.
+
+    Raises ``OverflowError`` if the bytes are more than int32 offsets can tell.
     """

@@ -32,6 +32,8 @@ cdef enum:
     # The header as one number: its first half is zero, its second half not negative.
     HEADER_MAX = 0x7FFFFFFF
     SPAN_NUMBERS = 2
+    # Of a column with int32 offsets.
+    LENGTH_MAX = 0x7FFFFFFF
     # Below this length, releasing the GIL costs more than the walk.
     NOGIL_BYTES = 32768
 
@@ -260,7 +262,7 @@ def compact_events(data not None, *, Py_ssize_t position=0, bint wide=False):
     try:
         begin(&walk, &view, position)
         counted = walk
-        values.length_max = view.len if wide else min(<int64_t>view.len, <int64_t>0x7FFFFFFF)
+        values.length_max = view.len if wide else min(<int64_t>view.len, <int64_t>LENGTH_MAX)
         with nogil:
             outcome = count_values(&counted, &values)
         judge(outcome, &counted)
@@ -305,10 +307,12 @@ cdef Outcome count_values(Walk *walk, Values *values) noexcept nogil:
         walk.position += HEADER_BYTES + length
 
 
-@cython.final
 @cython.freelist(1024)
 cdef class ReadEvent:
-    """See events.pyi."""
+    """See events.pyi.
+
+    Its fields cannot be part of a cycle, so that the garbage collector has no work with events.
+    """
 
     cdef readonly bytes data
     cdef readonly int64_t segment_id
@@ -322,6 +326,14 @@ cdef class ReadEvent:
         self.segment_id = segment_id
         self.offset = offset
         self.segment = segment
+
+    @classmethod
+    def __class_getitem__(cls, item):
+        return cls
+
+    @property
+    def value(self):
+        return self.data
 
     @property
     def end_offset(self):
@@ -352,6 +364,33 @@ cdef class ReadEvent:
         return self.data, self.segment_id, self.offset, self.segment
 
 
+@cython.final
+cdef class DecodedEvent(ReadEvent):
+    """See events.pyi."""
+
+    cdef object _decode
+    """None when the value was made."""
+    cdef object _value
+
+    def __init__(
+        self,
+        bytes data not None,
+        int64_t segment_id,
+        int64_t offset,
+        str segment not None,
+        decode,
+    ):
+        super().__init__(data, segment_id, offset, segment)
+        self._decode = decode
+
+    @property
+    def value(self):
+        if self._decode is not None:
+            self._value = self._decode(self)
+            self._decode = None
+        return self._value
+
+
 def split_events(
     bytes data not None,
     *,
@@ -359,6 +398,7 @@ def split_events(
     int64_t offset,
     str segment not None,
     Py_ssize_t position=0,
+    decode=None,
 ):
     """See events.pyi."""
     cdef Walk walk
@@ -375,7 +415,11 @@ def split_events(
         if length < 0:
             judge(COMPLETE if length == -1 else BAD, &walk)
             return events, walk.position
-        event = ReadEvent.__new__(ReadEvent)
+        if decode is None:
+            event = ReadEvent.__new__(ReadEvent)
+        else:
+            event = DecodedEvent.__new__(DecodedEvent)
+            (<DecodedEvent>event)._decode = decode
         event.segment_id = segment_id
         event.offset = offset + walk.position
         event.segment = segment
@@ -383,3 +427,39 @@ def split_events(
         event.data = PyBytes_FromStringAndSize(<char *>walk.data + walk.position, length)
         walk.position += length
         events.append(event)
+
+
+def gather_columns(list events not None):
+    """See events.pyi."""
+    cdef ReadEvent event
+    cdef _Column values, ends, offsets
+    cdef int64_t length = 0
+    cdef Py_ssize_t size, begun
+    cdef Py_ssize_t index = 0
+    cdef Py_ssize_t count = len(events)
+    cdef list runs = []
+    cdef str segment = None
+    for event in events:
+        length += PyBytes_GET_SIZE(event.data)
+    if length > LENGTH_MAX:
+        raise OverflowError(f"{count} events have {length} bytes, more than {LENGTH_MAX}")
+    values = new_column(b"B", 1, length)
+    ends = new_column(b"i", sizeof(int32_t), count + 1)
+    offsets = new_column(b"q", sizeof(int64_t), count)
+    length = begun = 0
+    (<int32_t *>ends.memory)[0] = 0
+    for event in events:
+        # Those that were split together have one text: comparing them looks at no letter.
+        if event.segment != segment:
+            if index > begun:
+                runs.append((segment, index - begun))
+            segment, begun = event.segment, index
+        size = PyBytes_GET_SIZE(event.data)
+        memcpy(<char *>values.memory + length, PyBytes_AS_STRING(event.data), <size_t>size)
+        length += size
+        (<int64_t *>offsets.memory)[index] = event.offset
+        index += 1
+        (<int32_t *>ends.memory)[index] = <int32_t>length
+    if index > begun:
+        runs.append((segment, index - begun))
+    return memoryview(values), memoryview(ends), memoryview(offsets), runs

@@ -1,5 +1,5 @@
 from collections.abc import Awaitable, Callable
-from typing import Self, final
+from typing import Any, Self, final
 
 from _fast.wire.events import ReadEvent
 
@@ -17,29 +17,29 @@ class ReadyEvents:
 
     def __init__(
         self,
-        ask: Callable[[], Awaitable[ReadEvent]],
+        ask: Callable[[], Awaitable[ReadEvent[Any]]],
         clock: Callable[[], float] | None = None,
     ) -> None: ...
     def __len__(self) -> int:
         """Return how many events are ready."""
 
     def __aiter__(self) -> Self: ...
-    def __anext__(self) -> Awaitable[ReadEvent]: ...
+    def __anext__(self) -> Awaitable[ReadEvent[Any]]: ...
     @property
-    def first(self) -> ReadEvent | None:
+    def first(self) -> ReadEvent[Any] | None:
         """Return the first event that the program has; None after ``release``."""
 
     @property
-    def last(self) -> ReadEvent | None:
+    def last(self) -> ReadEvent[Any] | None:
         """Return the last event that the program has; None after ``release``."""
 
-    def take(self) -> ReadEvent:
+    def take(self) -> ReadEvent[Any]:
         """Give the next event to the program. One has to be ready."""
 
-    def take_all(self) -> list[ReadEvent]:
+    def take_all(self) -> list[ReadEvent[Any]]:
         """Give all events that are ready to the program, at least one."""
 
-    def replace(self, events: list[ReadEvent]) -> None:
+    def replace(self, events: list[ReadEvent[Any]]) -> None:
         """Replace the events that are ready by these."""
 
     def release(self) -> None:

@@ -20,9 +20,9 @@ Invariants:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from _fast.wire.events import EventError, ReadEvent, split_events
 from pravega_wire import commands as wire
@@ -86,9 +86,10 @@ class SegmentCursor(ABC, Generic[T]):
 
 
 @dataclass(slots=True, eq=False)
-class EventCursor(SegmentCursor[ReadEvent]):
-    """The position in a segment of events."""
+class EventCursor(SegmentCursor[ReadEvent[Any]]):
+    """The position in a segment of events, which get their values by ``decode``."""
 
+    decode: Callable[[ReadEvent[Any]], Any] | None = None
     _pieces: list[bytes] = field(default_factory=list)
     """The received bytes of an incomplete event."""
     _missing_bytes: int = 0
@@ -99,12 +100,12 @@ class EventCursor(SegmentCursor[ReadEvent]):
         """Return the received bytes of an incomplete event."""
         return b"".join(self._pieces)
 
-    def feed(self, data: bytes) -> list[ReadEvent]:
+    def feed(self, data: bytes) -> list[ReadEvent[Any]]:
         """Add the next bytes of the segment, and return the events that they complete.
 
         Raises ``RemoteProtocolError`` for bytes that are no events.
         """
-        begun: list[ReadEvent] = []
+        begun: list[ReadEvent[Any]] = []
         position = 0
         # Only the bytes of the event that had begun are joined with those before: of a long event,
         # which comes in many pieces, once.
@@ -123,7 +124,9 @@ class EventCursor(SegmentCursor[ReadEvent]):
         self.offset += len(data)
         return begun + events if begun else events
 
-    def _split(self, data: bytes, offset: int, position: int = 0) -> tuple[list[ReadEvent], int]:
+    def _split(
+        self, data: bytes, offset: int, position: int = 0
+    ) -> tuple[list[ReadEvent[Any]], int]:
         try:
             return split_events(
                 data,
@@ -131,6 +134,7 @@ class EventCursor(SegmentCursor[ReadEvent]):
                 offset=offset,
                 segment=self.name,
                 position=position,
+                decode=self.decode,
             )
         except EventError as error:
             raise RemoteProtocolError(

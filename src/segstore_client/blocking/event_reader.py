@@ -21,7 +21,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Generic, Self
 
 from pravega_wire.names import segment_name
 from pravega_wire.sessions.read_cursor import EventCursor, ReadEvent, SegmentOrder
@@ -33,12 +33,13 @@ from segstore_client.cuts.bounds import At, Bounds, find_bounds
 from segstore_client.errors import PravegaError
 from segstore_client.frames import frame_schema, make_frame
 from segstore_client.positions import Position
+from segstore_client.serializers import BYTES, Serializer, T
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class BlockingEventReader:
+class BlockingEventReader(Generic[T]):
     """Reads a stream. Use it in one thread, within a ``with`` block.
 
     It begins and ends at places of the stream, as ``find_bounds`` has them, or with ``bounds`` at
@@ -55,14 +56,15 @@ class BlockingEventReader:
         start: At = Position.HEAD,
         end: At | None = None,
         bounds: Bounds | None = None,
+        serializer: Serializer[T] = BYTES,
         patience: float = PATIENCE_SECONDS,
     ) -> None:
         self._controller = controller
         self._scope = scope
         self._stream = stream
         self._patience = patience
-        self._events: deque[ReadEvent] = deque()
-        self._reads = SegmentReads[ReadEvent](controller, patience=patience)
+        self._events: deque[ReadEvent[T]] = deque()
+        self._reads = SegmentReads[ReadEvent[Any]](controller, patience=patience)
         self._order = SegmentOrder()
         self._cursors: dict[int, EventCursor] = {}
         self._positions: dict[int, int] = {}
@@ -70,6 +72,7 @@ class BlockingEventReader:
         self._reached: dict[int, int] = {}
         """The offsets behind the events that have come since."""
         self._was_interrupted = False
+        self._decode = serializer.decoder
         self._access = controller.store_access(scope, stream, Purpose.READ)
         if bounds is None:
             bounds = find_bounds(controller, scope, stream, start=start, end=end)
@@ -90,7 +93,7 @@ class BlockingEventReader:
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> ReadEvent:
+    def __next__(self) -> ReadEvent[T]:
         """Return the next event; it ends where reading was to stop, or at the end of a sealed
         stream. Raises errors as ``next_event``."""
         event = self.next_event()
@@ -108,7 +111,7 @@ class BlockingEventReader:
         """Return whether ``next_event`` can return an event without asking a server."""
         return bool(self._events)
 
-    def next_event(self, *, timeout: float | None = None) -> ReadEvent | None:
+    def next_event(self, *, timeout: float | None = None) -> ReadEvent[T] | None:
         """Return the next event; None after ``timeout`` seconds without one, or at the end. With 0
         it looks for what has come, without waiting.
 
@@ -122,7 +125,7 @@ class BlockingEventReader:
         del self._events[0]
         return event
 
-    def batches(self) -> Iterator[list[ReadEvent]]:
+    def batches(self) -> Iterator[list[ReadEvent[T]]]:
         """Yield lists of all events that are there.
 
         It ends, and raises errors, as a loop over events. Both can be used in turns.
@@ -136,11 +139,11 @@ class BlockingEventReader:
         frame_schema()
         return map(make_frame, self.batches())
 
-    def next_batch(self, *, timeout: float | None = None) -> list[ReadEvent]:
+    def next_batch(self, *, timeout: float | None = None) -> list[ReadEvent[T]]:
         """Return all events that are there, once there are some; none where ``next_event`` returns
         None. Raises errors as that."""
         self._prepare(timeout)
-        batch, none = list(self._events), deque[ReadEvent]()
+        batch, none = list(self._events), deque[ReadEvent[T]]()
         self._events = none
         return batch
 
@@ -194,7 +197,7 @@ class BlockingEventReader:
 
     def _read_from(self, segment: int, offset: int) -> None:
         name = segment_name(self._scope, self._stream, segment)
-        cursor = EventCursor(segment, name, offset, self._ends.get(segment))
+        cursor = EventCursor(segment, name, offset, self._ends.get(segment), decode=self._decode)
         self._reads.remove(name)
         self._cursors[segment] = cursor
         self._reads.add(cursor, self._scope, self._stream, access=self._access)

@@ -21,7 +21,7 @@ from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Generic, Self
 
 from pravega_wire.names import scoped_name, segment_name
 from pravega_wire.sessions.append_session import AppendSession, Event
@@ -34,10 +34,11 @@ from segstore_client.controller.controller_client import ControllerClient, Purpo
 from segstore_client.cuts.writer_times import WriterTimes
 from segstore_client.delays import OnDelay
 from segstore_client.errors import PravegaError, StreamSealedError
-from segstore_client.inputs import to_event, to_position
+from segstore_client.inputs import to_position
+from segstore_client.serializers import BYTES, Serializer, T
 
 
-class BlockingEventWriter:
+class BlockingEventWriter(Generic[T]):
     """Writes events to a stream. Use it in one thread, within a ``with`` block.
 
     ``write`` returns when the event is stored, ``submit`` earlier; ``flush`` returns when all
@@ -52,12 +53,14 @@ class BlockingEventWriter:
         scope: str,
         stream: str,
         *,
+        serializer: Serializer[T] = BYTES,
         patience: float = PATIENCE_SECONDS,
         on_delay: OnDelay | None = None,
     ) -> None:
         self._controller = controller
         self._scope = scope
         self._stream = stream
+        self._encode = serializer.encoder
         self._patience = Patience(patience)
         self._on_delay = on_delay
         self._retired_events = 0
@@ -106,13 +109,13 @@ class BlockingEventWriter:
         for writer in self._writers():
             writer.disconnect()
 
-    def write(self, data: bytes, *, key: str | None = None) -> None:
+    def write(self, data: T, *, key: str | None = None) -> None:
         """Write an event, and those before it; return when they are stored. Raises errors as
         ``submit``."""
         self.submit(data, key=key)
         self.flush()
 
-    def submit(self, data: bytes, *, key: str | None = None) -> None:
+    def submit(self, data: T, *, key: str | None = None) -> None:
         """Queue an event as soon as there is room for it; without a key it goes to any segment.
 
         What is queued is sent in batches: by the event that fills one, by ``send`` and ``flush``.
@@ -121,7 +124,7 @@ class BlockingEventWriter:
         ``StreamSealedError`` when the stream has been sealed, ``UnavailableError`` when servers are
         unreachable for too long.
         """
-        event = to_event(data)
+        event = self._encode(data)
         position = self._random.random() if key is None else to_position(key)
         writer = self._route(position)
         if writer.add((position, event)):

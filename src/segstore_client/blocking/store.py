@@ -29,6 +29,7 @@ from segstore_client.delays import OnDelay
 from segstore_client.frames import join_frames
 from segstore_client.leases import LEASE_SECONDS
 from segstore_client.positions import Position
+from segstore_client.serializers import BYTES, Serializer, T
 from segstore_client.steps.group_operations import (
     CHECKPOINT_SECONDS,
     REFRESH_SECONDS,
@@ -51,19 +52,35 @@ class BlockingStore(Control):
         super().__init__(controller)
         self._patience = patience
 
-    def writer(self, stream: str, *, on_delay: OnDelay | None = None) -> BlockingEventWriter:
+    def writer(
+        self,
+        stream: str,
+        *,
+        serializer: Serializer[T] = BYTES,
+        on_delay: OnDelay | None = None,
+    ) -> BlockingEventWriter[T]:
         """Return a writer of events, to be used in a ``with`` block.
 
-        An event over 8 MiB is written in pieces, which readers see together. ``on_delay`` is called
-        with the reason why a store does not answer now.
+        ``serializer`` makes bytes of what is written. An event over 8 MiB is written in pieces,
+        which readers see together. ``on_delay`` is called with the reason why a store does not
+        answer now.
         """
         return BlockingEventWriter(
-            self._controller, *split_name(stream), patience=self._patience, on_delay=on_delay
+            self._controller,
+            *split_name(stream),
+            serializer=serializer,
+            patience=self._patience,
+            on_delay=on_delay,
         )
 
     def transaction(
-        self, stream: str, *, lease: float = LEASE_SECONDS, on_delay: OnDelay | None = None
-    ) -> BlockingTransaction:
+        self,
+        stream: str,
+        *,
+        serializer: Serializer[T] = BYTES,
+        lease: float = LEASE_SECONDS,
+        on_delay: OnDelay | None = None,
+    ) -> BlockingTransaction[T]:
         """Begin a transaction, to be used in a ``with`` block, which commits it.
 
         The calls on it renew its lease. If none comes for ``lease`` seconds, the controller aborts
@@ -72,6 +89,7 @@ class BlockingStore(Control):
         return BlockingTransaction(
             self._controller,
             *split_name(stream),
+            serializer=serializer,
             lease=lease,
             patience=self._patience,
             on_delay=on_delay,
@@ -83,12 +101,13 @@ class BlockingStore(Control):
         *,
         start: At = Position.HEAD,
         end: At | None = None,
-    ) -> BlockingEventReader:
+        serializer: Serializer[T] = BYTES,
+    ) -> BlockingEventReader[T]:
         """Return a reader of events, to be used in a ``with`` block.
 
         It begins and ends at an end of the stream, at a time, or at a stream cut.
         ``Position.TAIL`` as the end is the tail that the stream has now. Without an end it goes on
-        until the stream is sealed.
+        until the stream is sealed. ``serializer`` makes the ``value`` of an event of its ``data``.
 
         Raises ``UsageError`` if the stream has no such place, or the end lies before the start.
         """
@@ -97,6 +116,7 @@ class BlockingStore(Control):
             *split_name(stream),
             start=start,
             end=end,
+            serializer=serializer,
             patience=self._patience,
         )
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Generic, Self, TypeVar
 
 from pravega_wire.names import scoped_name
 from segstore_client.backoff import Patience
@@ -29,18 +29,18 @@ from segstore_client.blocking.transaction_writer import TransactionWriter
 from segstore_client.controller.controller_client import ControllerClient, Purpose
 from segstore_client.delays import OnDelay
 from segstore_client.errors import PravegaError, TransactionEndedError
-from segstore_client.inputs import to_event
 from segstore_client.leases import (
     LOOK_SECONDS,
     LOOK_SECONDS_MAX,
     RENEWALS,
     describe_end,
 )
+from segstore_client.serializers import Serializer, T
 
-T = TypeVar("T")
+R = TypeVar("R")
 
 
-class BlockingTransaction:
+class BlockingTransaction(Generic[T]):
     """Events of one transaction. Use it in one thread, within a ``with`` block: leaving it without
     an error commits, and returns when readers see the events; leaving it by an error aborts.
 
@@ -53,6 +53,7 @@ class BlockingTransaction:
         scope: str,
         stream: str,
         *,
+        serializer: Serializer[T],
         lease: float,
         patience: float,
         on_delay: OnDelay | None,
@@ -60,6 +61,7 @@ class BlockingTransaction:
         self._controller = controller
         self._scope, self._stream = scope, stream
         self._name = scoped_name(scope, stream)
+        self._encode = serializer.encoder
         self._lease_ms = int(lease * 1000)
         self._patience = Patience(patience)
         begun = controller.begin_transaction(scope, stream, self._lease_ms)
@@ -100,20 +102,20 @@ class BlockingTransaction:
             if not is_committed:
                 self._abort()
 
-    def write(self, data: bytes, *, key: str | None = None) -> None:
+    def write(self, data: T, *, key: str | None = None) -> None:
         """Write an event, and those before it; return when they are stored. Readers see them after
         the commit. Raises errors as ``submit``."""
         self.submit(data, key=key)
         self.flush()
 
-    def submit(self, data: bytes, *, key: str | None = None) -> None:
+    def submit(self, data: T, *, key: str | None = None) -> None:
         """Queue an event as soon as there is room for it.
 
         Raises ``UsageError`` for an event that is too long, ``TransactionEndedError`` when the
         transaction was ended by others, ``UnavailableError`` when servers are unreachable for too
         long.
         """
-        event = to_event(data)
+        event = self._encode(data)
         with self._living():
             self._writer.write([event], [key])
 
@@ -159,7 +161,7 @@ class BlockingTransaction:
         with suppress(PravegaError):
             self._controller.abort_transaction(*self._of)
 
-    def _repeat(self, call: Callable[[], T]) -> T:
+    def _repeat(self, call: Callable[[], R]) -> R:
         self._patience.renew()
         what = f"the controller could not be asked of transaction {self.id}"
         return repeat_calls(call, self._patience, what)

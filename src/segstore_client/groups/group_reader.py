@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
@@ -33,10 +33,11 @@ from segstore_client.event_reader import Batches
 from segstore_client.groups.group_log import GroupLog
 from segstore_client.reading.piece_queue import PieceQueue
 from segstore_client.reading.segment_feed import SegmentFeed
+from segstore_client.serializers import BYTES, Serializer, T
 from segstore_client.steps.group_requests import Request, Steps, Tell, Wait
 from segstore_client.steps.reader_steps import Piece, ReaderSteps, describe_end
 
-T = TypeVar("T")
+R = TypeVar("R")
 LEAVE_SECONDS_MAX = 10.0
 
 OnCheckpoint = Callable[[str, Mapping[str, int]], Awaitable[None]]
@@ -86,7 +87,7 @@ class _Feeds:
                 await self.pieces.put(error)
 
 
-class GroupReader:
+class GroupReader(Generic[T]):
     """A reader of a group: ``async for`` gives its events. Use it in an ``async with`` block.
 
     ``ReaderGroup.reader`` makes it. One task reads at a time.
@@ -99,6 +100,7 @@ class GroupReader:
         group: str,
         name: str,
         *,
+        serializer: Serializer[T] = BYTES,
         patience: float,
         on_checkpoint: OnCheckpoint | None = None,
         clock: Callable[[], float] | None = None,
@@ -116,6 +118,7 @@ class GroupReader:
             state=self._log.state,
             segments=self._feeds,
             ready=self._ready,
+            decode=serializer.decoder,
             clock=clock,
         )
         self._stack = AsyncExitStack()
@@ -166,10 +169,10 @@ class GroupReader:
         the end of a sealed one."""
         return self._steps.positions
 
-    def __aiter__(self) -> AsyncIterator[ReadEvent]:
+    def __aiter__(self) -> AsyncIterator[ReadEvent[T]]:
         return self._ready
 
-    async def __anext__(self) -> ReadEvent:
+    async def __anext__(self) -> ReadEvent[T]:
         """Return the next event; it ends when the group has read everything that there will be.
 
         Raises ``RemovedFromGroupError`` if the reader was removed from the group, or the group was
@@ -179,14 +182,14 @@ class GroupReader:
         await self._prepare()
         return self._ready.take()
 
-    def batches(self) -> Batches[list[ReadEvent]]:
+    def batches(self) -> Batches[list[ReadEvent[T]]]:
         """Return an iterator by which ``async for`` gives lists of all events that are there.
 
         It ends, and raises errors, as that of events. Both can be used in turns.
         """
         return Batches(self._take_batch)
 
-    async def _take_batch(self) -> list[ReadEvent]:
+    async def _take_batch(self) -> list[ReadEvent[T]]:
         await self._prepare()
         return self._ready.take_all()
 
@@ -195,7 +198,7 @@ class GroupReader:
         if not await self._run(self._steps.prepare()):
             raise StopAsyncIteration
 
-    async def _run(self, steps: Steps[T]) -> T:
+    async def _run(self, steps: Steps[R]) -> R:
         return await run_steps_async(steps, self._fulfil)
 
     async def _fulfil(self, request: Request) -> Any:

@@ -18,11 +18,12 @@ from segstore_client.controller.controller_client import ControllerClient
 from segstore_client.groups.group_log import GroupLog
 from segstore_client.groups.group_reader import GroupReader, OnCheckpoint
 from segstore_client.positions import Position
+from segstore_client.serializers import BYTES, Serializer, T
 from segstore_client.steps.group_operations import GroupOperations
 from segstore_client.steps.group_requests import Steps
 from segstore_client.steps.group_steps import GroupSteps
 
-T = TypeVar("T")
+R = TypeVar("R")
 
 
 class ReaderGroup:
@@ -42,9 +43,15 @@ class ReaderGroup:
         create = self._operations.create
         await self._run(lambda state: create(state, settings, exist_ok=exist_ok))
 
-    def reader(self, name: str, *, on_checkpoint: OnCheckpoint | None = None) -> GroupReader:
+    def reader(
+        self,
+        name: str,
+        *,
+        serializer: Serializer[T] = BYTES,
+        on_checkpoint: OnCheckpoint | None = None,
+    ) -> GroupReader[T]:
         """Return a reader of the group, to be used in an ``async with`` block. Its name is its own
-        in the group.
+        in the group. ``serializer`` makes the ``value`` of an event of its ``data``.
 
         ``on_checkpoint`` is called with the name of each checkpoint, and the next offset of each
         segment that the reader has, by name: the program may store them before others continue.
@@ -54,6 +61,7 @@ class ReaderGroup:
             self._scope,
             self._group,
             name,
+            serializer=serializer,
             patience=self._patience,
             on_checkpoint=on_checkpoint,
         )
@@ -94,7 +102,7 @@ class ReaderGroup:
         """
         await call_blocking(partial(self._operations.reset, start))
 
-    async def _run(self, operate: Callable[[GroupSteps], Steps[T]]) -> T:
+    async def _run(self, operate: Callable[[GroupSteps], Steps[R]]) -> R:
         """Return the result of an operation on the group's state."""
         log = GroupLog(self._controller, self._scope, self._group, patience=self._patience)
         async with aclosing(log):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import Any
 
 from pravega_wire.names import scoped_name
 from pravega_wire.sessions.read_cursor import EventCursor, ReadEvent
@@ -40,7 +41,7 @@ class SegmentFeed:
         self._patience = patience
         self._name = scoped_name(scope, stream)
 
-    async def read(self, deliver: Callable[[list[ReadEvent]], Awaitable[None]]) -> None:
+    async def read(self, deliver: Callable[[list[ReadEvent[Any]]], Awaitable[None]]) -> None:
         """Deliver the events up to the end of the segment, or of the cursor, in pieces.
 
         Raises ``PravegaError`` if the segment's bytes are no events, and ``UnavailableError`` when

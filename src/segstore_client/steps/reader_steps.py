@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from _fast.wire.ready_events import ReadyEvents
 from pravega_wire.names import parse_segment_name, segment_name
@@ -60,7 +60,7 @@ class SegmentEnd:
     found: EndedSegment
 
 
-Piece: TypeAlias = list[ReadEvent] | SegmentEnd | Exception
+Piece: TypeAlias = list[ReadEvent[Any]] | SegmentEnd | Exception
 """Events of one segment, at least one, or its end, or the error that ends the reader."""
 
 
@@ -85,7 +85,8 @@ class _Place:
 
 
 class ReaderSteps:
-    """The reader ``name`` of a group. ``ready`` is what the program takes its events from.
+    """The reader ``name`` of a group. ``ready`` is what the program takes its events from; they get
+    their values by ``decode``.
 
     ``clock`` tells the time in seconds.
     """
@@ -100,6 +101,7 @@ class ReaderSteps:
         state: GroupSteps,
         segments: Segments,
         ready: ReadyEvents,
+        decode: Callable[[ReadEvent[Any]], Any] | None,
         clock: Callable[[], float] | None,
     ) -> None:
         self.is_at_end = False
@@ -109,6 +111,7 @@ class ReaderSteps:
         self._scope, self._group = scope, group
         self._state = state
         self._segments = segments
+        self._decode = decode
         self._clock = clock or time.monotonic
         self._membership = Membership(name, self._clock(), lambda: str(uuid.uuid4()))
         self._is_removed = False
@@ -184,7 +187,7 @@ class ReaderSteps:
         for name, place in self._places.items():
             if place.ended is None:
                 self._segments.close(name)
-                self._segments.open(_cursor_of(name, place.offset, place.end))
+                self._segments.open(self._make_cursor(name, place))
         self._ready.replace([])
 
     def _take(self, piece: Piece | None) -> None:
@@ -328,15 +331,19 @@ class ReaderSteps:
             self._ready.replace([])
 
     def _open(self, name: str, offset: int, end: int | None) -> None:
-        self._places[name] = _Place(offset, end)
-        self._segments.open(_cursor_of(name, offset, end))
+        place = self._places[name] = _Place(offset, end)
+        self._segments.open(self._make_cursor(name, place))
 
-
-def _cursor_of(name: str, offset: int, end: int | None) -> EventCursor:
-    cursor = EventCursor(parse_segment_name(name).segment_id, name, offset, end)
-    # A negative offset is the end of a segment that was read.
-    cursor.is_sealed = offset < 0
-    return cursor
+    def _make_cursor(self, name: str, place: _Place) -> EventCursor:
+        return EventCursor(
+            parse_segment_name(name).segment_id,
+            name,
+            place.offset,
+            place.end,
+            # A negative offset is the end of a segment that was read.
+            is_sealed=place.offset < 0,
+            decode=self._decode,
+        )
 
 
 def describe_end(cursor: EventCursor, successors: Iterable[Successor]) -> SegmentEnd:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import contextlib
 import importlib.util
+import itertools
 import pickle
 import struct
 import threading
@@ -14,7 +15,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from _fast.wire.events import EventError, ReadEvent, compact_events, scan_events, split_events
+from _fast.wire.events import (
+    EventError,
+    ReadEvent,
+    compact_events,
+    gather_columns,
+    scan_events,
+    split_events,
+)
 from pravega_wire.errors import RemoteProtocolError
 from pravega_wire.event_framing import frame_events, iterate_event_spans
 
@@ -101,6 +109,57 @@ def test_an_event_is_a_value() -> None:
         event.offset = 31  # type: ignore[misc]
     with pytest.raises(TypeError):
         ReadEvent("ab", 0, 0, "")  # type: ignore[arg-type]
+
+
+def test_the_value_of_an_event_is_made_when_it_is_asked_for_and_once() -> None:
+    asked: list[int] = []
+
+    def decode(event: ReadEvent[int]) -> int:
+        asked.append(event.offset)
+        return int(event.data)
+
+    [first, second], _ = split_events(
+        frame_events([b"1", b"x"]), segment_id=0, offset=0, segment="s/t/0", decode=decode
+    )
+    assert asked == []
+    assert (first.value, first.value, asked) == (1, 1, [0])
+    for _ in range(2):
+        with pytest.raises(ValueError, match="invalid literal"):
+            assert second.value
+    assert second == ReadEvent(b"x", 0, 9, "s/t/0")
+    assert second.data == b"x"
+    assert pickle.loads(pickle.dumps(first)).value == b"1"
+    [plain], _ = split_events(frame_events([b"1"]), segment_id=0, offset=0, segment="s/t/0")
+    assert plain.value is plain.data
+
+
+EVENTS = st.builds(
+    ReadEvent,
+    st.binary(max_size=9),
+    st.just(0),
+    st.integers(0, 2**62),
+    # Equal texts that are not the same object, too.
+    st.sampled_from(["s/t/0", "s/t/1"]).map(lambda name: "".join(list(name))),
+)
+
+
+@given(st.lists(EVENTS, max_size=9))
+def test_columns_have_what_the_events_have(events: list[ReadEvent]) -> None:
+    values, ends, offsets, runs = gather_columns(events)
+    assert (values.format, ends.format, offsets.format) == ("B", "i", "q")
+    assert [bytes(values[a:b]) for a, b in itertools.pairwise(ends)] == [e.data for e in events]
+    assert (ends[0], ends[-1], len(values)) == (0, len(values), sum(len(e.data) for e in events))
+    assert offsets.tolist() == [event.offset for event in events]
+    named = itertools.groupby(event.segment for event in events)
+    assert runs == [(name, len(list(group))) for name, group in named]
+
+
+def test_events_of_more_bytes_than_a_column_has_are_refused() -> None:
+    long = ReadEvent(bytes(2**20), 0, 0, "s/t/0")
+    with pytest.raises(
+        OverflowError, match="2048 events have 2147483648 bytes, more than 2147483647"
+    ):
+        gather_columns([long] * 2048)
 
 
 @given(data=BYTES, room=st.integers(0, 5))

@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from _fast.wire.ready_events import ReadyEvents
 from pravega_wire.names import parse_segment_name
@@ -37,10 +37,11 @@ from segstore_client.blocking.groups.group_log import BlockingGroupLog
 from segstore_client.blocking.segments.segment_reads import SegmentReads, find_successors
 from segstore_client.controller.controller_client import ControllerClient, Purpose
 from segstore_client.errors import PravegaError, UnavailableError
+from segstore_client.serializers import BYTES, Serializer, T
 from segstore_client.steps.group_requests import Request, Steps, Tell, Wait
 from segstore_client.steps.reader_steps import Piece, ReaderSteps, describe_end
 
-T = TypeVar("T")
+R = TypeVar("R")
 LEAVE_SECONDS_MAX = 10.0
 
 OnCheckpoint = Callable[[str, Mapping[str, int]], None]
@@ -52,10 +53,10 @@ class _Segments:
     def __init__(self, controller: ControllerClient, *, patience: float) -> None:
         self._controller = controller
         self._patience = patience
-        self._reads = SegmentReads[ReadEvent](controller, patience=patience)
+        self._reads = SegmentReads[ReadEvent[Any]](controller, patience=patience)
         self._cursors: dict[str, EventCursor] = {}
         """The positions in those whose ends have not come."""
-        self._pieces: deque[tuple[str, list[ReadEvent]]] = deque()
+        self._pieces: deque[tuple[str, list[ReadEvent[Any]]]] = deque()
         self._accesses: dict[tuple[str, str], StoreAccess] = {}
 
     def open(self, cursor: EventCursor) -> None:
@@ -108,7 +109,7 @@ class _Segments:
         return describe_end(cursor, successors)
 
 
-class BlockingGroupReader:
+class BlockingGroupReader(Generic[T]):
     """A reader of a group: a loop over it gives its events. Use it in one thread, within a ``with``
     block; it joins the group when it is made.
 
@@ -123,6 +124,7 @@ class BlockingGroupReader:
         group: str,
         name: str,
         *,
+        serializer: Serializer[T] = BYTES,
         patience: float,
         on_checkpoint: OnCheckpoint | None = None,
     ) -> None:
@@ -139,6 +141,7 @@ class BlockingGroupReader:
             state=self._log.state,
             segments=self._segments,
             ready=self._ready,
+            decode=serializer.decoder,
             clock=None,
         )
         self._is_closed = False
@@ -183,7 +186,7 @@ class BlockingGroupReader:
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> ReadEvent:
+    def __next__(self) -> ReadEvent[T]:
         """Return the next event; it ends when the group has read everything that there will be.
         Raises errors as ``next_event``."""
         if self._ready and time.monotonic() < self._ready.due:
@@ -193,7 +196,7 @@ class BlockingGroupReader:
             raise StopIteration
         return event
 
-    def next_event(self, *, timeout: float | None = None) -> ReadEvent | None:
+    def next_event(self, *, timeout: float | None = None) -> ReadEvent[T] | None:
         """Return the next event; None after ``timeout`` seconds without one, or at the end. With 0
         it looks for what has come, without waiting.
 
@@ -203,7 +206,7 @@ class BlockingGroupReader:
         """
         return self._ready.take() if self._prepare(timeout) else None
 
-    def batches(self) -> Iterator[list[ReadEvent]]:
+    def batches(self) -> Iterator[list[ReadEvent[T]]]:
         """Yield lists of all events that are there.
 
         It ends, and raises errors, as a loop over events. Both can be used in turns.
@@ -211,7 +214,7 @@ class BlockingGroupReader:
         while batch := self.next_batch():
             yield batch
 
-    def next_batch(self, *, timeout: float | None = None) -> list[ReadEvent]:
+    def next_batch(self, *, timeout: float | None = None) -> list[ReadEvent[T]]:
         """Return all events that are there, once there are some; none where ``next_event`` returns
         None. Raises errors as that."""
         return self._ready.take_all() if self._prepare(timeout) else []
@@ -248,7 +251,7 @@ class BlockingGroupReader:
         finally:
             self._log.close()
 
-    def _run(self, steps: Steps[T]) -> T:
+    def _run(self, steps: Steps[R]) -> R:
         return run_steps(steps, self._fulfil)
 
     def _fulfil(self, request: Request) -> Any:
@@ -261,6 +264,6 @@ class BlockingGroupReader:
         return self._log.fulfil(request)
 
 
-async def _refuse_to_wait() -> ReadEvent:
+async def _refuse_to_wait() -> ReadEvent[Any]:
     """Raise an error: who blocks does not await events."""
     raise NotImplementedError

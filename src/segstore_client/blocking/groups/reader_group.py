@@ -17,11 +17,12 @@ from segstore_client.blocking.groups.group_log import BlockingGroupLog
 from segstore_client.blocking.groups.group_reader import BlockingGroupReader, OnCheckpoint
 from segstore_client.controller.controller_client import ControllerClient
 from segstore_client.positions import Position
+from segstore_client.serializers import BYTES, Serializer, T
 from segstore_client.steps.group_operations import GroupOperations
 from segstore_client.steps.group_requests import Steps
 from segstore_client.steps.group_steps import GroupSteps
 
-T = TypeVar("T")
+R = TypeVar("R")
 
 
 class BlockingReaderGroup:
@@ -42,10 +43,14 @@ class BlockingReaderGroup:
         self._run(lambda state: create(state, settings, exist_ok=exist_ok))
 
     def reader(
-        self, name: str, *, on_checkpoint: OnCheckpoint | None = None
-    ) -> BlockingGroupReader:
+        self,
+        name: str,
+        *,
+        serializer: Serializer[T] = BYTES,
+        on_checkpoint: OnCheckpoint | None = None,
+    ) -> BlockingGroupReader[T]:
         """Return a reader of the group, to be used in a ``with`` block. Its name is its own in the
-        group.
+        group. ``serializer`` makes the ``value`` of an event of its ``data``.
 
         ``on_checkpoint`` is called with the name of each checkpoint, and the next offset of each
         segment that the reader has, by name: the program may store them before others continue.
@@ -55,6 +60,7 @@ class BlockingReaderGroup:
             self._scope,
             self._group,
             name,
+            serializer=serializer,
             patience=self._patience,
             on_checkpoint=on_checkpoint,
         )
@@ -97,7 +103,7 @@ class BlockingReaderGroup:
         """
         self._operations.reset(start)
 
-    def _run(self, operate: Callable[[GroupSteps], Steps[T]]) -> T:
+    def _run(self, operate: Callable[[GroupSteps], Steps[R]]) -> R:
         """Return the result of an operation on the group's state."""
         log = BlockingGroupLog(self._controller, self._scope, self._group, patience=self._patience)
         with closing(log):
