@@ -75,7 +75,7 @@ class EventWriter(KeyedWriter[T]):
         events = pump.session.release()
         del self._pumps[pump.segment]
         for segment in self._routes.replace(pump.segment, [each.range for each in successors]):
-            self._start_pump(segment)
+            self._make_pump(segment)
         for event in events:
             self._pumps[self._routes.find(event[0])].add(event)
 

@@ -154,6 +154,11 @@ class BufferedWriter(ABC):
             self._room.set()
             self._room = anyio.Event()
 
+    def start(self, pump: SegmentPump) -> None:
+        """Run a pump, which has an event."""
+        assert self._group is not None
+        self._group.start_soon(pump.run)
+
     @abstractmethod
     async def replace(self, pump: SegmentPump) -> None:
         """Do what is to be done with the unstored events of a segment that has ended."""
@@ -168,12 +173,11 @@ class BufferedWriter(ABC):
         self._room.set()
 
     async def _start(self, ranges: Iterable[SegmentRange]) -> None:
-        """Start a pump for each segment, in a task group of its own."""
-        self._stack.callback(self.fail, WriterClosedError(f"the writer of {self._name} is closed"))
+        """Make a pump for each segment, and a task group for those that have events."""
         self._group = await self._stack.enter_async_context(anyio.create_task_group())
         self._routes = Routes(ranges)
         for segment in self._routes.segments:
-            self._start_pump(segment)
+            self._make_pump(segment)
 
     async def _finish(self) -> None:
         """Do what is left to do when the block is left without an error."""
@@ -182,6 +186,8 @@ class BufferedWriter(ABC):
     async def _stop(self) -> None:
         """End the pumps; what is not stored gets ``WriterClosedError``."""
         assert self._group is not None
+        # Before anything is awaited: what is added now would start a pump.
+        self.fail(WriterClosedError(f"the writer of {self._name} is closed"))
         self._group.cancel_scope.cancel()
         await self._stack.aclose()
 
@@ -192,10 +198,9 @@ class BufferedWriter(ABC):
     def _segment_name(self, segment: int) -> str:
         return segment_name(self._scope, self._stream, segment)
 
-    def _start_pump(self, segment: int) -> None:
-        assert self._group is not None
+    def _make_pump(self, segment: int) -> None:
         locate = partial(self._controller.segment_address, self._scope, self._stream, segment)
-        pump = SegmentPump(
+        self._pumps[segment] = SegmentPump(
             segment,
             self._segment_name(segment),
             locate,
@@ -205,5 +210,3 @@ class BufferedWriter(ABC):
             on_delay=self._on_delay,
             session=self._new_session(),
         )
-        self._pumps[segment] = pump
-        self._group.start_soon(pump.run)

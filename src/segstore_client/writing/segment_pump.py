@@ -3,10 +3,10 @@
 Owns: one connection at a time, the waiting for it, and one ``AppendSession``. ``EventWriter`` owns
 the pumps of a stream.
 
-A pump connects when its first event comes. One task sends what is in the batch, so all events that
-came while it was sending are the next block; another one takes the replies. After ``IDLE_SECONDS``
-without an event it closes its connection, so that a writer that waits costs nothing; the next event
-opens another one. Held by ``test_an_idle_pump_closes_its_connection``, and
+A pump starts when an event comes, and connects. One task sends what is in the batch, so all events
+that came while it was sending are the next block; another one takes the replies. After
+``IDLE_SECONDS`` without an event it closes its connection and ends, so that a writer that waits has
+neither; the next event starts it again. Held by ``test_an_idle_pump_closes_its_connection``, and
 ``test_an_idle_pump_may_get_an_event_at_any_moment``.
 
 A long event waits until all before it are stored. It goes over a connection of its own, and then
@@ -64,6 +64,9 @@ LOOK_SECONDS = 1.0
 class PumpOwner(Protocol):
     """The writer, as a pump sees it: told that events are stored, or that the segment has ended."""
 
+    def start(self, pump: SegmentPump) -> None:
+        """Run the pump in a task of the writer."""
+
     def take_acknowledged(self, byte_count: int) -> None:
         """Take note that events, of so many bytes with their headers, are stored."""
 
@@ -75,7 +78,8 @@ class PumpOwner(Protocol):
 
 
 class SegmentPump:
-    """The way of events to the segment ``name``. ``run`` is one task of the writer."""
+    """The way of events to the segment ``name``. ``run`` is one task of the writer, while there are
+    events."""
 
     def __init__(
         self,
@@ -97,6 +101,7 @@ class SegmentPump:
         self._access = access
         self._patience = Patience(patience)
         self._delays = Delays(on_delay, access)
+        self._is_running = False
         self._news = anyio.Event()
         self._receiving = anyio.CancelScope()
         """Ends the wait for a reply at its deadline."""
@@ -112,13 +117,15 @@ class SegmentPump:
         ``EventTooLongError``."""
         is_ready = self.session.add(event)
         self._news.set()
+        if not self._is_running:
+            self._is_running = True
+            self._owner.start(self)
         return is_ready
 
     async def run(self) -> None:
-        """Write events until the segment or the writer has ended."""
+        """Write events until none comes any more, or the segment or the writer has ended."""
         try:
-            while True:
-                await self._wait_for_news()
+            while not self.session.is_idle:
                 try:
                     await self._write_over_one_connection()
                 except SegmentEndedError:
@@ -130,11 +137,8 @@ class SegmentPump:
                         await wait_to_repeat(self._patience, error, what)
         except PravegaError as error:
             self._owner.fail(error)
-
-    async def _wait_for_news(self) -> None:
-        while self.session.is_idle:
-            self._news = anyio.Event()
-            await self._news.wait()
+        # Nothing is awaited since there was no event: the next one starts the pump again.
+        self._is_running = False
 
     async def _write_over_one_connection(self) -> None:
         """Connect and write until no event has come for a while; raises what else ended it."""

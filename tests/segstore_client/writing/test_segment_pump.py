@@ -13,6 +13,7 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 import pytest
+from anyio.abc import TaskGroup
 
 from pravega_wire.blocking import ConnectionLostError
 from pravega_wire.commands import Command, ErrorMessage, NoSuchSegment
@@ -51,12 +52,17 @@ class DeafStore(FullStore):
 
 
 class Owner:
-    """Notes what the pump tells."""
+    """Notes what the pump tells, and starts it in ``group``."""
 
     def __init__(self) -> None:
+        self.group: TaskGroup | None = None
         self.stored_bytes = 0
         self.replaced = False
         self.error: Exception | None = None
+
+    def start(self, pump: SegmentPump) -> None:
+        if self.group is not None:
+            self.group.start_soon(pump.run)
 
     def take_acknowledged(self, byte_count: int) -> None:
         self.stored_bytes += byte_count
@@ -94,8 +100,11 @@ async def running(pump: SegmentPump) -> AsyncIterator[None]:
     """Run the pump while the block adds events and waits for them."""
     with anyio.fail_after(60):
         async with anyio.create_task_group() as group:
-            group.start_soon(pump.run)
+            owner = pump._owner
+            assert isinstance(owner, Owner)
+            owner.group = group
             yield
+            owner.group = None
             group.cancel_scope.cancel()
 
 
