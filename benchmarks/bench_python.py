@@ -1,16 +1,18 @@
-"""How fast does our Python client write and read events, beside the official clients?
+"""How fast does our Python client write and read events, beside the official clients, and Kafka's?
 
-Run from the repository's root, on a machine that runs nothing else:
-`python -m benchmarks.bench_python [--rows read-100B,read-10KB] [--rounds 3] [--without-java]`. It
-takes three minutes, and needs the official client `pravega`, of Python up to 3.11, and for Java's
-row Java 17 and Maven.
+Run from the repository's root, on a machine that runs nothing else: `python -m
+benchmarks.bench_python [--rows read-100B,read-10KB] [--rounds 3] [--without java,kafka]`. It takes
+four minutes, and needs the official client `pravega`, of Python up to 3.11, for Java's row Java 17
+and Maven, and for Kafka's these and `confluent-kafka`.
 
 1. One `segstore standalone` serves all clients, in turns, with streams of one segment. What is read
    was written before, by append blocks, and is in the store's cache for everybody.
 2. Each client is a process of its own, and does a smaller work of the same kind first: warm.
 3. Every event comes to the loop of the program, where its bytes are counted. Each reader is the
    only one of a new reader group.
-4. `CPU` is that of the client's process alone. Java's is told nowhere: its compiler is in it.
+4. Kafka's client writes to a broker of its own, which syncs nothing, as Kafka does by default; ours
+   waits until its events are on disk.
+5. `CPU` is that of the client's process alone. Java's is told nowhere: its compiler is in it.
 """
 
 import argparse
@@ -19,7 +21,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,12 +39,12 @@ from benchmarks.load import Backlog, LoadFailedError
 from benchmarks.measured import list_remarks
 from benchmarks.peers.segstore_standalone import with_benchmarks
 from benchmarks.python_clients.works import Taken
-from benchmarks.spark.stores import SCOPE, Events, Ours
+from benchmarks.spark.stores import SCOPE, Events, Kafka, Ours
 from segstore_client.controller.controller_client import ControllerClient
 
 RATE = Metric("events", "events/s", "higher")
 CPU = Metric("CPU per event", "µs", "lower")
-OURS, OFFICIAL, JAVA = "ours", "official", "java"
+OURS, OFFICIAL, JAVA, KAFKA = "ours", "official", "java", "kafka"
 SECONDS_MAX = 600.0
 JAVA_STREAM, JAVA_WARM_STREAM = "backlog", "warm-up"
 """What the driver of the Java client reads."""
@@ -58,9 +61,15 @@ class Row:
     peer_work: str = ""
     """What the peers do instead, who have no such work."""
 
+    @property
+    def writes(self) -> bool:
+        """Return whether each client writes to a stream of its own."""
+        return self.work.startswith("write")
+
 
 ROWS = {
     "write-100B": Row("write", 5_000, 100, {OFFICIAL: 1.0}),
+    "write-keys-100B": Row("write-keys", 400_000, 100, {KAFKA: 0.5}),
     "read-100B": Row("read", 3_000_000, 100, {OFFICIAL: 2.0}),
     "read-100B-batches": Row("read-batches", 3_000_000, 100, {OFFICIAL: 2.0}, "read"),
     "read-10KB": Row("read", 100_000, 10_000, {OFFICIAL: 2.0, JAVA: 0.8}),
@@ -71,9 +80,12 @@ WARM_SHARE = 4
 
 
 class Bench:
-    """Clients in turns beside one store."""
+    """Clients in turns beside one store, and one broker of Kafka if that is a peer."""
 
-    def __init__(self, ours: Ours, *, share: int, java: bool) -> None:
+    def __init__(self, ours: Ours, kafka: Kafka | None, *, share: int, java: bool) -> None:
+        self._addresses = {OURS: ours.address, OFFICIAL: ours.address}
+        if kafka is not None:
+            self._addresses[KAFKA] = kafka.address
         self._ours = ours
         self._share = share
         self._java = java
@@ -82,15 +94,16 @@ class Bench:
     def run(self, name: str, rounds: int) -> tuple[list[ComparedRow], list[str]]:
         """Measure a row; return it beside each peer, and what went wrong."""
         row = ROWS[name]
-        peers = [each for each in row.reaches if each != JAVA or self._java]
+        there = {*self._addresses, *([JAVA] if self._java else [])}
+        peers = [each for each in row.reaches if each in there]
         outcomes: dict[str, list[Outcome]] = {each: [] for each in (OURS, *peers)}
         count = row.events // self._share
         stream = name
-        if row.work != "write":
+        if not row.writes:
             self._fill(stream, row, count)
         for _ in range(rounds):
             for client, found in outcomes.items():
-                if row.work == "write":
+                if row.writes:
                     stream = self._make_empty(name)
                 found.append(self._measure(client, row, stream, count))
         compared = [
@@ -140,7 +153,7 @@ class Bench:
         done = subprocess.run(
             [
                 *with_benchmarks(f"benchmarks.python_clients.{client}"),
-                *(self._ours.address, work, stream, *map(str, numbers)),
+                *(self._addresses[client], work, stream, *map(str, numbers)),
             ],
             capture_output=True,
             text=True,
@@ -171,20 +184,35 @@ class Bench:
 
 
 def run(
-    rows: Sequence[str], directory: Path, *, rounds: int, share: int = 1, java: bool = True
+    rows: Sequence[str],
+    directory: Path,
+    *,
+    rounds: int,
+    share: int = 1,
+    without: Collection[str] = (),
 ) -> tuple[list[ComparedRow], list[str]]:
-    """Measure rows beside a store of its own in an empty directory.
+    """Measure rows beside servers of its own in an empty directory, without some of the peers.
 
     Each work has the given share of its events: 2 is half of them.
     """
-    ours = Ours(directory)
-    try:
-        bench = Bench(ours, share=share, java=java)
+    with ExitStack() as stack:
+        ours = Ours(make_directory(directory, OURS))
+        stack.callback(ours.stop)
+        kafka = None
+        if KAFKA not in without and any(KAFKA in ROWS[row].reaches for row in rows):
+            kafka = Kafka(make_directory(directory, KAFKA))
+            stack.callback(kafka.stop)
+        bench = Bench(ours, kafka, share=share, java=JAVA not in without)
         found = [bench.run(row, rounds) for row in rows]
-    finally:
-        ours.stop()
     compared = [each for rows_of, _ in found for each in rows_of]
     return compared, [each for _, remarks in found for each in remarks]
+
+
+def make_directory(directory: Path, name: str) -> Path:
+    """Make a directory in another one."""
+    made = directory / name
+    made.mkdir()
+    return made
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -194,7 +222,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--rows", default=",".join(ROWS), help="of " + ", ".join(ROWS))
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--without-java", action="store_true")
+    parser.add_argument("--without", default="", help="peers: java, kafka")
     parser.add_argument("--small", action="store_true", help="what the test suite runs")
     parser.add_argument("--directory", type=Path, help="an empty directory for the store's data")
     options = parser.parse_args(arguments)
@@ -204,7 +232,7 @@ def main(arguments: Sequence[str]) -> int:
             Path(directory),
             rounds=1 if options.small else options.rounds,
             share=SMALL_SHARE if options.small else 1,
-            java=not options.without_java,
+            without=options.without.split(","),
         )
     print(plain_table(found))
     for remark in remarks:

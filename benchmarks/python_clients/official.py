@@ -6,7 +6,7 @@ import asyncio
 import sys
 from typing import Any
 
-from benchmarks.python_clients.works import SCOPE, Taken, Watch, Work, run_works
+from benchmarks.python_clients.works import SCOPE, Taken, Watch, Work, list_keys, run_works
 
 
 async def write(manager: Any, work: Work) -> Taken:
@@ -16,6 +16,17 @@ async def write(manager: Any, work: Work) -> Taken:
     watch = Watch()
     for _ in range(work.count):
         writer.write_event_bytes(data)
+    writer.flush()
+    return watch.stop()
+
+
+async def write_keys(manager: Any, work: Work) -> Taken:
+    """Write the same with keys."""
+    data, keys = bytes(work.event_bytes), list_keys()
+    writer = manager.create_writer(SCOPE, work.stream)
+    watch = Watch()
+    for number in range(work.count):
+        writer.write_event_bytes(data, routing_key=keys[number % len(keys)])
     writer.flush()
     return watch.stop()
 
@@ -44,7 +55,11 @@ async def main() -> None:
 
     manager = pravega_client.StreamManager(sys.argv[1])
     await run_works(
-        {"write": lambda work: write(manager, work), "read": lambda work: read(manager, work)}
+        {
+            "write": lambda work: write(manager, work),
+            "write-keys": lambda work: write_keys(manager, work),
+            "read": lambda work: read(manager, work),
+        }
     )
 
 

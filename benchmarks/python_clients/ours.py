@@ -6,7 +6,7 @@ import asyncio
 import sys
 
 import segstore_client
-from benchmarks.python_clients.works import SCOPE, Taken, Watch, Work, run_works
+from benchmarks.python_clients.works import SCOPE, Taken, Watch, Work, list_keys, run_works
 from segstore_client import GroupReader, Store
 
 
@@ -17,6 +17,17 @@ async def write(store: Store, work: Work) -> Taken:
         watch = Watch()
         for _ in range(work.count):
             await writer.submit(data)
+        await writer.flush()
+        return watch.stop()
+
+
+async def write_keys(store: Store, work: Work) -> Taken:
+    """Write the same with keys."""
+    data, keys = bytes(work.event_bytes), list_keys()
+    async with store.writer(f"{SCOPE}/{work.stream}") as writer:
+        watch = Watch()
+        for number in range(work.count):
+            await writer.submit(data, key=keys[number % len(keys)])
         await writer.flush()
         return watch.stop()
 
@@ -65,6 +76,7 @@ async def main() -> None:
         await run_works(
             {
                 "write": lambda work: write(store, work),
+                "write-keys": lambda work: write_keys(store, work),
                 "read": lambda work: read(store, work),
                 "read-batches": lambda work: read_batches(store, work),
             }

@@ -1,4 +1,4 @@
-"""The works of a Python client, as a command line: ``ADDRESS write|read STREAM WARM COUNT BYTES``.
+"""The works of a Python client, as a command line: ``ADDRESS WORK STREAM WARM COUNT BYTES``.
 
 1. Every client writes and reads the same streams: ``WARM`` events of ``STREAM-warm`` first, so that
    nothing is cold, and then ``COUNT`` events of ``STREAM``. Only these are measured.
@@ -16,6 +16,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 
 SCOPE = "benchmarks"
+KEYS = 1000
+
+
+def list_keys() -> list[str]:
+    """Return the keys that events have in turns."""
+    return [f"key-{number}" for number in range(KEYS)]
 
 
 @dataclass(frozen=True, slots=True)
