@@ -36,6 +36,8 @@ pytestmark = [
 KEYS = 50
 SEGMENTS = 12
 SECONDS_MAX = scale(240.0)
+VANISH_SECONDS_MAX = 15.0
+"""Time, in seconds, in which one reader vanishes, unless the machine is slow."""
 KILL_SECONDS = 600.0
 """How long readers are killed in the long form."""
 READERS_EACH = 3
@@ -253,7 +255,7 @@ def test_a_group_of_java_and_python_readers_reads_each_event(
 async def outlive(
     server: Server, client: JavaClient, stack: ExitStack, rng: random.Random, seconds: float
 ) -> Group:
-    """Let a reader vanish every few seconds, and another one come."""
+    """Let a reader vanish every few seconds, and another one come, for at least this time."""
     async with (
         segstore_client.connect(server.controller_uri) as store,
         anyio.create_task_group() as tasks,
@@ -267,7 +269,7 @@ async def outlive(
                 online.append(f"{kind}-{number}")
         ends_at = time.monotonic() + seconds
         number = READERS_EACH
-        while time.monotonic() < ends_at:
+        while time.monotonic() < ends_at or len(group.vanished) <= seconds / VANISH_SECONDS_MAX:
             quiet_until = time.monotonic() + rng.uniform(0.5, 6.0)
             while time.monotonic() < quiet_until:
                 await group.write(rng.randrange(200))
@@ -304,5 +306,4 @@ def test_a_mixed_group_outlives_its_readers(
         group = anyio.run(
             outlive, server, client, stack, random.Random(seed), seconds, backend="trio"
         )
-    assert len(group.vanished) > seconds / 15
     group.check()

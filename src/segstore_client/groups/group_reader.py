@@ -15,7 +15,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
@@ -133,7 +133,8 @@ class GroupReader(Generic[T]):
         try:
             await self._run(self._steps.join())
         except BaseException:
-            await self._stack.aclose()
+            with suppress(PravegaError):
+                await self._leave()
             raise
         self._feeds.tasks = await self._stack.enter_async_context(anyio.create_task_group())
         return self
@@ -150,6 +151,9 @@ class GroupReader(Generic[T]):
         if kind is None:
             self._steps.note_done()
         self._feeds.tasks.cancel_scope.cancel()
+        await self._leave()
+
+    async def _leave(self) -> None:
         try:
             with anyio.move_on_after(LEAVE_SECONDS_MAX, shield=True):
                 await self._run(self._steps.leave())

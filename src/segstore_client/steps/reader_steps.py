@@ -34,7 +34,12 @@ from typing import Any, Protocol, TypeAlias
 
 from _fast.wire.ready_events import ReadyEvents
 from pravega_wire.names import parse_segment_name, segment_name
-from pravega_wire.reader_groups.changes import Change, CheckpointPublished, ReaderAdded
+from pravega_wire.reader_groups.changes import (
+    Change,
+    CheckpointPublished,
+    ReaderAdded,
+    ReaderRemoved,
+)
 from pravega_wire.reader_groups.membership import EndedSegment, Membership, ReaderRemovedError
 from pravega_wire.reader_groups.settings import RETENTION_AUTOMATIC, GroupSettings
 from pravega_wire.reader_groups.states import GroupState
@@ -114,6 +119,7 @@ class ReaderSteps:
         self._decode = decode
         self._clock = clock or time.monotonic
         self._membership = Membership(name, self._clock(), lambda: str(uuid.uuid4()))
+        self._may_be_in = self._has_joined = False
         self._is_removed = False
         self._update_at = 0.0
         self._places: dict[str, _Place] = {}
@@ -142,11 +148,17 @@ class ReaderSteps:
         of this name.
         """
         yield from self._state.change(self._join)
+        self._has_joined = True
         self._state.watch(self._note_losses)
 
     def leave(self) -> Steps[None]:
-        """Leave the group; the other readers continue where this one is."""
-        yield from self._state.change(self._leave)
+        """Leave the group; the other readers continue where this one is.
+
+        After a ``join`` that failed or was cancelled, the reader is in the group no more, and will
+        not come into it.
+        """
+        if self._may_be_in:
+            yield from self._state.change(self._leave)
 
     def note_done(self) -> None:
         """Note that the program is done with its events."""
@@ -211,11 +223,14 @@ class ReaderSteps:
     # ---- The state of the group ------------------------------------------------------------------
 
     def _join(self, state: GroupState) -> list[Change]:
+        # If it was asked before, another client was faster: that attempt has changed nothing.
+        self._may_be_in = False
         if self._name in state.assigned:
             raise ConflictError(
                 f"reader group {self._state.name} has a reader {self._name} already: remove it if"
                 " it has vanished"
             )
+        self._may_be_in = True
         return [ReaderAdded(self._name)]
 
     def _note_losses(self, state: GroupState) -> None:
@@ -226,7 +241,13 @@ class ReaderSteps:
             self._give_up(self._places.keys() - state.assigned[self._name].keys())
 
     def _leave(self, state: GroupState) -> list[Change]:
-        return [] if self._is_removed else self._membership.leave(state, self.positions)
+        if self._is_removed:
+            return []
+        changes = self._membership.leave(state, self.positions)
+        if not changes and not self._has_joined:
+            # The attempt to join may still be on its way to the log: any other change ends it.
+            return [ReaderAdded(self._name), ReaderRemoved(self._name, {})]
+        return changes
 
     def _update(self) -> Steps[None]:
         """Do what the group wants of this reader now."""

@@ -148,7 +148,8 @@ class BlockingGroupReader(Generic[T]):
         try:
             self._run(self._steps.join())
         except BaseException:
-            self._log.close()
+            with suppress(PravegaError):
+                self._leave(is_done=False)
             raise
 
     def __enter__(self) -> Self:
