@@ -275,7 +275,7 @@ INSIDE_PRAVEGA_SPARK: dict[str, set[str]] = {
 INSIDE_SEGSTORE_CLIENT: dict[str, set[str]] = {
     "errors": set(),
     "addresses": {"errors"},
-    "backoff": set(),
+    "backoff": {"errors"},
     "positions": set(),
     "leases": {"errors"},
     "inputs": {"errors"},

@@ -22,6 +22,7 @@ from pravega_wire.commands import (
 )
 from pravega_wire.connection import Append, Connection, Role
 from pravega_wire.errors import ProtocolError
+from pravega_wire.sessions.time_limits import bound_attempt
 
 if TYPE_CHECKING:
     # Clients without TLS start faster without this import.
@@ -50,9 +51,10 @@ class SegmentConnection:
     """A connection to a segment store. Use it in one thread, within a ``with`` block.
 
     ``timeout`` is the maximum time, in seconds, to connect and to wait for one reply; None waits
-    for ever. ``receive`` never returns replies to KeepAlive. ``on_wait`` is called after each
-    ``WAIT_SECONDS`` in which the server neither accepted nor sent bytes; an error that it raises
-    ends the call. With ``tls`` the connection is secured, and the server's certificate must be for
+    for ever. The limit of ``call_within`` holds, too. ``receive`` never returns replies to
+    KeepAlive. ``on_wait`` is called after each ``WAIT_SECONDS`` in which the server neither
+    accepted nor sent bytes; an error that it raises ends the call. With ``tls`` the connection is
+    secured, and the server's certificate must be for
     ``host``; a ``ConnectionLostError`` has the error of the handshake as its cause.
     """
 
@@ -73,7 +75,9 @@ class SegmentConnection:
         self._replies: deque[Reply] = deque()
         self._request_ids = itertools.count(1)
         try:
-            self._socket: socket.socket = socket.create_connection(self.address, timeout=timeout)
+            self._socket: socket.socket = socket.create_connection(
+                self.address, timeout=None if timeout is None else bound_attempt(timeout)
+            )
         except OSError as error:
             raise ConnectionLostError(f"cannot connect to {host}:{port}: {error}") from error
         self._secured: ssl.SSLSocket | None = None
@@ -233,6 +237,8 @@ class SegmentConnection:
 
         Raises ``ReplyTimeoutError`` with the text ``too_late`` after ``seconds``.
         """
+        if seconds is not None:
+            seconds = bound_attempt(seconds)
         deadline = None if seconds is None else time.monotonic() + seconds
         while True:
             left = None if deadline is None else max(deadline - time.monotonic(), 0.001)

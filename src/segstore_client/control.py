@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
+from pravega_wire.sessions.time_limits import call_within
 from segstore_client.access.settings import AccessSettings, build_access, read_environment
 from segstore_client.access.words import ENVIRONMENT, AccessWords
 from segstore_client.controller.controller_client import ControllerClient
@@ -94,10 +95,14 @@ class Control:
         wants, and ``TimedOutError`` after ``timeout`` seconds; it may be done later then.
         """
         scope, name = split_name(stream)
-        plan = plan_replacement(self._controller.current_segments(scope, name).ranges, segments)
-        self._controller.scale_stream(
-            scope, name, sealed=plan.sealed, ranges=plan.ranges, timeout=timeout
-        )
+
+        def scale() -> None:
+            plan = plan_replacement(self._controller.current_segments(scope, name).ranges, segments)
+            self._controller.scale_stream(
+                scope, name, sealed=plan.sealed, ranges=plan.ranges, timeout=timeout
+            )
+
+        call_within(timeout, scale)
 
     def stream_cut(self, stream: str, at: Position | datetime) -> dict[int, int]:
         """Return the stream cut at an end of a stream, or before the events of a time: offsets by

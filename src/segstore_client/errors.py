@@ -51,6 +51,10 @@ class TimedOutError(PravegaError):
     """An answer or an event did not arrive in time."""
 
 
+class OutOfTimeError(TimedOutError):
+    """The time limit of a call ended while servers did not answer."""
+
+
 class ConflictError(PravegaError):
     """The state of a scope or stream does not allow the request: sealed, not sealed, not empty."""
 

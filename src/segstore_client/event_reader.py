@@ -16,7 +16,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
@@ -126,6 +126,20 @@ class EventReader:
         if not self._ready:
             await self._wait()
         return self._ready.take()
+
+    async def next_event(self, *, timeout: float | None = None) -> ReadEvent | None:
+        """Return the next event; None after ``timeout`` seconds without one, or at the end. With 0
+        it looks for what has come. Raises errors as ``async for``."""
+        with anyio.move_on_after(timeout), suppress(StopAsyncIteration):
+            return await self.__anext__()
+        return None
+
+    async def next_batch(self, *, timeout: float | None = None) -> list[ReadEvent]:
+        """Return all events that are there, once there are some; none where ``next_event`` returns
+        None. Raises errors as that."""
+        with anyio.move_on_after(timeout), suppress(StopAsyncIteration):
+            return await self._take_batch()
+        return []
 
     def batches(self) -> Batches[list[ReadEvent]]:
         """Return an iterator by which ``async for`` gives lists of all events that are there.

@@ -18,7 +18,6 @@ Invariants:
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Self
@@ -26,11 +25,12 @@ from typing import TYPE_CHECKING, Self
 from pravega_wire.names import segment_name
 from pravega_wire.sessions.read_cursor import EventCursor, ReadEvent, SegmentOrder
 from pravega_wire.sessions.routes import Successor
+from pravega_wire.sessions.time_limits import call_within, find_wait_left
 from segstore_client.backoff import PATIENCE_SECONDS
-from segstore_client.blocking.segments.segment_reads import SegmentReads, find_successors
+from segstore_client.blocking.segments.segment_reads import SegmentReads
 from segstore_client.controller.controller_client import ControllerClient, Purpose
 from segstore_client.cuts.bounds import At, Bounds, find_bounds
-from segstore_client.errors import PravegaError
+from segstore_client.errors import OutOfTimeError, PravegaError
 from segstore_client.frames import frame_schema, make_frame
 from segstore_client.positions import Position
 
@@ -60,7 +60,6 @@ class BlockingEventReader:
         self._controller = controller
         self._scope = scope
         self._stream = stream
-        self._patience = patience
         self._events: deque[ReadEvent] = deque()
         self._reads = SegmentReads[ReadEvent](controller, patience=patience)
         self._order = SegmentOrder()
@@ -110,7 +109,8 @@ class BlockingEventReader:
 
     def next_event(self, *, timeout: float | None = None) -> ReadEvent | None:
         """Return the next event; None after ``timeout`` seconds without one, or at the end. With 0
-        it looks for what has come, without waiting.
+        it looks for what has come, without waiting; where it has to connect first, that takes up to
+        a second.
 
         Raises ``PravegaError`` if the stream's bytes are not events, and ``UnavailableError`` when
         servers are unreachable for too long.
@@ -153,7 +153,10 @@ class BlockingEventReader:
         self._positions.update(self._reached)
         self._reached.clear()
         try:
-            self._wait(timeout)
+            call_within(timeout, self._wait)
+        except OutOfTimeError:
+            # The next call goes on from here.
+            pass
         except PravegaError:
             raise
         except BaseException:
@@ -161,25 +164,21 @@ class BlockingEventReader:
             raise
         return bool(self._events)
 
-    def _wait(self, timeout: float | None) -> None:
-        deadline = None if timeout is None else time.monotonic() + timeout
-        left = timeout
+    def _wait(self) -> None:
         while not self._events and self._cursors:
             # Without time left, too: the next call goes on from here.
-            self._attempt(left if left is None else max(left, 0.0))
-            if deadline is not None:
-                left = deadline - time.monotonic()
-                if left <= 0.0:
-                    return
+            self._attempt()
+            if find_wait_left() <= 0.0:
+                return
 
-    def _attempt(self, timeout: float | None) -> None:
-        """Request data, and process the replies within ``timeout`` seconds."""
+    def _attempt(self) -> None:
+        """Request data, and process the replies that come in the time of the call."""
         # The successors of a completed segment may be at their ends already, hence the loop.
         while ended := [cursor for cursor in self._cursors.values() if cursor.is_at_end]:
             for cursor in ended:
                 self._complete(cursor)
         if self._cursors:
-            for found, events in self._reads.receive(timeout):
+            for found, events in self._reads.receive(None):
                 self._events.extend(events)
                 self._reached[found.segment_id] = events[-1].end_offset
 
@@ -216,9 +215,7 @@ class BlockingEventReader:
         successors: tuple[Successor, ...] = ()
         # The controller tells of a segment that is gone whether the stream is another one now.
         if cursor.end is None or cursor.is_gone or cursor.pending:
-            successors = find_successors(
-                self._controller, self._scope, self._stream, cursor, patience=self._patience
-            )
+            successors = self._reads.find_successors(cursor, self._scope, self._stream)
         if cursor.end is not None:
             successors = ()
         for segment in self._order.complete(cursor.segment_id, successors):

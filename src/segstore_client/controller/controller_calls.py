@@ -30,6 +30,7 @@ from pravega_wire import controller_pb2 as pb
 from pravega_wire.blocking import is_segment_store
 from pravega_wire.errors import DROPPED, EARLIER_STREAM, POSITION_METADATA, REASON_METADATA
 from pravega_wire.names import scoped_name
+from pravega_wire.sessions.time_limits import bound_attempt
 from segstore_client.access.credentials import HEADER, Credentials
 from segstore_client.access.tls import (
     ClientTls,
@@ -101,8 +102,8 @@ class ControllerCalls:
 
     A call that fails with a status of ``_PASSING`` is repeated for ``patience`` seconds; then it
     raises ``UnavailableError`` or ``ControllerFailureError``. A call without an answer within
-    ``CALL_SECONDS`` raises ``TimedOutError``. ``first_patience`` replaces ``patience`` until a call
-    has been answered.
+    ``CALL_SECONDS``, or the limit of ``call_within``, raises ``TimedOutError``. ``first_patience``
+    replaces ``patience`` until a call has been answered.
     """
 
     def __init__(
@@ -157,9 +158,9 @@ class ControllerCalls:
                 )
                 .with_call
             )
-            began = time.monotonic()
+            began, seconds = time.monotonic(), bound_attempt(CALL_SECONDS)
             try:
-                reply, call = invoke(request, timeout=CALL_SECONDS, metadata=self._metadata())
+                reply, call = invoke(request, timeout=seconds, metadata=self._metadata())
             except grpc.RpcError as error:
                 # A controller that gives its reason so late has waited for a segment store itself.
                 is_late = time.monotonic() - began > patience.seconds
@@ -186,6 +187,7 @@ class ControllerCalls:
         sentence = f"no controller answers at {self.address}"
         addresses = self.address.split(",")
         for each in addresses:
+            seconds_max = bound_attempt(LOOK_SECONDS)
             host, port = parse_host_port(each)
             context = None
             if self._tls is not None:
@@ -193,18 +195,18 @@ class ControllerCalls:
                     host,
                     port,
                     self._tls,
-                    seconds_max=LOOK_SECONDS,
+                    seconds_max=seconds_max,
                     was_served=self._was_served,
                     words=self._words,
                 )
                 if mistake:
                     return UntrustedServerError(mistake)
                 context = make_context(self._tls)
-            if is_segment_store(host, port, seconds_max=LOOK_SECONDS, tls=context):
+            if is_segment_store(host, port, seconds_max=seconds_max, tls=context):
                 return UnavailableError(f"{sentence}: {each} is a segment store's port")
-            if self._tls is None and speaks_tls(host, port, seconds_max=LOOK_SECONDS):
+            if self._tls is None and speaks_tls(host, port, seconds_max=seconds_max):
                 return UntrustedServerError(f"{sentence}: {each} speaks TLS, so say tls://{each}")
-            if len(addresses) == 1 and (reason := _find_obstacle(host, port)):
+            if len(addresses) == 1 and (reason := _find_obstacle(host, port, seconds_max)):
                 return UnavailableError(f"{sentence}: {reason}")
         return UnavailableError(sentence)
 
@@ -232,7 +234,7 @@ class ControllerCalls:
             return AlreadyExistsError(f"{subject} exists already")
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             return TimedOutError(
-                f"the controller at {self.address} did not answer {method} in {CALL_SECONDS:g} s"
+                f"the controller at {self.address} did not answer {method} in time"
             )
         if code is grpc.StatusCode.INVALID_ARGUMENT:
             return UsageError(f"the controller refused {method} for {subject}: {details}")
@@ -272,10 +274,10 @@ def _open_channel(address: str, tls: ClientTls | None) -> grpc.Channel:
     return grpc.secure_channel(address, make_channel_credentials(tls), options=options)
 
 
-def _find_obstacle(host: str, port: int) -> str:
+def _find_obstacle(host: str, port: int, seconds_max: float) -> str:
     """Return why nothing can be asked at an address; "" if something listens there."""
     try:
-        socket.create_connection((host, port), timeout=LOOK_SECONDS).close()
+        socket.create_connection((host, port), timeout=seconds_max).close()
     except socket.gaierror:
         return f"{host} is not a known host"
     except ConnectionRefusedError:

@@ -14,6 +14,7 @@ Invariants:
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from types import TracebackType
@@ -26,6 +27,7 @@ from _fast.wire.ready_events import ReadyEvents
 from pravega_wire.names import parse_segment_name
 from pravega_wire.sessions.read_cursor import EventCursor, ReadEvent
 from pravega_wire.sessions.steps import run_steps_async
+from pravega_wire.sessions.time_limits import ATTEMPT_SECONDS_MIN
 from segstore_client.access.tokens import StoreAccess
 from segstore_client.controller.controller_client import ControllerClient, Purpose
 from segstore_client.errors import PravegaError
@@ -105,6 +107,7 @@ class GroupReader:
     ) -> None:
         self.name = name
         self._on_checkpoint = on_checkpoint
+        self._clock = clock or time.monotonic
         self._log = GroupLog(controller, scope, group, patience=patience)
         self._feeds = _Feeds(controller, patience=patience)
         self._ready = ReadyEvents(self.__anext__, clock)
@@ -179,6 +182,17 @@ class GroupReader:
         await self._prepare()
         return self._ready.take()
 
+    async def next_event(self, *, timeout: float | None = None) -> ReadEvent | None:
+        """Return the next event; None after ``timeout`` seconds without one, or at the end. With 0
+        it looks for what has come; where the group's state has to be asked first, that takes up to
+        a second. Raises errors as ``async for``."""
+        return self._ready.take() if await self._prepare_within(timeout) else None
+
+    async def next_batch(self, *, timeout: float | None = None) -> list[ReadEvent]:
+        """Return all events that are there, once there are some; none where ``next_event`` returns
+        None. Raises errors as that."""
+        return self._ready.take_all() if await self._prepare_within(timeout) else []
+
     def batches(self) -> Batches[list[ReadEvent]]:
         """Return an iterator by which ``async for`` gives lists of all events that are there.
 
@@ -194,6 +208,15 @@ class GroupReader:
         """Do what the group wants now, and wait until there are events."""
         if not await self._run(self._steps.prepare()):
             raise StopAsyncIteration
+
+    async def _prepare_within(self, timeout: float | None) -> bool:
+        """Do the same for at most so many seconds; return whether there are events."""
+        if timeout is None:
+            return await self._run(self._steps.prepare())
+        # What is cut off begins anew with the next call, and would never be done in short times.
+        with anyio.move_on_after(max(timeout, ATTEMPT_SECONDS_MIN)):
+            return await self._run(self._steps.prepare(self._clock() + timeout))
+        return False
 
     async def _run(self, steps: Steps[T]) -> T:
         return await run_steps_async(steps, self._fulfil)

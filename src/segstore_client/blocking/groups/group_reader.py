@@ -32,11 +32,12 @@ from _fast.wire.ready_events import ReadyEvents
 from pravega_wire.names import parse_segment_name
 from pravega_wire.sessions.read_cursor import EventCursor, ReadEvent
 from pravega_wire.sessions.steps import run_steps
+from pravega_wire.sessions.time_limits import call_unlimited, call_within
 from segstore_client.access.tokens import StoreAccess
 from segstore_client.blocking.groups.group_log import BlockingGroupLog
-from segstore_client.blocking.segments.segment_reads import SegmentReads, find_successors
+from segstore_client.blocking.segments.segment_reads import SegmentReads
 from segstore_client.controller.controller_client import ControllerClient, Purpose
-from segstore_client.errors import PravegaError, UnavailableError
+from segstore_client.errors import OutOfTimeError, PravegaError, UnavailableError
 from segstore_client.steps.group_requests import Request, Steps, Tell, Wait
 from segstore_client.steps.reader_steps import Piece, ReaderSteps, describe_end
 
@@ -51,7 +52,6 @@ class _Segments:
 
     def __init__(self, controller: ControllerClient, *, patience: float) -> None:
         self._controller = controller
-        self._patience = patience
         self._reads = SegmentReads[ReadEvent](controller, patience=patience)
         self._cursors: dict[str, EventCursor] = {}
         """The positions in those whose ends have not come."""
@@ -86,6 +86,8 @@ class _Segments:
             if not self._pieces:
                 found = self._reads.receive(timeout)
                 self._pieces += [(cursor.name, events) for cursor, events in found]
+        except OutOfTimeError:
+            return None
         except PravegaError as error:
             return error
         return self._pieces.popleft()[1] if self._pieces else None
@@ -97,9 +99,7 @@ class _Segments:
         """Read no more of a segment that was read to its end, and return the end."""
         segment = parse_segment_name(cursor.name)
         successors = (
-            find_successors(
-                self._controller, segment.scope, segment.stream, cursor, patience=self._patience
-            )
+            self._reads.find_successors(cursor, segment.scope, segment.stream)
             if cursor.end is None or cursor.pending
             else ()
         )
@@ -195,7 +195,8 @@ class BlockingGroupReader:
 
     def next_event(self, *, timeout: float | None = None) -> ReadEvent | None:
         """Return the next event; None after ``timeout`` seconds without one, or at the end. With 0
-        it looks for what has come, without waiting.
+        it looks for what has come, without waiting; where it has to connect first, that takes up to
+        a second.
 
         Raises ``RemovedFromGroupError`` if the reader was removed from the group, or the group was
         reset; ``PravegaError`` if a stream's bytes are no events, and ``UnavailableError`` when
@@ -223,7 +224,10 @@ class BlockingGroupReader:
             raise PravegaError(f"reader {self.name} is closed")
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         try:
-            return self._run(self._steps.prepare(deadline))
+            return call_within(timeout, lambda: self._run(self._steps.prepare(deadline)))
+        except OutOfTimeError:
+            # What the group wants is done by the next call.
+            return False
         except PravegaError:
             raise
         except BaseException:
@@ -242,9 +246,8 @@ class BlockingGroupReader:
         self._segments.close_all()
         try:
             # Servers that are away would keep the program from ending.
-            self._log.limit_patience(LEAVE_SECONDS_MAX)
-            with suppress(UnavailableError):
-                self._run(self._steps.leave())
+            with suppress(UnavailableError, OutOfTimeError):
+                call_within(LEAVE_SECONDS_MAX, lambda: self._run(self._steps.leave()))
         finally:
             self._log.close()
 
@@ -255,8 +258,9 @@ class BlockingGroupReader:
         if isinstance(request, Wait):
             return self._segments.receive(request.seconds)
         if isinstance(request, Tell):
-            if self._on_checkpoint is not None:
-                self._on_checkpoint(request.checkpoint, request.positions)
+            tell = self._on_checkpoint
+            if tell is not None:
+                call_unlimited(lambda: tell(request.checkpoint, request.positions))
             return None
         return self._log.fulfil(request)
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from functools import partial
 from typing import TypeVar
 
 from pravega_wire.names import scoped_name
 from pravega_wire.reader_groups.lags import SegmentLag
 from pravega_wire.reader_groups.settings import Cut, GroupSettings
+from pravega_wire.sessions.time_limits import call_within
 from segstore_client.blocking.groups.group_log import BlockingGroupLog
 from segstore_client.blocking.groups.group_reader import BlockingGroupReader, OnCheckpoint
 from segstore_client.controller.controller_client import ControllerClient
@@ -86,8 +88,8 @@ class BlockingReaderGroup:
         ``ConflictError`` if as many checkpoints are under way as the group allows, or one of this
         name, and ``TimedOutError`` after ``timeout`` seconds: then it may be reached later.
         """
-        take = self._operations.take_checkpoint
-        return self._run(lambda state: take(state, name, timeout=timeout))
+        take = partial(self._operations.take_checkpoint, name=name, timeout=timeout)
+        return call_within(timeout, lambda: self._run(take))
 
     def reset(self, start: Position | Mapping[str, Cut]) -> None:
         """Let the group continue at an end of its streams, or at a stream cut of each.
