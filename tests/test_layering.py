@@ -382,7 +382,6 @@ INSIDE_SEGSTORE_CLIENT: dict[str, set[str]] = {
         "steps",
         "frames",
         "connections",
-        "writing",
         "event_writer",
         "event_reader",
         "transaction",

@@ -6,6 +6,7 @@ Owns: one socket. The only module of the package that does I/O.
 from __future__ import annotations
 
 import itertools
+import select
 import socket
 import time
 from collections import deque
@@ -139,6 +140,17 @@ class SegmentConnection:
         elif not self._replies and self._secured is not None:
             # What has arrived may be a part of a TLS record, or a message of TLS itself.
             self._receive_arrived(self._secured)
+        replies = list(self._replies)
+        self._replies.clear()
+        return replies
+
+    def receive_arrived(self) -> list[Reply]:
+        """Return the replies that have arrived, without waiting."""
+        if select.select([self._socket], [], [], 0)[0]:
+            if self._secured is None:
+                self._receive_more(self.timeout)
+            else:
+                self._receive_arrived(self._secured)
         replies = list(self._replies)
         self._replies.clear()
         return replies

@@ -67,6 +67,18 @@ class TransactionEndedError(ConflictError):
     """A transaction was aborted by its lease, by somebody else, or with its stream."""
 
 
+class ClosedError(PravegaError):
+    """What is used was closed, or its block was left or never entered."""
+
+
+class WriterClosedError(ClosedError):
+    """A writer or transaction is used before or after its block, or after its end."""
+
+
+class BufferFullError(PravegaError):
+    """A writer has no room for an event now, and was not to wait for it."""
+
+
 class RemovedFromGroupError(PravegaError):
     """The reader is not in its group any more: it was removed, or the group was reset."""
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 import anyio
 
 from pravega_wire.reader_groups.settings import Cut
+from pravega_wire.sessions.append_session import BUFFER_BYTES
 from segstore_client.access.settings import AccessSettings
 from segstore_client.addresses import DEFAULT_CONTROLLER
 from segstore_client.backoff import PATIENCE_SECONDS
@@ -46,7 +47,6 @@ from segstore_client.steps.group_operations import (
 )
 from segstore_client.table import Table, open_table
 from segstore_client.transaction import Transaction
-from segstore_client.writing.buffered_writer import BUFFER_BYTES
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -10,6 +10,7 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from pravega_wire.reader_groups.settings import Cut
+from pravega_wire.sessions.append_session import BUFFER_BYTES
 from segstore_client.access.settings import AccessSettings
 from segstore_client.addresses import DEFAULT_CONTROLLER
 from segstore_client.backoff import PATIENCE_SECONDS
@@ -51,18 +52,34 @@ class BlockingStore(Control):
         super().__init__(controller)
         self._patience = patience
 
-    def writer(self, stream: str, *, on_delay: OnDelay | None = None) -> BlockingEventWriter:
+    def writer(
+        self,
+        stream: str,
+        *,
+        buffer_bytes: int = BUFFER_BYTES,
+        on_delay: OnDelay | None = None,
+    ) -> BlockingEventWriter:
         """Return a writer of events, to be used in a ``with`` block.
 
-        An event over 8 MiB is written in pieces, which readers see together. ``on_delay`` is called
-        with the reason why a store does not answer now.
+        An event over 8 MiB is written in pieces, which readers see together. ``buffer_bytes``
+        bounds what is handed over and not stored yet. ``on_delay`` is called with the reason why a
+        store does not answer now.
         """
         return BlockingEventWriter(
-            self._controller, *split_name(stream), patience=self._patience, on_delay=on_delay
+            self._controller,
+            *split_name(stream),
+            patience=self._patience,
+            buffer_bytes=buffer_bytes,
+            on_delay=on_delay,
         )
 
     def transaction(
-        self, stream: str, *, lease: float = LEASE_SECONDS, on_delay: OnDelay | None = None
+        self,
+        stream: str,
+        *,
+        lease: float = LEASE_SECONDS,
+        buffer_bytes: int = BUFFER_BYTES,
+        on_delay: OnDelay | None = None,
     ) -> BlockingTransaction:
         """Begin a transaction, to be used in a ``with`` block, which commits it.
 
@@ -74,6 +91,7 @@ class BlockingStore(Control):
             *split_name(stream),
             lease=lease,
             patience=self._patience,
+            buffer_bytes=buffer_bytes,
             on_delay=on_delay,
         )
 
@@ -114,7 +132,7 @@ class BlockingStore(Control):
     def byte_writer(self, stream: str, *, on_delay: OnDelay | None = None) -> BlockingByteWriter:
         """Return a writer of bytes without events, a raw file, to be used in a ``with`` block.
 
-        The stream has one segment. The arguments are those of ``writer``.
+        The stream has one segment. ``on_delay`` is that of ``writer``.
         """
         return BlockingByteWriter(
             self._controller, *split_name(stream), patience=self._patience, on_delay=on_delay

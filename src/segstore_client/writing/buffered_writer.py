@@ -3,7 +3,7 @@
 Owns: one pump for each segment, the map from keys to segments, and the bound of what waits.
 
 Invariants:
-1. When ``BUFFER_BYTES`` wait to be stored, a write waits, and ``write_nowait`` raises, so that
+1. When ``buffer_bytes`` wait to be stored, a write waits, and ``write_nowait`` raises, so that
    memory is bounded. Held by ``test_a_writer_takes_no_more_than_its_buffer`` and
    ``test_a_byte_writer_takes_no_more_than_its_buffer``.
 2. When the writer has failed, or its block is left, each event that is not stored gets the error,
@@ -29,20 +29,18 @@ from anyio.abc import TaskGroup
 from pravega_wire.codec import HEADER_BYTES
 from pravega_wire.errors import EventTooLongError
 from pravega_wire.names import scoped_name, segment_name
-from pravega_wire.sessions.append_session import AppendSession
+from pravega_wire.sessions.append_session import BUFFER_BYTES, AppendSession
 from pravega_wire.sessions.routes import Routes, SegmentRange
 from segstore_client.backoff import PATIENCE_SECONDS
 from segstore_client.controller.controller_client import ControllerClient, Purpose
 from segstore_client.delays import OnDelay
-from segstore_client.errors import PravegaError, UsageError
+from segstore_client.errors import BufferFullError, UsageError, WriterClosedError
 from segstore_client.writing.acknowledgement import Acknowledgement
 from segstore_client.writing.segment_pump import Event, SegmentPump
 
-BUFFER_BYTES = 16 * 1024 * 1024
 
-
-class WriterClosedError(PravegaError):
-    """The writer was left, or never entered."""
+class _WouldBlockError(BufferFullError, anyio.WouldBlock):
+    """AnyIO's error, too, of what would have to wait."""
 
 
 class BufferedWriter(ABC):
@@ -118,9 +116,9 @@ class BufferedWriter(ABC):
         return self._add(data, position)
 
     def _submit_nowait(self, data: bytes, position: float) -> Acknowledgement:
-        """Queue an event; return what to await. Raises ``anyio.WouldBlock`` without room."""
+        """Queue an event; return what to await. Raises ``BufferFullError`` without room."""
         if not self._has_room() and self._error is None:
-            raise anyio.WouldBlock
+            raise _WouldBlockError(f"{self._waiting_bytes} bytes wait to be stored")
         return self._add(data, position)
 
     def _add(self, data: bytes, position: float) -> Acknowledgement:

@@ -34,7 +34,8 @@ class KeyedWriter(BufferedWriter):
     def write_nowait(self, data: bytes, *, key: str | None = None) -> Acknowledgement:
         """Queue an event; return what to await for its storage.
 
-        Raises ``anyio.WouldBlock`` when there is no room, and errors as ``write``.
+        Raises ``BufferFullError``, an ``anyio.WouldBlock``, when there is no room, and errors as
+        ``write``.
         """
         return self._submit_nowait(to_event(data), _position_of(key))
 
