@@ -68,7 +68,7 @@ class TransactionEndedError(ConflictError):
 
 
 class ClosedError(PravegaError):
-    """What is used was closed, or its block was left or never entered."""
+    """A reader, writer or state is used after it was closed, or outside of its block."""
 
 
 class WriterClosedError(ClosedError):

@@ -24,13 +24,13 @@ import anyio
 from anyio.abc import TaskGroup
 
 from _fast.wire.ready_events import ReadyEvents
-from pravega_wire.names import segment_name
+from pravega_wire.names import scoped_name, segment_name
 from pravega_wire.sessions.read_cursor import EventCursor, ReadEvent, SegmentOrder
 from segstore_client.backoff import PATIENCE_SECONDS
 from segstore_client.connections.calls import call_blocking
 from segstore_client.controller.controller_client import ControllerClient, Purpose
 from segstore_client.cuts.bounds import At, find_bounds
-from segstore_client.errors import PravegaError
+from segstore_client.errors import ClosedError, PravegaError
 from segstore_client.frames import frame_schema, make_frame
 from segstore_client.positions import Position
 from segstore_client.reading.piece_queue import PieceQueue
@@ -88,6 +88,7 @@ class EventReader:
         self._ready = ReadyEvents(self.__anext__)
         self._error: Exception | None = None
         self._group: TaskGroup | None = None
+        self._is_open = False
         self._stack = AsyncExitStack()
         self._pieces = PieceQueue[list[ReadEvent] | Exception | None]()
 
@@ -106,10 +107,13 @@ class EventReader:
         self._group = await self._stack.enter_async_context(anyio.create_task_group())
         for segment, offset in bounds.offsets.items():
             self._open(segment, offset)
+        self._is_open = True
         return self
 
     async def __aexit__(self, *exception: object) -> None:
         assert self._group is not None
+        self._is_open = False
+        self._ready.replace([])
         self._group.cancel_scope.cancel()
         await self._stack.aclose()
 
@@ -164,7 +168,10 @@ class EventReader:
         return make_frame(await self._take_batch())
 
     async def _wait(self) -> None:
-        """Wait until there are events."""
+        """Wait until there are events. Raises ``ClosedError`` outside of the block."""
+        if not self._is_open:
+            name = scoped_name(self._scope, self._stream)
+            raise ClosedError(f"the reader of {name} is not entered, or closed")
         while not self._ready:
             if self._error is not None:
                 raise type(self._error)(*self._error.args) from self._error

@@ -10,6 +10,7 @@ import pytest
 import segstore_client
 from segstore_client import (
     AlreadyExistsError,
+    ClosedError,
     ConflictError,
     NotFoundError,
     Position,
@@ -108,3 +109,31 @@ async def test_a_controller_that_is_not_there_is_told(
                 await store.list_scopes()
 
     await run_client(ask)
+
+
+async def test_what_was_closed_or_not_entered_says_so(
+    tmp_path: Path, run_client: RunClient
+) -> None:
+    """Readers waited for ever, and states connected again."""
+
+    async def use(address: str) -> None:
+        async with segstore_client.connect(address) as store:
+            await store.create_group("s/g", ["s/t"])
+            reader, member = store.reader("s/t"), store.group("s/g").reader("one")
+            for each in (reader, member):
+                with pytest.raises(ClosedError, match="is not entered, or closed"):
+                    await each.next_event()
+                async with each:
+                    assert await each.next_event(timeout=60.0) is not None
+                for call in (each.next_event, each.next_batch, each.__anext__):
+                    with pytest.raises(ClosedError, match="is not entered, or closed"):
+                        await call()
+            async with store.synchronizer("s/t", load=bytes, apply=lambda state, _: state) as state:
+                pass
+            with pytest.raises(ClosedError, match="the state in s/t is closed"):
+                await state.read()
+        with pytest.raises(ClosedError, match="the connection to the controller"):
+            await store.list_scopes()
+
+    async with served_stream(tmp_path, 3) as stream:
+        await run_client(use, stream.address)

@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Self
 
-from pravega_wire.names import segment_name
+from pravega_wire.names import scoped_name, segment_name
 from pravega_wire.sessions.read_cursor import EventCursor, ReadEvent, SegmentOrder
 from pravega_wire.sessions.routes import Successor
 from pravega_wire.sessions.time_limits import call_within, find_wait_left
@@ -30,7 +30,7 @@ from segstore_client.backoff import PATIENCE_SECONDS
 from segstore_client.blocking.segments.segment_reads import SegmentReads
 from segstore_client.controller.controller_client import ControllerClient, Purpose
 from segstore_client.cuts.bounds import At, Bounds, find_bounds
-from segstore_client.errors import OutOfTimeError, PravegaError
+from segstore_client.errors import ClosedError, OutOfTimeError, PravegaError
 from segstore_client.frames import frame_schema, make_frame
 from segstore_client.positions import Position
 
@@ -69,6 +69,7 @@ class BlockingEventReader:
         self._reached: dict[int, int] = {}
         """The offsets behind the events that have come since."""
         self._was_interrupted = False
+        self._is_closed = False
         self._access = controller.store_access(scope, stream, Purpose.READ)
         if bounds is None:
             bounds = find_bounds(controller, scope, stream, start=start, end=end)
@@ -83,7 +84,8 @@ class BlockingEventReader:
         self.close()
 
     def close(self) -> None:
-        """Close the connections. Idempotent."""
+        """Close the connections: each call raises ``ClosedError`` then. Idempotent."""
+        self._is_closed = True
         self._reads.close()
 
     def __iter__(self) -> Self:
@@ -146,6 +148,8 @@ class BlockingEventReader:
 
     def _prepare(self, timeout: float | None) -> bool:
         """Wait until there are events; return whether there are."""
+        if self._is_closed:
+            raise ClosedError(f"the reader of {scoped_name(self._scope, self._stream)} is closed")
         if self._was_interrupted:
             self._rewind()
         if self._events:

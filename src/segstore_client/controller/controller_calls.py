@@ -44,6 +44,7 @@ from segstore_client.addresses import parse_host_port
 from segstore_client.backoff import Patience
 from segstore_client.errors import (
     AlreadyExistsError,
+    ClosedError,
     ControllerFailureError,
     EarlierStreamError,
     NoPermissionError,
@@ -123,13 +124,15 @@ class ControllerCalls:
         self._patience = patience
         self._first_patience = first_patience
         self._was_served = False
+        self._is_closed = False
         # A target of gRPC names one host only, so each controller has a channel.
         self._channels = [_open_channel(each, tls) for each in addresses]
         self._current = 0
         """Index of the channel that the next call uses."""
 
     def close(self) -> None:
-        """Close all channels. Idempotent."""
+        """Close all channels: each call raises ``ClosedError`` then. Idempotent."""
+        self._is_closed = True
         for channel in self._channels:
             channel.close()
 
@@ -142,6 +145,8 @@ class ControllerCalls:
         stream: str = "",
     ) -> tuple[Reply, Told]:
         """Return the reply, and what the controller told with it. Raises ``PravegaError``."""
+        if self._is_closed:
+            raise ClosedError(f"the connection to the controller at {self.address} is closed")
         patience = Patience(self._patience)
         if self._first_patience is not None:
             patience = Patience(self._first_patience)

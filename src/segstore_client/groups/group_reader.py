@@ -30,7 +30,7 @@ from pravega_wire.sessions.steps import run_steps_async
 from pravega_wire.sessions.time_limits import ATTEMPT_SECONDS_MIN
 from segstore_client.access.tokens import StoreAccess
 from segstore_client.controller.controller_client import ControllerClient, Purpose
-from segstore_client.errors import PravegaError
+from segstore_client.errors import ClosedError, PravegaError
 from segstore_client.event_reader import Batches
 from segstore_client.groups.group_log import GroupLog
 from segstore_client.reading.piece_queue import PieceQueue
@@ -145,15 +145,17 @@ class GroupReader:
         traceback: TracebackType | None,
     ) -> None:
         """Leave the group; the other readers continue where this one is."""
-        if self._feeds.tasks is None:
+        tasks, self._feeds.tasks = self._feeds.tasks, None
+        if tasks is None:
             return
         if kind is None:
             self._steps.note_done()
-        self._feeds.tasks.cancel_scope.cancel()
+        tasks.cancel_scope.cancel()
         try:
             with anyio.move_on_after(LEAVE_SECONDS_MAX, shield=True):
                 await self._run(self._steps.leave())
         finally:
+            self._ready.replace([])
             await self._stack.aclose()
 
     async def drop(self) -> None:
@@ -161,6 +163,7 @@ class GroupReader:
         assert self._feeds.tasks is not None
         tasks, self._feeds.tasks = self._feeds.tasks, None
         tasks.cancel_scope.cancel()
+        self._ready.replace([])
         await self._stack.aclose()
 
     @property
@@ -206,11 +209,16 @@ class GroupReader:
 
     async def _prepare(self) -> None:
         """Do what the group wants now, and wait until there are events."""
-        if not await self._run(self._steps.prepare()):
+        if not await self._prepare_within(None):
             raise StopAsyncIteration
 
     async def _prepare_within(self, timeout: float | None) -> bool:
-        """Do the same for at most so many seconds; return whether there are events."""
+        """Do the same for at most so many seconds; return whether there are events.
+
+        Raises ``ClosedError`` outside of the block.
+        """
+        if self._feeds.tasks is None:
+            raise ClosedError(f"reader {self.name} is not entered, or closed")
         if timeout is None:
             return await self._run(self._steps.prepare())
         # What is cut off begins anew with the next call, and would never be done in short times.

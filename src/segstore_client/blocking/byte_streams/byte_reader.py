@@ -77,13 +77,14 @@ class BlockingByteReader(io.RawIOBase):
         """Return True."""
         return True
 
-    def read(self, size: int = -1, /) -> bytes:
+    def read(self, size: int | None = -1, /) -> bytes:
         """Return the next bytes, at least one and at most ``size``; at the tail, as soon as there
         are some. ``b""`` is the end of a sealed stream.
 
-        Without a size, return all bytes up to the end of a sealed stream, once it is sealed.
+        Without a size, or with None, return all bytes up to the end of a sealed stream, once it is
+        sealed.
         """
-        if size < 0:
+        if size is None or size < 0:
             return self.readall()
         self._check_open()
         if size and self._piece.is_used_up:
@@ -129,10 +130,12 @@ class BlockingByteReader(io.RawIOBase):
 
     def head(self) -> int:
         """Return the offset of the first byte that is left now."""
+        self._check_open()
         return self._segment.run(self._segment.steps.find_bounds())[0]
 
     def tail(self) -> int:
         """Return the offset behind the last byte that is stored now."""
+        self._check_open()
         return self._segment.run(self._segment.steps.find_bounds())[1]
 
     # ---- Pieces ----------------------------------------------------------------------------------

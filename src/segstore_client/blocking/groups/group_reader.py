@@ -37,7 +37,7 @@ from segstore_client.access.tokens import StoreAccess
 from segstore_client.blocking.groups.group_log import BlockingGroupLog
 from segstore_client.blocking.segments.segment_reads import SegmentReads
 from segstore_client.controller.controller_client import ControllerClient, Purpose
-from segstore_client.errors import OutOfTimeError, PravegaError, UnavailableError
+from segstore_client.errors import ClosedError, OutOfTimeError, PravegaError, UnavailableError
 from segstore_client.steps.group_requests import Request, Steps, Tell, Wait
 from segstore_client.steps.reader_steps import Piece, ReaderSteps, describe_end
 
@@ -160,12 +160,14 @@ class BlockingGroupReader:
         self._leave(is_done=kind is None)
 
     def close(self) -> None:
-        """Leave the group; the other readers continue behind the last event. Idempotent."""
+        """Leave the group; the other readers continue behind the last event. Each call raises
+        ``ClosedError`` then. Idempotent."""
         self._leave(is_done=True)
 
     def drop(self) -> None:
         """End without leaving the group, as a process does that is killed."""
         self._is_closed = True
+        self._ready.replace([])
         self._segments.close_all()
         self._log.close()
 
@@ -221,7 +223,7 @@ class BlockingGroupReader:
         """Do what the group wants now, and wait until there are events; return whether there
         are."""
         if self._is_closed:
-            raise PravegaError(f"reader {self.name} is closed")
+            raise ClosedError(f"reader {self.name} is closed")
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         try:
             return call_within(timeout, lambda: self._run(self._steps.prepare(deadline)))

@@ -11,6 +11,7 @@ from typing import Generic, Self, TypeVar
 
 from pravega_wire.sessions.steps import run_steps
 from segstore_client.blocking.states.revision_log import BlockingRevisionLog
+from segstore_client.errors import ClosedError
 from segstore_client.steps.state_steps import StateSteps, Steps
 
 S = TypeVar("S")
@@ -34,6 +35,8 @@ class BlockingSynchronizer(Generic[S]):
         apply: Callable[[S, bytes], S],
     ) -> None:
         self._log = log
+        self._name = name
+        self._is_closed = False
         self._steps = StateSteps(log.session, name=name, load=load, apply=apply)
 
     def __enter__(self) -> Self:
@@ -43,7 +46,8 @@ class BlockingSynchronizer(Generic[S]):
         self.close()
 
     def close(self) -> None:
-        """Close the connection. Idempotent."""
+        """Close the connection: each call raises ``ClosedError`` then. Idempotent."""
+        self._is_closed = True
         self._log.close()
 
     @property
@@ -87,4 +91,6 @@ class BlockingSynchronizer(Generic[S]):
         self._run(self._steps.find_length())
 
     def _run(self, steps: Steps[T]) -> T:
+        if self._is_closed:
+            raise ClosedError(f"the state in {self._name} is closed")
         return run_steps(steps, self._log.repeat)
