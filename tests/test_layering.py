@@ -283,7 +283,7 @@ INSIDE_SEGSTORE_CLIENT: dict[str, set[str]] = {
     "append_refusals": {"errors", "access"},
     "delays": {"errors", "backoff", "access"},
     "controller": {"errors", "addresses", "backoff", "access"},
-    "cuts": {"errors", "addresses", "positions", "inputs", "access", "controller"},
+    "cuts": {"errors", "addresses", "backoff", "positions", "inputs", "access", "controller"},
     "control": {"errors", "positions", "access", "controller", "cuts"},
     "steps": {"errors", "positions", "inputs", "controller", "cuts"},
     "frames": {"errors"},

@@ -96,7 +96,7 @@ class EventReader:
         bounds = await call_blocking(
             partial(
                 find_bounds,
-                self._controller,
+                self._controller.with_patience(self._patience),
                 self._scope,
                 self._stream,
                 start=self._start,

@@ -35,12 +35,13 @@ class EventWriter(KeyedWriter):
     _times: WriterTimes
 
     async def __aenter__(self) -> Self:
-        current = await call_blocking(
-            partial(self._controller.current_segments, self._scope, self._stream)
-        )
+        patient = self._controller.with_patience(self._patience)
+        current = await call_blocking(partial(patient.current_segments, self._scope, self._stream))
         if not current.ranges:
             raise StreamSealedError(f"stream {self._name} is sealed")
-        self._times = WriterTimes(self._controller, self._scope, self._stream)
+        self._times = WriterTimes(
+            self._controller, self._scope, self._stream, patience=self._patience
+        )
         await self._start(current.ranges)
         return self
 

@@ -60,7 +60,7 @@ class Store:
 
     def __init__(self, controller: ControllerClient, pool: RequestPool, *, patience: float) -> None:
         self._controller = controller
-        self._control = Control(controller)
+        self._control = Control(controller, patience=patience)
         self._pool = pool
         self._patience = patience
 
@@ -374,23 +374,25 @@ async def connect(
     password: str = "",
     token: str = "",
     ca: str = "",
-    patience: float = PATIENCE_SECONDS,
+    patience: float | None = None,
 ) -> AsyncIterator[Store]:
     """Connect to a store by the address of its controller, such as ``tcp://localhost:9090``, or
     ``tls://HOST:PORT,HOST:PORT``.
 
     What is not named here, such as the user, is taken from the environment, as the command line
     does. ``ca`` is a file of certificates to trust. ``patience`` is the number of seconds for which
-    servers may be unreachable, or delay requests, before a writer or reader gives up.
+    servers may be unreachable, or delay requests, before a call, a writer or a reader gives up: 60,
+    and 5 for the first call of all, so that a wrong address is told soon, unless it is given.
     """
     named = AccessSettings(user=user, password=password, token=token, ca=ca)
-    client = await call_blocking(partial(open_controller, controller, named))
+    client = await call_blocking(partial(open_controller, controller, named, patience=patience))
     # Closed by hand: as a context manager, the group would wrap the program's errors in its own.
     stack = AsyncExitStack()
     stack.push_async_callback(_close, client)
     group = await stack.enter_async_context(anyio.create_task_group())
     try:
-        yield Store(client, RequestPool(group), patience=patience)
+        seconds = PATIENCE_SECONDS if patience is None else patience
+        yield Store(client, RequestPool(group), patience=seconds)
     finally:
         group.cancel_scope.cancel()
         await stack.aclose()

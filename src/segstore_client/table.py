@@ -154,6 +154,7 @@ async def open_table(
     controller: ControllerClient, pool: RequestPool, scope: str, table: str, *, patience: float
 ) -> Table:
     """Return a table, after the controller was asked for its settings and segments."""
-    settings = await call_blocking(partial(controller.table_settings, scope, table))
-    ranges = await call_blocking(partial(controller.table_ranges, scope, table))
+    patient = controller.with_patience(patience)
+    settings = await call_blocking(partial(patient.table_settings, scope, table))
+    ranges = await call_blocking(partial(patient.table_ranges, scope, table))
     return Table(controller, pool, scope, table, settings, ranges, patience=patience)

@@ -81,8 +81,9 @@ class Transaction(KeyedWriter):
         return uuid.UUID(bytes=self._identifier)
 
     async def __aenter__(self) -> Self:
+        patient = self._controller.with_patience(self._patience)
         self._begun = await call_blocking(
-            partial(self._controller.begin_transaction, self._scope, self._stream, self._lease_ms)
+            partial(patient.begin_transaction, self._scope, self._stream, self._lease_ms)
         )
         await self._start(self._begun.ranges)
         assert self._group is not None

@@ -72,7 +72,8 @@ class BlockingEventReader:
         self._is_closed = False
         self._access = controller.store_access(scope, stream, Purpose.READ)
         if bounds is None:
-            bounds = find_bounds(controller, scope, stream, start=start, end=end)
+            patient = controller.with_patience(patience)
+            bounds = find_bounds(patient, scope, stream, start=start, end=end)
         self._ends = bounds.ends
         for segment, offset in bounds.offsets.items():
             self._open_cursor(segment, offset)

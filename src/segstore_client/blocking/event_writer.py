@@ -25,10 +25,10 @@ from pravega_wire.names import scoped_name, segment_name
 from pravega_wire.sessions.append_session import BUFFER_BYTES, AppendSession, Event
 from pravega_wire.sessions.routes import Successor
 from segstore_client.backoff import PATIENCE_SECONDS
-from segstore_client.blocking.calls import repeat_calls
 from segstore_client.blocking.keyed_writer import BlockingKeyedWriter
 from segstore_client.blocking.segment_writer import SegmentWriter
 from segstore_client.controller.controller_client import ControllerClient, Purpose
+from segstore_client.controller.repeats import repeat_calls
 from segstore_client.cuts.writer_times import WriterTimes
 from segstore_client.delays import OnDelay
 from segstore_client.errors import PravegaError, StreamSealedError
@@ -56,8 +56,8 @@ class BlockingEventWriter(BlockingKeyedWriter):
         super().__init__(scope, stream, patience=patience, buffer_bytes=buffer_bytes)
         self._controller = controller
         self._on_delay = on_delay
-        self._times = WriterTimes(controller, scope, stream)
-        current = controller.current_segments(scope, stream)
+        self._times = WriterTimes(controller, scope, stream, patience=patience)
+        current = controller.with_patience(patience).current_segments(scope, stream)
         self._access = controller.store_access(scope, stream, Purpose.WRITE)
         if not current.ranges:
             raise StreamSealedError(f"stream {scoped_name(scope, stream)} is sealed")

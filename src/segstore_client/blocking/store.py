@@ -49,7 +49,7 @@ class BlockingStore(Control):
     """
 
     def __init__(self, controller: ControllerClient, *, patience: float) -> None:
-        super().__init__(controller)
+        super().__init__(controller, patience=patience)
         self._patience = patience
 
     def writer(
@@ -207,9 +207,9 @@ def connect(
     password: str = "",
     token: str = "",
     ca: str = "",
-    patience: float = PATIENCE_SECONDS,
+    patience: float | None = None,
 ) -> Iterator[BlockingStore]:
     """Connect to a store; the arguments are those of ``segstore_client.connect``."""
     named = AccessSettings(user=user, password=password, token=token, ca=ca)
-    with closing(open_controller(controller, named)) as client:
-        yield BlockingStore(client, patience=patience)
+    with closing(open_controller(controller, named, patience=patience)) as client:
+        yield BlockingStore(client, patience=PATIENCE_SECONDS if patience is None else patience)

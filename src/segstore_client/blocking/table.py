@@ -34,7 +34,8 @@ class BlockingTable:
     def __init__(
         self, controller: ControllerClient, scope: str, table: str, *, patience: float
     ) -> None:
-        self.settings = controller.table_settings(scope, table)
+        patient = controller.with_patience(patience)
+        self.settings = patient.table_settings(scope, table)
         name, stream = scoped_name(scope, table), key_value_table_stream(table)
         self._requests = BlockingSegmentRequests(
             controller, scope, stream, what=name, patience=patience
@@ -43,7 +44,7 @@ class BlockingTable:
         # to write.
         self._read_access = controller.store_access(scope, stream, Purpose.READ)
         self._write_access = controller.store_access(scope, stream, Purpose.READ_WRITE)
-        ranges = controller.table_ranges(scope, table)
+        ranges = patient.table_ranges(scope, table)
         self._steps = TableSteps(name, self.settings, ranges)
 
     @property

@@ -27,10 +27,10 @@ from typing import Self, TypeVar
 from pravega_wire.names import segment_name, transaction_segment_name
 from pravega_wire.sessions.append_session import BUFFER_BYTES, AppendSession, Event
 from pravega_wire.sessions.time_limits import call_within
-from segstore_client.blocking.calls import repeat_calls
 from segstore_client.blocking.keyed_writer import BlockingKeyedWriter
 from segstore_client.blocking.segment_writer import SegmentWriter
 from segstore_client.controller.controller_client import ControllerClient, Purpose
+from segstore_client.controller.repeats import repeat_calls
 from segstore_client.delays import OnDelay
 from segstore_client.errors import PravegaError, TransactionEndedError
 from segstore_client.leases import (
@@ -69,7 +69,8 @@ class BlockingTransaction(BlockingKeyedWriter):
         self._on_delay = on_delay
         self._lease_ms = int(lease * 1000)
         self._access = controller.store_access(scope, stream, Purpose.WRITE)
-        begun = controller.begin_transaction(scope, stream, self._lease_ms)
+        patient = controller.with_patience(patience)
+        begun = patient.begin_transaction(scope, stream, self._lease_ms)
         self._identifier = begun.identifier
         self._renew_at = self._next_renewal()
         self._begin(begun.ranges)

@@ -81,6 +81,11 @@ _PASSING = frozenset(
     }
 )
 """Statuses after which a call is repeated, as official clients repeat it."""
+_AWAITED = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED})
+"""The statuses of servers that are away, or wait themselves. Another one may be the answer that
+stays, such as that to a transaction on a sealed stream."""
+BRIEF_SECONDS = 1.0
+"""Maximum time, in seconds, for which a call is repeated after the others."""
 
 _POSITION_ERRORS: Mapping[str, type[PravegaError]] = {
     EARLIER_STREAM: EarlierStreamError,
@@ -101,8 +106,9 @@ class ControllerCalls:
     """Calls controllers, of which the first one that answers gets all calls, until it does not
     answer any more. Safe for threads.
 
-    A call that fails with a status of ``_PASSING`` is repeated for ``patience`` seconds; then it
-    raises ``UnavailableError`` or ``ControllerFailureError``. A call without an answer within
+    A call that fails with a status of ``_AWAITED`` is repeated for ``patience`` seconds, one with
+    another status of ``_PASSING`` for ``BRIEF_SECONDS`` at most; then it raises
+    ``UnavailableError`` or ``ControllerFailureError``. A call without an answer within
     ``CALL_SECONDS``, or the limit of ``call_within``, raises ``TimedOutError``. ``first_patience``
     replaces ``patience`` until a call has been answered.
     """
@@ -114,14 +120,12 @@ class ControllerCalls:
         tls: ClientTls | None,
         credentials: Credentials | None,
         words: AccessWords,
-        patience: float,
         first_patience: float | None,
     ) -> None:
         self.address = ",".join(addresses)
         self._credentials = credentials
         self._tls = tls
         self._words = words
-        self._patience = patience
         self._first_patience = first_patience
         self._was_served = False
         self._is_closed = False
@@ -143,14 +147,17 @@ class ControllerCalls:
         reply_type: type[Reply],
         scope: str,
         stream: str = "",
+        *,
+        patience: float,
     ) -> tuple[Reply, Told]:
         """Return the reply, and what the controller told with it. Raises ``PravegaError``."""
         if self._is_closed:
             raise ClosedError(f"the connection to the controller at {self.address} is closed")
-        patience = Patience(self._patience)
+        tries = Patience(patience)
         if self._first_patience is not None:
-            patience = Patience(self._first_patience)
-            patience.begin()
+            tries = Patience(self._first_patience)
+            tries.begin()
+        brief = Patience(min(tries.seconds, BRIEF_SECONDS))
         untried = len(self._channels) - 1
         while True:
             current = self._current
@@ -168,7 +175,7 @@ class ControllerCalls:
                 reply, call = invoke(request, timeout=seconds, metadata=self._metadata())
             except grpc.RpcError as error:
                 # A controller that gives its reason so late has waited for a segment store itself.
-                is_late = time.monotonic() - began > patience.seconds
+                is_late = time.monotonic() - began > tries.seconds
                 has_waited = is_late and _has_reason(error)
                 if _is_away(error) and not has_waited:
                     self._turn_from(current)
@@ -176,7 +183,8 @@ class ControllerCalls:
                         untried -= 1
                         continue
                 # A controller that restarts is unavailable for a moment only.
-                if _may_pass(error) and not has_waited and patience.wait():
+                repeats = tries if _is_awaited(error) else brief
+                if _may_pass(error) and not has_waited and repeats.wait():
                     continue
                 raise self._explain(error, method, scope, stream) from error
             assert isinstance(reply, reply_type)
@@ -299,6 +307,11 @@ def _has_reason(error: grpc.RpcError) -> bool:
 def _is_away(error: grpc.RpcError) -> bool:
     assert isinstance(error, grpc.Call)
     return error.code() is grpc.StatusCode.UNAVAILABLE
+
+
+def _is_awaited(error: grpc.RpcError) -> bool:
+    assert isinstance(error, grpc.Call)
+    return error.code() in _AWAITED
 
 
 def _may_pass(error: grpc.RpcError) -> bool:

@@ -22,8 +22,11 @@ from segstore_client.inputs import to_milliseconds
 class WriterTimes:
     """The times of one writer. Its events must be stored before their time is recorded."""
 
-    def __init__(self, controller: ControllerClient, scope: str, stream: str) -> None:
+    def __init__(
+        self, controller: ControllerClient, scope: str, stream: str, *, patience: float
+    ) -> None:
         self._controller = controller
+        self._patient = controller.with_patience(patience)
         self._scope = scope
         self._stream = stream
         self._writer = str(uuid.uuid4())
@@ -36,11 +39,11 @@ class WriterTimes:
         ``StreamSealedError`` for a sealed stream.
         """
         time_ms = to_milliseconds(time)
-        position = tail_offsets(self._controller, self._scope, self._stream)
+        position = tail_offsets(self._patient, self._scope, self._stream)
         if not position:
             name = scoped_name(self._scope, self._stream)
             raise StreamSealedError(f"stream {name} is sealed, so its times have ended")
-        self._controller.note_time(
+        self._patient.note_time(
             self._scope,
             self._stream,
             writer=self._writer,

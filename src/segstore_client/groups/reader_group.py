@@ -35,7 +35,7 @@ class ReaderGroup:
         self._controller = controller
         self._scope, self._group = scope, name
         self._patience = patience
-        self._operations = GroupOperations(controller, scope, name)
+        self._operations = GroupOperations(controller.with_patience(patience), scope, name)
 
     async def create(self, settings: GroupSettings, *, exist_ok: bool) -> None:
         """Create the group. See ``Store.create_group``."""

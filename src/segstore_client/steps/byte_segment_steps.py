@@ -40,11 +40,14 @@ Steps: TypeAlias = Generator[Make, wire.Reply, T]
 class ByteSegmentSteps:
     """The only segment of a stream."""
 
-    def __init__(self, controller: ControllerClient, scope: str, stream: str) -> None:
+    def __init__(
+        self, controller: ControllerClient, scope: str, stream: str, *, patience: float
+    ) -> None:
         self.name = scoped_name(scope, stream)
         self.number = 0
         """The segment's id, after ``find``."""
         self._controller = controller
+        self._patient = controller.with_patience(patience)
         self._scope = scope
         self._stream = stream
 
@@ -63,8 +66,8 @@ class ByteSegmentSteps:
 
         Raises ``UsageError`` if the stream has, or once had, another number of segments.
         """
-        current = self.find_current()
-        head = self._controller.head_segments(self._scope, self._stream)
+        current = self._patient.current_segments(self._scope, self._stream)
+        head = self._patient.head_segments(self._scope, self._stream)
         found = {*head.offsets, *(each.segment_id for each in current.ranges)}
         if len(found) != 1:
             raise UsageError(

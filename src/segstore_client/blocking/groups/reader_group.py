@@ -36,7 +36,7 @@ class BlockingReaderGroup:
         self._controller = controller
         self._scope, self._group = scope, name
         self._patience = patience
-        self._operations = GroupOperations(controller, scope, name)
+        self._operations = GroupOperations(controller.with_patience(patience), scope, name)
 
     def create(self, settings: GroupSettings, *, exist_ok: bool) -> None:
         """Create the group. Raises ``AlreadyExistsError`` unless ``exist_ok``."""

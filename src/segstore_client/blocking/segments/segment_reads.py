@@ -33,8 +33,8 @@ from pravega_wire.sessions.routes import Successor
 from pravega_wire.sessions.time_limits import call_within, find_wait_left
 from segstore_client.access.tokens import StoreAccess
 from segstore_client.backoff import Patience
-from segstore_client.blocking.calls import repeat_calls
 from segstore_client.controller.controller_client import RETRIED_ERRORS, ControllerClient
+from segstore_client.controller.repeats import repeat_calls
 from segstore_client.errors import OutOfTimeError, PravegaError, RefusedError, gave_up
 
 T = TypeVar("T")

@@ -20,8 +20,8 @@ from pravega_wire.names import scoped_name
 from pravega_wire.sessions.segment_log import Attempt, LogTooLongError, Make
 from pravega_wire.sessions.steps import run_steps
 from segstore_client.backoff import Patience
-from segstore_client.blocking.calls import repeat_calls
 from segstore_client.controller.controller_client import ControllerClient, Purpose
+from segstore_client.controller.repeats import repeat_calls
 from segstore_client.cuts.segment_log import LogPlace, log_refusal
 from segstore_client.errors import PravegaError
 
