@@ -15,7 +15,7 @@ class UsageError(PravegaError):
 
 
 class NotFoundError(PravegaError):
-    """A scope, stream or segment does not exist."""
+    """A scope, stream, segment, reader group or reader of it does not exist."""
 
 
 class PositionGoneError(NotFoundError):

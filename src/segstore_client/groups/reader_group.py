@@ -66,6 +66,7 @@ class ReaderGroup:
         """Take a reader out of the group that has vanished; the others get its segments.
 
         They continue at these offsets, by the names of segments, or else at its last checkpoint.
+        Raises ``NotFoundError`` if the group has no reader of the name.
         """
         remove = self._operations.remove_reader
         await self._run(lambda state: remove(state, name, positions or {}))

@@ -43,7 +43,7 @@ from segstore_client.controller.group_configuration import find_begin, from_mess
 from segstore_client.cuts.group_lag import find_lags
 from segstore_client.cuts.group_seek import seek_group
 from segstore_client.cuts.places import Place, find_cut
-from segstore_client.errors import AlreadyExistsError, ConflictError, TimedOutError
+from segstore_client.errors import AlreadyExistsError, ConflictError, NotFoundError, TimedOutError
 from segstore_client.positions import Position
 from segstore_client.steps.group_requests import Pause, Steps, call
 from segstore_client.steps.group_steps import GroupSteps
@@ -104,13 +104,17 @@ class GroupOperations:
     def remove_reader(
         self, state: GroupSteps, reader: str, positions: Mapping[str, int]
     ) -> Steps[None]:
-        """Take a reader out of the group that has vanished; the others get its segments."""
+        """Take a reader out of the group that has vanished; the others get its segments.
+
+        Raises ``NotFoundError`` if the group has no such reader.
+        """
 
         def remove(found: GroupState) -> list[Change]:
             return [ReaderRemoved(reader, positions)] if reader in found.assigned else []
 
         yield from state.read()
-        yield from state.change(remove)
+        if not (yield from state.change(remove)):
+            raise NotFoundError(f"reader group {self._name} has no reader {reader}")
 
     def find_lags(self, state: GroupSteps) -> Steps[list[SegmentLag]]:
         """Return how far the group is behind each segment's end, in bytes and milliseconds."""

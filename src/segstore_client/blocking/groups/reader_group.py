@@ -69,6 +69,7 @@ class BlockingReaderGroup:
         """Take a reader out of the group that has vanished; the others get its segments.
 
         They continue at these offsets, by the names of segments, or else at its last checkpoint.
+        Raises ``NotFoundError`` if the group has no reader of the name.
         """
         remove = self._operations.remove_reader
         self._run(lambda state: remove(state, name, positions or {}))

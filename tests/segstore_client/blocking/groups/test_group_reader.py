@@ -20,6 +20,7 @@ from segstore_client.blocking.groups.reader_group import BlockingReaderGroup
 from segstore_client.controller.controller_client import ControllerClient
 from segstore_client.errors import (
     ConflictError,
+    NotFoundError,
     PravegaError,
     RemovedFromGroupError,
     TimedOutError,
@@ -196,7 +197,8 @@ def vanish(address: str) -> None:
         assert group.readers() == ["gone"]
         assert group.unread_bytes() > 0
         group.remove_reader("gone")
-        group.remove_reader("gone")
+        with pytest.raises(NotFoundError, match="reader group s/g has no reader gone"):
+            group.remove_reader("gone")
         with group.reader("next") as reader:
             for _ in again:
                 numbers.take("next", next_of(reader))
