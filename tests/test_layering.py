@@ -278,7 +278,7 @@ INSIDE_SEGSTORE_CLIENT: dict[str, set[str]] = {
     "backoff": {"errors"},
     "positions": set(),
     "leases": {"errors"},
-    "inputs": {"errors"},
+    "inputs": {"errors", "positions"},
     "access": {"errors"},
     "append_refusals": {"errors", "access"},
     "delays": {"errors", "backoff", "access"},

@@ -20,7 +20,7 @@ from segstore_client.controller.stream_settings import Retention, Scaling, Strea
 from segstore_client.cuts.bounds import make_place
 from segstore_client.cuts.places import find_cut
 from segstore_client.errors import AlreadyExistsError, UsageError
-from segstore_client.positions import Position
+from segstore_client.positions import End
 
 SCALE_SECONDS_MAX = 60.0
 FIRST_SECONDS = 5.0
@@ -106,7 +106,7 @@ class Control:
 
         call_within(timeout, scale)
 
-    def stream_cut(self, stream: str, at: Position | datetime) -> dict[int, int]:
+    def stream_cut(self, stream: str, at: End | datetime) -> dict[int, int]:
         """Return the stream cut at an end of a stream, or before the events of a time: offsets by
         segment id.
 

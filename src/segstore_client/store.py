@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 
-from pravega_wire.reader_groups.settings import Cut
 from pravega_wire.sessions.append_session import BUFFER_BYTES
 from segstore_client.access.settings import AccessSettings
 from segstore_client.addresses import DEFAULT_CONTROLLER
@@ -37,12 +36,13 @@ from segstore_client.event_writer import EventWriter
 from segstore_client.frames import join_frames
 from segstore_client.groups.reader_group import ReaderGroup
 from segstore_client.leases import LEASE_SECONDS
-from segstore_client.positions import Position
+from segstore_client.positions import End, Position
 from segstore_client.states.revision_log import RevisionLog
 from segstore_client.states.synchronizer import Synchronizer
 from segstore_client.steps.group_operations import (
     CHECKPOINT_SECONDS,
     REFRESH_SECONDS,
+    Places,
     build_settings,
 )
 from segstore_client.table import Table, open_table
@@ -123,7 +123,7 @@ class Store:
         """
         await call_blocking(partial(self._control.scale_stream, stream, segments, timeout=timeout))
 
-    async def stream_cut(self, stream: str, at: Position | datetime) -> dict[int, int]:
+    async def stream_cut(self, stream: str, at: End | datetime) -> dict[int, int]:
         """Return the stream cut at an end of a stream, or before the events of a time: offsets by
         segment id.
 
@@ -212,8 +212,8 @@ class Store:
         group: str,
         streams: Sequence[str],
         *,
-        starts: Mapping[str, Cut] | None = None,
-        ends: Mapping[str, Cut] | None = None,
+        starts: Places | None = None,
+        ends: Places | None = None,
         checkpoint_seconds: float | None = CHECKPOINT_SECONDS,
         refresh_seconds: float = REFRESH_SECONDS,
         retains: bool = False,
@@ -221,7 +221,8 @@ class Store:
     ) -> None:
         """Create a reader group of these streams, by the name ``SCOPE/GROUP``.
 
-        It reads from the heads of the streams, or from stream cuts, to no end, or to other cuts.
+        It reads from the heads of the streams to no end, or from and to other places: the same end
+        or time of each stream, or by their names ends, times and stream cuts.
         Every ``checkpoint_seconds`` its readers take a checkpoint, at which others continue if one
         vanishes; None for no such checkpoints. Every ``refresh_seconds`` a reader looks what the
         others did. With ``retains`` the retention of the streams deletes nothing behind the last
@@ -230,7 +231,9 @@ class Store:
         """
         for name in streams:
             split_name(name)
-        settings = build_settings(
+        build = partial(
+            build_settings,
+            self._controller.with_patience(self._patience),
             streams,
             starts=starts,
             ends=ends,
@@ -238,6 +241,7 @@ class Store:
             refresh_seconds=refresh_seconds,
             retains=retains,
         )
+        settings = await call_blocking(build)
         await self.group(group).create(settings, exist_ok=exist_ok)
 
     def group(self, group: str) -> ReaderGroup:
@@ -352,7 +356,7 @@ class Store:
             on_delay=on_delay,
         )
 
-    def byte_reader(self, stream: str, *, offset: int | Position = Position.HEAD) -> ByteReader:
+    def byte_reader(self, stream: str, *, offset: int | End = Position.HEAD) -> ByteReader:
         """Return a reader of a byte stream, to be used in an ``async with`` block.
 
         It begins at an offset, or at an end of the stream.

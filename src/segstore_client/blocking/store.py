@@ -5,11 +5,10 @@ Owns: one controller client, and who calls.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
-from pravega_wire.reader_groups.settings import Cut
 from pravega_wire.sessions.append_session import BUFFER_BYTES
 from segstore_client.access.settings import AccessSettings
 from segstore_client.addresses import DEFAULT_CONTROLLER
@@ -29,10 +28,11 @@ from segstore_client.cuts.bounds import At
 from segstore_client.delays import OnDelay
 from segstore_client.frames import join_frames
 from segstore_client.leases import LEASE_SECONDS
-from segstore_client.positions import Position
+from segstore_client.positions import End, Position
 from segstore_client.steps.group_operations import (
     CHECKPOINT_SECONDS,
     REFRESH_SECONDS,
+    Places,
     build_settings,
 )
 
@@ -138,9 +138,7 @@ class BlockingStore(Control):
             self._controller, *split_name(stream), patience=self._patience, on_delay=on_delay
         )
 
-    def byte_reader(
-        self, stream: str, *, offset: int | Position = Position.HEAD
-    ) -> BlockingByteReader:
+    def byte_reader(self, stream: str, *, offset: int | End = Position.HEAD) -> BlockingByteReader:
         """Return a reader of a byte stream, a raw file, to be used in a ``with`` block.
 
         It begins at an offset, or at an end of the stream.
@@ -158,8 +156,8 @@ class BlockingStore(Control):
         group: str,
         streams: Sequence[str],
         *,
-        starts: Mapping[str, Cut] | None = None,
-        ends: Mapping[str, Cut] | None = None,
+        starts: Places | None = None,
+        ends: Places | None = None,
         checkpoint_seconds: float | None = CHECKPOINT_SECONDS,
         refresh_seconds: float = REFRESH_SECONDS,
         retains: bool = False,
@@ -169,6 +167,7 @@ class BlockingStore(Control):
         for name in streams:
             split_name(name)
         settings = build_settings(
+            self._patient,
             streams,
             starts=starts,
             ends=ends,

@@ -32,7 +32,7 @@ from segstore_client.connections.calls import call_blocking
 from segstore_client.connections.request_pool import RequestPool
 from segstore_client.controller.controller_client import ControllerClient, Purpose
 from segstore_client.errors import ClosedError, PravegaError, UsageError
-from segstore_client.positions import Position
+from segstore_client.positions import End
 from segstore_client.reading.piece_queue import PieceQueue
 from segstore_client.reading.segment_fetch import READ_BYTES, SegmentFetch
 from segstore_client.steps.byte_segment_steps import ReadPiece, check_offset
@@ -54,7 +54,7 @@ class ByteReader:
         scope: str,
         stream: str,
         *,
-        offset: int | Position,
+        offset: int | End,
         patience: float,
     ) -> None:
         self._start = offset
@@ -71,10 +71,7 @@ class ByteReader:
 
     async def __aenter__(self) -> Self:
         await call_blocking(self._segment.steps.find)
-        offset = self._start
-        if isinstance(offset, Position):
-            offset = await (self.head() if offset is Position.HEAD else self.tail())
-        await self.seek(offset)
+        await self.seek(await self._segment.run(self._segment.steps.find_start(self._start)))
         self._group = await self._stack.enter_async_context(anyio.create_task_group())
         return self
 

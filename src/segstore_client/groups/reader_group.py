@@ -17,7 +17,7 @@ from segstore_client.connections.calls import call_blocking
 from segstore_client.controller.controller_client import ControllerClient
 from segstore_client.groups.group_log import GroupLog
 from segstore_client.groups.group_reader import GroupReader, OnCheckpoint
-from segstore_client.positions import Position
+from segstore_client.positions import End
 from segstore_client.steps.group_operations import GroupOperations
 from segstore_client.steps.group_requests import Steps
 from segstore_client.steps.group_steps import GroupSteps
@@ -87,7 +87,7 @@ class ReaderGroup:
         """
         return await self._run(lambda state: self._operations.take_checkpoint(state, name))
 
-    async def reset(self, start: Position | Mapping[str, Cut]) -> None:
+    async def reset(self, start: End | Mapping[str, Cut]) -> None:
         """Let the group continue at an end of its streams, or at a stream cut of each.
 
         Its readers get ``RemovedFromGroupError``, and have to be made again. Raises

@@ -23,6 +23,8 @@ from segstore_client.errors import (
     TruncatedError,
     UsageError,
 )
+from segstore_client.inputs import to_end
+from segstore_client.positions import End, Position
 from segstore_client.steps.table_steps import Make
 
 if TYPE_CHECKING:
@@ -95,6 +97,14 @@ class ByteSegmentSteps:
         if not isinstance(reply, wire.StreamSegmentInfo):
             raise self._refusal(reply)
         return reply.start_offset, reply.write_offset
+
+    def find_start(self, start: int | End) -> Steps[int]:
+        """Return the offset at which a reader begins: this one, or that of an end of the stream."""
+        if not isinstance(start, str):
+            return start
+        end = to_end(start)
+        head, tail = yield from self.find_bounds()
+        return head if end is Position.HEAD else tail
 
     def truncate_before(self, offset: int) -> Steps[None]:
         """Delete the bytes before an offset; if they are deleted already, nothing happens.

@@ -24,7 +24,7 @@ from segstore_client.blocking.byte_streams.byte_segment import BlockingByteSegme
 from segstore_client.blocking.segments.segment_reads import READ_BYTES, SegmentReads
 from segstore_client.controller.controller_client import ControllerClient, Purpose
 from segstore_client.errors import UsageError
-from segstore_client.positions import Position
+from segstore_client.positions import End
 from segstore_client.steps.byte_segment_steps import ReadPiece
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class BlockingByteReader(io.RawIOBase):
         scope: str,
         stream: str,
         *,
-        offset: int | Position,
+        offset: int | End,
         patience: float,
     ) -> None:
         super().__init__()
@@ -59,9 +59,7 @@ class BlockingByteReader(io.RawIOBase):
             controller, scope, stream, access=self._access, patience=patience
         )
         self._segment.steps.find()
-        if isinstance(offset, Position):
-            offset = self.head() if offset is Position.HEAD else self.tail()
-        self.seek(offset)
+        self.seek(self._segment.run(self._segment.steps.find_start(offset)))
 
     def close(self) -> None:
         """Close the connections. Idempotent."""

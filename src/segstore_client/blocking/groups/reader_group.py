@@ -18,7 +18,7 @@ from pravega_wire.sessions.time_limits import call_within
 from segstore_client.blocking.groups.group_log import BlockingGroupLog
 from segstore_client.blocking.groups.group_reader import BlockingGroupReader, OnCheckpoint
 from segstore_client.controller.controller_client import ControllerClient
-from segstore_client.positions import Position
+from segstore_client.positions import End
 from segstore_client.steps.group_operations import GroupOperations
 from segstore_client.steps.group_requests import Steps
 from segstore_client.steps.group_steps import GroupSteps
@@ -92,7 +92,7 @@ class BlockingReaderGroup:
         take = partial(self._operations.take_checkpoint, name=name, timeout=timeout)
         return call_within(timeout, lambda: self._run(take))
 
-    def reset(self, start: Position | Mapping[str, Cut]) -> None:
+    def reset(self, start: End | Mapping[str, Cut]) -> None:
         """Let the group continue at an end of its streams, or at a stream cut of each.
 
         Its readers get ``RemovedFromGroupError``, and have to be made again. Raises
