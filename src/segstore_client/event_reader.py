@@ -209,13 +209,9 @@ class EventReader:
         )
         try:
             await feed.read(self._pieces.put)
-            # The controller tells of a segment that is gone whether the stream is another one now.
-            if cursor.end is None or cursor.is_gone:
-                successors = await feed.find_successors()
-                if cursor.end is not None:
-                    successors = ()
-                for segment in self._order.complete(cursor.segment_id, successors):
-                    self._open(segment, 0)
+            successors = await feed.find_successors()
+            for segment in self._order.complete(cursor.segment_id, successors):
+                self._open(segment, 0)
         except PravegaError as error:
             # The other segments wait until the reader is left.
             await self._pieces.put(error)

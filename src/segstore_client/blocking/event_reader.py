@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Self
 
 from pravega_wire.names import scoped_name, segment_name
 from pravega_wire.sessions.read_cursor import EventCursor, ReadEvent, SegmentOrder
-from pravega_wire.sessions.routes import Successor
 from pravega_wire.sessions.time_limits import call_within, find_wait_left
 from segstore_client.backoff import PATIENCE_SECONDS
 from segstore_client.blocking.segments.segment_reads import SegmentReads
@@ -217,12 +216,7 @@ class BlockingEventReader:
 
         If this is interrupted, the segment has not ended, and comes here again.
         """
-        successors: tuple[Successor, ...] = ()
-        # The controller tells of a segment that is gone whether the stream is another one now.
-        if cursor.end is None or cursor.is_gone or cursor.pending:
-            successors = self._reads.find_successors(cursor, self._scope, self._stream)
-        if cursor.end is not None:
-            successors = ()
+        successors = self._reads.find_successors(cursor, self._scope, self._stream)
         for segment in self._order.complete(cursor.segment_id, successors):
             self._open_cursor(segment, 0)
         self._reads.remove(cursor.name)

@@ -81,8 +81,7 @@ class _Feeds:
         with scope:
             try:
                 await feed.read(self.pieces.put)
-                successors = await feed.find_successors() if cursor.end is None else ()
-                await self.pieces.put(describe_end(cursor, successors))
+                await self.pieces.put(describe_end(cursor, await feed.find_successors()))
             except PravegaError as error:
                 # The other segments wait until the reader is left.
                 await self.pieces.put(error)

@@ -98,11 +98,7 @@ class _Segments:
     def _end(self, cursor: EventCursor) -> Piece:
         """Read no more of a segment that was read to its end, and return the end."""
         segment = parse_segment_name(cursor.name)
-        successors = (
-            self._reads.find_successors(cursor, segment.scope, segment.stream)
-            if cursor.end is None or cursor.pending
-            else ()
-        )
+        successors = self._reads.find_successors(cursor, segment.scope, segment.stream)
         del self._cursors[cursor.name]
         self._reads.remove(cursor.name)
         return describe_end(cursor, successors)

@@ -129,24 +129,28 @@ class SegmentReads(Generic[T]):
     def find_successors(
         self, cursor: EventCursor, scope: str, stream: str
     ) -> tuple[Successor, ...]:
-        """Return the segments that follow one of a stream which was read to its end.
+        """Return the segments that follow one of a stream which was read to its end; none where
+        reading ends in it.
 
         Raises ``PravegaError`` if it ends within an event, and errors as ``repeat_calls``.
         """
         if cursor.pending:
             raise PravegaError(f"segment {cursor.name} ends within an event")
-        # A truncation deleted the whole segment, or the stream is another one now, if it is gone.
+        if cursor.end is not None and not cursor.is_gone:
+            return ()
+        # The controller tells of a segment that is gone whether the stream is another one now.
         controller = self._controller
         ask = controller.successors_of_gone if cursor.is_gone else controller.successors
         self._skip_pause()
         try:
-            return repeat_calls(
+            found = repeat_calls(
                 partial(ask, scope, stream, cursor.segment_id),
                 self._patience,
                 f"{scoped_name(scope, stream)} could not be read",
             )
         finally:
             self._left_at = time.monotonic()
+        return found if cursor.end is None else ()
 
     # ---- Requests and replies --------------------------------------------------------------------
 
