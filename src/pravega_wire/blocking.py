@@ -75,11 +75,12 @@ class SegmentConnection:
         self._connection = Connection(Role.CLIENT)
         self._replies: deque[Reply] = deque()
         self._request_ids = itertools.count(1)
+        seconds = None if timeout is None else bound_attempt(timeout)
+        deadline = _find_deadline(seconds)
         try:
-            self._socket: socket.socket = socket.create_connection(
-                self.address, timeout=None if timeout is None else bound_attempt(timeout)
-            )
+            self._socket: socket.socket = socket.create_connection(self.address, timeout=seconds)
         except OSError as error:
+            _raise_if_foreign(error, deadline)
             raise ConnectionLostError(f"cannot connect to {host}:{port}: {error}") from error
         self._secured: ssl.SSLSocket | None = None
         try:
@@ -188,9 +189,11 @@ class SegmentConnection:
         return f"{self.address[0]}:{self.address[1]}"
 
     def _secure(self, tls: ssl.SSLContext) -> None:
+        deadline = _find_deadline(self._socket.gettimeout())
         try:
             self._secured = tls.wrap_socket(self._socket, server_hostname=self.address[0])
         except OSError as error:
+            _raise_if_foreign(error, deadline)
             text = f"no TLS connection with {self._peer}: {error}"
             raise ConnectionLostError(text) from error
         self._socket = self._secured
@@ -231,6 +234,7 @@ class SegmentConnection:
         except ssl.SSLWantReadError:
             return
         except OSError as error:
+            _raise_if_foreign(error, None)
             raise ConnectionLostError(f"{self._peer} is gone: {error}") from error
         self._queue(data)
 
@@ -255,16 +259,34 @@ class SegmentConnection:
         while True:
             left = None if deadline is None else max(deadline - time.monotonic(), 0.001)
             pauses = self._on_wait is not None and (left is None or left > WAIT_SECONDS)
-            self._socket.settimeout(WAIT_SECONDS if pauses else left)
+            seconds = WAIT_SECONDS if pauses else left
+            late = _find_deadline(seconds)
+            self._socket.settimeout(seconds)
             try:
                 return use_socket()
             except TimeoutError as error:
+                _raise_if_foreign(error, late)
                 if not pauses:
                     raise ReplyTimeoutError(too_late) from error
             except OSError as error:
                 raise ConnectionLostError(f"{self._peer} is gone: {error}") from error
             assert self._on_wait is not None
             self._on_wait()
+
+
+def _find_deadline(seconds: float | None) -> float | None:
+    return None if seconds is None else time.monotonic() + seconds
+
+
+def _raise_if_foreign(error: OSError, deadline: float | None) -> None:
+    """Raise a ``TimeoutError`` again that is not the socket's: a handler of signals, which ends a
+    wait of the program's own, may raise it at any moment.
+
+    The socket raises its own, which has no number, after the deadline.
+    """
+    is_early = deadline is None or time.monotonic() < deadline
+    if isinstance(error, TimeoutError) and error.errno is None and is_early:
+        raise error
 
 
 def is_segment_store(

@@ -65,9 +65,10 @@ RETRIED_ERRORS = (
     UnavailableError,
     TimedOutError,
     ProtocolError,
-    OSError,
 )
-"""Errors after which readers and writers try again, because a server may be restarting."""
+"""Errors after which readers and writers try again, because a server may be restarting. Those of
+sockets are ``ConnectionLostError``: another ``OSError``, such as ``TimeoutError``, is the program's
+own."""
 
 
 _Reply = TypeVar("_Reply", bound=Message)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import signal
 import socket
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +30,7 @@ FOR_EVER = 1e6
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each limit of the client's own is longer than a test may take."""
+    """Make each limit of the client's own longer than a test may take."""
     monkeypatch.setattr(segment_reads, "REPLY_SECONDS", FOR_EVER)
     monkeypatch.setattr(segment_reads, "KEEP_ALIVE_SECONDS", FOR_EVER)
     monkeypatch.setattr(revision_log, "REPLY_SECONDS", FOR_EVER)
@@ -36,7 +39,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def silent_port() -> Iterator[int]:
-    """A server that never says a word."""
+    """Yield the port of a server that never says a word."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield listener.getsockname()[1]
 
@@ -71,6 +74,49 @@ def test_a_reader_that_is_asked_for_short_times_gives_up_in_the_end(silent_port:
         pytest.raises(UnavailableError, match="s/t could not be read for 2 s"),
     ):
         any(reader.next_event(timeout=0.0) for _ in itertools.count())
+
+
+@contextmanager
+def alarmed(server: socket.socket) -> Iterator[None]:
+    """Raise ``TimeoutError`` in this thread as soon as something connects to a server."""
+
+    def interrupt(*_: object) -> None:
+        raise TimeoutError("the program's own")
+
+    def wait() -> None:
+        with server.accept()[0]:
+            signal.pthread_kill(main, signal.SIGUSR1)
+            done.wait()
+
+    main, done = threading.get_ident(), threading.Event()
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    other = threading.Thread(target=wait)
+    other.start()
+    try:
+        yield
+    finally:
+        done.set()
+        other.join()
+        signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.parametrize("is_controller", [True, False])
+def test_a_time_of_the_programs_own_ends_a_wait(
+    monkeypatch: pytest.MonkeyPatch, is_controller: bool
+) -> None:
+    """It was taken for a limit of the client's, which tried again."""
+    bounds = Bounds({0: 0}, {})
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        host, port = silent.getsockname()
+        if not is_controller:
+            monkeypatch.setattr(ControllerClient, "segment_address", lambda *_: (host, port))
+        with (
+            ControllerClient(f"tcp://{host}:{port if is_controller else 9}") as client,
+            BlockingEventReader(client, "s", "t", bounds=bounds) as reader,
+            alarmed(silent),
+            pytest.raises(TimeoutError, match="the program's own"),
+        ):
+            reader.next_event(timeout=FOR_EVER)
 
 
 def read_while_away(store: BlockingStore, stop: Any) -> None:

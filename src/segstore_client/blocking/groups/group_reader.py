@@ -185,11 +185,14 @@ class BlockingGroupReader:
         """Return the next event; it ends when the group has read everything that there will be.
         Raises errors as ``next_event``."""
         if self._ready and time.monotonic() < self._ready.due:
-            return self._ready.take()
-        event = self.next_event()
-        if event is None:
+            # Behind a call, an interrupt might take the event away.
+            event = self._ready.next
+            del self._ready.next
+            return event
+        found = self.next_event()
+        if found is None:
             raise StopIteration
-        return event
+        return found
 
     def next_event(self, *, timeout: float | None = None) -> ReadEvent | None:
         """Return the next event; None after ``timeout`` seconds without one, or at the end. With 0
@@ -200,7 +203,11 @@ class BlockingGroupReader:
         reset; ``PravegaError`` if a stream's bytes are no events, and ``UnavailableError`` when
         servers are unreachable for too long.
         """
-        return self._ready.take() if self._prepare(timeout) else None
+        if not self._prepare(timeout):
+            return None
+        event = self._ready.next
+        del self._ready.next
+        return event
 
     def batches(self) -> Iterator[list[ReadEvent]]:
         """Yield lists of all events that are there.
@@ -213,7 +220,11 @@ class BlockingGroupReader:
     def next_batch(self, *, timeout: float | None = None) -> list[ReadEvent]:
         """Return all events that are there, once there are some; none where ``next_event`` returns
         None. Raises errors as that."""
-        return self._ready.take_all() if self._prepare(timeout) else []
+        if not self._prepare(timeout):
+            return []
+        batch = self._ready.rest
+        del self._ready.rest
+        return batch
 
     def _prepare(self, timeout: float | None) -> bool:
         """Do what the group wants now, and wait until there are events; return whether there

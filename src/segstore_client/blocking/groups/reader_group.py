@@ -18,6 +18,7 @@ from pravega_wire.sessions.time_limits import call_within
 from segstore_client.blocking.groups.group_log import BlockingGroupLog
 from segstore_client.blocking.groups.group_reader import BlockingGroupReader, OnCheckpoint
 from segstore_client.controller.controller_client import ControllerClient
+from segstore_client.errors import OutOfTimeError, TimedOutError
 from segstore_client.positions import End
 from segstore_client.steps.group_operations import GroupOperations
 from segstore_client.steps.group_requests import Steps
@@ -90,7 +91,12 @@ class BlockingReaderGroup:
         name, and ``TimedOutError`` after ``timeout`` seconds: then it may be reached later.
         """
         take = partial(self._operations.take_checkpoint, name=name, timeout=timeout)
-        return call_within(timeout, lambda: self._run(take))
+        try:
+            return call_within(timeout, lambda: self._run(take))
+        except OutOfTimeError as error:
+            raise TimedOutError(
+                f"checkpoint {name} of {self.name} was not reached in {timeout:g} s: {error}"
+            ) from error
 
     def reset(self, start: End | Mapping[str, Cut]) -> None:
         """Let the group continue at an end of its streams, or at a stream cut of each.
