@@ -41,6 +41,9 @@ class Control:
         self._controller = controller
         self._patient = controller.with_patience(patience)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} at {self._controller.address}>"
+
     # ---- Scopes ----------------------------------------------------------------------------------
 
     def create_scope(self, scope: str, *, exist_ok: bool = False) -> None:

@@ -92,6 +92,9 @@ class EventReader:
         self._stack = AsyncExitStack()
         self._pieces = PieceQueue[list[ReadEvent] | Exception | None]()
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {scoped_name(self._scope, self._stream)}>"
+
     async def __aenter__(self) -> Self:
         bounds = await call_blocking(
             partial(

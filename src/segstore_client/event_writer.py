@@ -49,7 +49,9 @@ class EventWriter(KeyedWriter):
         """Wait until all that was handed over is stored, and record that it has all events up to a
         time: readers may begin and end at times.
 
-        Raises ``UsageError`` for a time before the last one, and errors as ``write``.
+        Raises ``UsageError`` for a time before the last one of this writer, and errors as
+        ``write``. A new writer may begin before the times that others have recorded: it counts when
+        it comes behind them.
         """
         await self.flush()
         await call_blocking(partial(self._times.record, time))
@@ -60,7 +62,7 @@ class EventWriter(KeyedWriter):
         with suppress(PravegaError):
             await call_blocking(self._times.end)
 
-    async def replace(self, pump: SegmentPump) -> None:
+    async def _replace(self, pump: SegmentPump) -> None:
         """Give the unstored events of a segment that has ended to its successors."""
         successors = await repeat_calls(
             partial(self._controller.successors, self._scope, self._stream, pump.segment),

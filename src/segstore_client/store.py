@@ -64,6 +64,9 @@ class Store:
         self._pool = pool
         self._patience = patience
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} at {self._controller.address}>"
+
     # ---- Scopes ----------------------------------------------------------------------------------
 
     async def create_scope(self, scope: str, *, exist_ok: bool = False) -> None:

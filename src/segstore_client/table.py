@@ -52,15 +52,18 @@ class Table:
         patience: float,
     ) -> None:
         self.settings = settings
-        name = scoped_name(scope, table)
-        self._steps = TableSteps(name, settings, ranges)
+        self.name = scoped_name(scope, table)
+        self._steps = TableSteps(self.name, settings, ranges)
         # The tokens are for the name in the segments' names.
         stream = key_value_table_stream(table)
         self._requests = SegmentRequests(
-            controller, pool, scope, stream, what=name, patience=patience
+            controller, pool, scope, stream, what=self.name, patience=patience
         )
         self._read_access = controller.store_access(scope, stream, Purpose.READ)
         self._write_access = controller.store_access(scope, stream, Purpose.READ_WRITE)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}>"
 
     @property
     def key_bytes(self) -> int:

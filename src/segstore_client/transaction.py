@@ -75,6 +75,10 @@ class Transaction(KeyedWriter):
         self._has_ended = False
         """True when it was committed or aborted by this program."""
 
+    def __repr__(self) -> str:
+        which = "" if self._begun is None else f" {self.id}"
+        return f"<{type(self).__name__}{which} of {self._name}>"
+
     @property
     def id(self) -> uuid.UUID:
         """Return the transaction's id, as official clients and the command line show it."""
@@ -90,7 +94,7 @@ class Transaction(KeyedWriter):
         self._group.start_soon(self._renew_lease)
         return self
 
-    async def replace(self, pump: SegmentPump) -> None:
+    async def _replace(self, pump: SegmentPump) -> None:
         """End the transaction: its segment takes no more events."""
         raise self._ended()
 
@@ -124,7 +128,7 @@ class Transaction(KeyedWriter):
 
     def _end(self, how: str) -> None:
         self._has_ended = True
-        self.fail(WriterClosedError(describe_use_after(self.id, how)))
+        self._fail(WriterClosedError(describe_use_after(self.id, how)))
 
     @property
     def _identifier(self) -> bytes:
@@ -146,7 +150,7 @@ class Transaction(KeyedWriter):
             try:
                 status = await self._repeat(renew)
             except PravegaError as error:
-                self.fail(error)
+                self._fail(error)
                 return
             if status != "ok":
                 # Its own commit has begun, or it has ended: then its segments tell so, too.

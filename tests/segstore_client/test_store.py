@@ -184,6 +184,12 @@ async def test_what_was_closed_or_not_entered_says_so(
         async with segstore_client.connect(address) as store:
             await store.create_group("s/g", ["s/t"])
             reader, member = store.reader("s/t"), store.group("s/g").reader("one")
+            assert repr(store) == f"<Store at {address.removeprefix('tcp://')}>"
+            assert repr(reader) == "<EventReader of s/t>"
+            assert repr(member) == "<GroupReader one of s/g>"
+            assert repr(store.writer("s/t")) == "<EventWriter of s/t>"
+            assert repr(store.transaction("s/t")) == "<Transaction of s/t>"
+            assert repr(store.byte_reader("s/t")) == "<ByteReader of s/t>"
             for each in (reader, member):
                 with pytest.raises(ClosedError, match="is not entered, or closed"):
                     await each.next_event()

@@ -77,6 +77,9 @@ class BlockingEventReader:
         for segment, offset in bounds.offsets.items():
             self._open_cursor(segment, offset)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {scoped_name(self._scope, self._stream)}>"
+
     def __enter__(self) -> Self:
         return self
 

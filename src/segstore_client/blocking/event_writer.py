@@ -85,7 +85,9 @@ class BlockingEventWriter(BlockingKeyedWriter):
         """Wait until all events are stored, and record that the stream has all events of this
         writer up to a time: readers may begin and end at times.
 
-        Raises ``UsageError`` for a time before the last one, and errors as ``flush``.
+        Raises ``UsageError`` for a time before the last one of this writer, and errors as
+        ``flush``. A new writer may begin before the times that others have recorded: it counts when
+        it comes behind them.
         """
         self.flush()
         self._times.record(time)

@@ -85,6 +85,9 @@ class BlockingKeyedWriter(ABC):
         self._moving: deque[Event] = deque()
         """The unstored events of segments that have ended; each call moves them on first."""
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._name}>"
+
     @property
     def acknowledged_events(self) -> int:
         """Return the number of events that were acknowledged."""

@@ -75,6 +75,9 @@ class BlockingTransaction(BlockingKeyedWriter):
         self._renew_at = self._next_renewal()
         self._begin(begun.ranges)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id} of {self._name}>"
+
     @property
     def id(self) -> uuid.UUID:
         """Return the transaction's id, as official clients and the command line show it."""

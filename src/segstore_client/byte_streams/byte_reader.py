@@ -69,6 +69,9 @@ class ByteReader:
         self._fetching = anyio.CancelScope()
         self._pieces: Pieces | None = None
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._segment.steps.name}>"
+
     async def __aenter__(self) -> Self:
         await call_blocking(self._segment.steps.find)
         await self.seek(await self._segment.run(self._segment.steps.find_start(self._start)))

@@ -24,7 +24,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from _fast.wire.ready_events import ReadyEvents
-from pravega_wire.names import parse_segment_name
+from pravega_wire.names import parse_segment_name, scoped_name
 from pravega_wire.sessions.read_cursor import EventCursor, ReadEvent
 from pravega_wire.sessions.steps import run_steps_async
 from pravega_wire.sessions.time_limits import ATTEMPT_SECONDS_MIN
@@ -105,6 +105,7 @@ class GroupReader:
         clock: Callable[[], float] | None = None,
     ) -> None:
         self.name = name
+        self._group = scoped_name(scope, group)
         self._on_checkpoint = on_checkpoint
         self._clock = clock or time.monotonic
         self._log = GroupLog(controller, scope, group, patience=patience)
@@ -121,6 +122,9 @@ class GroupReader:
             clock=clock,
         )
         self._stack = AsyncExitStack()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name} of {self._group}>"
 
     async def __aenter__(self) -> Self:
         """Join the group.

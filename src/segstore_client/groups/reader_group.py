@@ -37,6 +37,9 @@ class ReaderGroup:
         self._patience = patience
         self._operations = GroupOperations(controller.with_patience(patience), scope, name)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}>"
+
     async def create(self, settings: GroupSettings, *, exist_ok: bool) -> None:
         """Create the group. See ``Store.create_group``."""
         create = self._operations.create

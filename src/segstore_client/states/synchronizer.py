@@ -40,6 +40,9 @@ class Synchronizer(Generic[S]):
         self._is_closed = False
         self._steps = StateSteps(log.session, name=name, load=load, apply=apply)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._name}>"
+
     async def __aenter__(self) -> Self:
         return self
 

@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 
@@ -43,6 +44,15 @@ class _WouldBlockError(BufferFullError, anyio.WouldBlock):
     """AnyIO's error, too, of what would have to wait."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Owner:
+    """The part of a writer that its pumps see, and a program does not."""
+
+    take_acknowledged: Callable[[int], None]
+    replace: Callable[[SegmentPump], Awaitable[None]]
+    fail: Callable[[Exception], None]
+
+
 class BufferedWriter(ABC):
     """Writes to the segments of one stream; a byte stream's pieces are events of this class."""
 
@@ -65,6 +75,7 @@ class BufferedWriter(ABC):
         self._on_delay = on_delay
         self._access = controller.store_access(scope, stream, Purpose.WRITE)
         self._pumps: dict[int, SegmentPump] = {}
+        self._owner = _Owner(self._take_acknowledged, self._replace, self._fail)
         self._routes: Routes | None = None
         self._replacements = 0
         """Number of segments that have ended."""
@@ -75,6 +86,9 @@ class BufferedWriter(ABC):
         self._error: Exception | None = None
         self._group: TaskGroup | None = None
         self._stack = AsyncExitStack()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._name}>"
 
     async def __aexit__(
         self,
@@ -145,7 +159,7 @@ class BufferedWriter(ABC):
 
     # ---- Pumps -----------------------------------------------------------------------------------
 
-    def take_acknowledged(self, byte_count: int) -> None:
+    def _take_acknowledged(self, byte_count: int) -> None:
         """Take note that events, of so many bytes with their headers, are stored."""
         self._waiting_bytes -= byte_count
         if self._has_room():
@@ -153,10 +167,10 @@ class BufferedWriter(ABC):
             self._room = anyio.Event()
 
     @abstractmethod
-    async def replace(self, pump: SegmentPump) -> None:
+    async def _replace(self, pump: SegmentPump) -> None:
         """Do what is to be done with the unstored events of a segment that has ended."""
 
-    def fail(self, error: Exception) -> None:
+    def _fail(self, error: Exception) -> None:
         """End the writer: each event that is not stored gets the error."""
         if self._error is None:
             self._error = error
@@ -167,7 +181,7 @@ class BufferedWriter(ABC):
 
     async def _start(self, ranges: Iterable[SegmentRange]) -> None:
         """Start a pump for each segment, in a task group of its own."""
-        self._stack.callback(self.fail, WriterClosedError(f"the writer of {self._name} is closed"))
+        self._stack.callback(self._fail, WriterClosedError(f"the writer of {self._name} is closed"))
         self._group = await self._stack.enter_async_context(anyio.create_task_group())
         self._routes = Routes(ranges)
         for segment in self._routes.segments:
@@ -197,7 +211,7 @@ class BufferedWriter(ABC):
             segment,
             self._segment_name(segment),
             locate,
-            self,
+            self._owner,
             access=self._access,
             patience=self._patience,
             on_delay=self._on_delay,

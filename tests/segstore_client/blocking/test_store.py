@@ -145,6 +145,15 @@ async def test_what_a_program_that_blocks_has_closed_says_so(tmp_path: Path) -> 
                 assert member.next_event(timeout=60.0) is not None
             with store.synchronizer("s/t", load=bytes, apply=lambda state, _: state) as state:
                 pass
+            where = address.removeprefix("tcp://")
+            assert repr(store) == f"<BlockingStore at {where}>"
+            assert repr(reader) == "<BlockingEventReader of s/t>"
+            assert repr(member) == "<BlockingGroupReader one of s/g>"
+            assert repr(store.group("s/g")) == "<BlockingReaderGroup s/g>"
+            assert repr(state) == "<BlockingSynchronizer of s/t>"
+            with store.writer("s/t") as writer, store.transaction("s/t") as transaction:
+                assert repr(writer) == "<BlockingEventWriter of s/t>"
+                assert repr(transaction) == f"<BlockingTransaction {transaction.id} of s/t>"
             for each in (reader, member):
                 for call in (each.next_event, each.next_batch, each.__next__):
                     with pytest.raises(ClosedError, match="is closed"):

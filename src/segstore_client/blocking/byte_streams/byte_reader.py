@@ -19,6 +19,7 @@ import os
 from typing import TYPE_CHECKING
 
 from pravega_wire.errors import TruncatedBytesError
+from pravega_wire.names import scoped_name
 from pravega_wire.sessions.read_cursor import ByteCursor
 from segstore_client.blocking.byte_streams.byte_segment import BlockingByteSegment
 from segstore_client.blocking.segments.segment_reads import READ_BYTES, SegmentReads
@@ -50,6 +51,7 @@ class BlockingByteReader(io.RawIOBase):
         patience: float,
     ) -> None:
         super().__init__()
+        self._name = scoped_name(scope, stream)
         self._scope, self._stream = scope, stream
         self._piece = ReadPiece()
         self._cursor: ByteCursor | None = None
@@ -60,6 +62,9 @@ class BlockingByteReader(io.RawIOBase):
         )
         self._segment.steps.find()
         self.seek(self._segment.run(self._segment.steps.find_start(offset)))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._name}>"
 
     def close(self) -> None:
         """Close the connections. Idempotent."""

@@ -29,7 +29,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from _fast.wire.ready_events import ReadyEvents
-from pravega_wire.names import parse_segment_name
+from pravega_wire.names import parse_segment_name, scoped_name
 from pravega_wire.sessions.read_cursor import EventCursor, ReadEvent
 from pravega_wire.sessions.steps import run_steps
 from pravega_wire.sessions.time_limits import call_unlimited, call_within
@@ -123,6 +123,7 @@ class BlockingGroupReader:
         on_checkpoint: OnCheckpoint | None = None,
     ) -> None:
         self.name = name
+        self._group = scoped_name(scope, group)
         self._on_checkpoint = on_checkpoint
         self._log = BlockingGroupLog(controller, scope, group, patience=patience)
         self._segments = _Segments(controller, patience=patience)
@@ -143,6 +144,9 @@ class BlockingGroupReader:
         except BaseException:
             self._log.close()
             raise
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name} of {self._group}>"
 
     def __enter__(self) -> Self:
         return self

@@ -39,6 +39,9 @@ class BlockingReaderGroup:
         self._patience = patience
         self._operations = GroupOperations(controller.with_patience(patience), scope, name)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}>"
+
     def create(self, settings: GroupSettings, *, exist_ok: bool) -> None:
         """Create the group. Raises ``AlreadyExistsError`` unless ``exist_ok``."""
         create = self._operations.create

@@ -39,6 +39,9 @@ class BlockingSynchronizer(Generic[S]):
         self._is_closed = False
         self._steps = StateSteps(log.session, name=name, load=load, apply=apply)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._name}>"
+
     def __enter__(self) -> Self:
         return self
 
