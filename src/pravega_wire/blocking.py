@@ -6,6 +6,7 @@ Owns: one socket. The only module of the package that does I/O.
 from __future__ import annotations
 
 import itertools
+import select
 import socket
 import time
 from collections import deque
@@ -22,6 +23,7 @@ from pravega_wire.commands import (
 )
 from pravega_wire.connection import Append, Connection, Role
 from pravega_wire.errors import ProtocolError
+from pravega_wire.sessions.time_limits import bound_attempt
 
 if TYPE_CHECKING:
     # Clients without TLS start faster without this import.
@@ -50,9 +52,10 @@ class SegmentConnection:
     """A connection to a segment store. Use it in one thread, within a ``with`` block.
 
     ``timeout`` is the maximum time, in seconds, to connect and to wait for one reply; None waits
-    for ever. ``receive`` never returns replies to KeepAlive. ``on_wait`` is called after each
-    ``WAIT_SECONDS`` in which the server neither accepted nor sent bytes; an error that it raises
-    ends the call. With ``tls`` the connection is secured, and the server's certificate must be for
+    for ever. The limit of ``call_within`` holds, too. ``receive`` never returns replies to
+    KeepAlive. ``on_wait`` is called after each ``WAIT_SECONDS`` in which the server neither
+    accepted nor sent bytes; an error that it raises ends the call. With ``tls`` the connection is
+    secured, and the server's certificate must be for
     ``host``; a ``ConnectionLostError`` has the error of the handshake as its cause.
     """
 
@@ -72,9 +75,12 @@ class SegmentConnection:
         self._connection = Connection(Role.CLIENT)
         self._replies: deque[Reply] = deque()
         self._request_ids = itertools.count(1)
+        seconds = None if timeout is None else bound_attempt(timeout)
+        deadline = _find_deadline(seconds)
         try:
-            self._socket: socket.socket = socket.create_connection(self.address, timeout=timeout)
+            self._socket: socket.socket = socket.create_connection(self.address, timeout=seconds)
         except OSError as error:
+            _raise_if_foreign(error, deadline)
             raise ConnectionLostError(f"cannot connect to {host}:{port}: {error}") from error
         self._secured: ssl.SSLSocket | None = None
         try:
@@ -139,6 +145,17 @@ class SegmentConnection:
         self._replies.clear()
         return replies
 
+    def receive_arrived(self) -> list[Reply]:
+        """Return the replies that have arrived, without waiting."""
+        if select.select([self._socket], [], [], 0)[0]:
+            if self._secured is None:
+                self._receive_more(self.timeout)
+            else:
+                self._receive_arrived(self._secured)
+        replies = list(self._replies)
+        self._replies.clear()
+        return replies
+
     def call(self, request: Request) -> Reply:
         """Send a request and return its reply as ``receive_reply`` does."""
         request_id = getattr(request, "request_id", None)
@@ -172,9 +189,11 @@ class SegmentConnection:
         return f"{self.address[0]}:{self.address[1]}"
 
     def _secure(self, tls: ssl.SSLContext) -> None:
+        deadline = _find_deadline(self._socket.gettimeout())
         try:
             self._secured = tls.wrap_socket(self._socket, server_hostname=self.address[0])
         except OSError as error:
+            _raise_if_foreign(error, deadline)
             text = f"no TLS connection with {self._peer}: {error}"
             raise ConnectionLostError(text) from error
         self._socket = self._secured
@@ -215,6 +234,7 @@ class SegmentConnection:
         except ssl.SSLWantReadError:
             return
         except OSError as error:
+            _raise_if_foreign(error, None)
             raise ConnectionLostError(f"{self._peer} is gone: {error}") from error
         self._queue(data)
 
@@ -233,20 +253,40 @@ class SegmentConnection:
 
         Raises ``ReplyTimeoutError`` with the text ``too_late`` after ``seconds``.
         """
+        if seconds is not None:
+            seconds = bound_attempt(seconds)
         deadline = None if seconds is None else time.monotonic() + seconds
         while True:
             left = None if deadline is None else max(deadline - time.monotonic(), 0.001)
             pauses = self._on_wait is not None and (left is None or left > WAIT_SECONDS)
-            self._socket.settimeout(WAIT_SECONDS if pauses else left)
+            seconds = WAIT_SECONDS if pauses else left
+            late = _find_deadline(seconds)
+            self._socket.settimeout(seconds)
             try:
                 return use_socket()
             except TimeoutError as error:
+                _raise_if_foreign(error, late)
                 if not pauses:
                     raise ReplyTimeoutError(too_late) from error
             except OSError as error:
                 raise ConnectionLostError(f"{self._peer} is gone: {error}") from error
             assert self._on_wait is not None
             self._on_wait()
+
+
+def _find_deadline(seconds: float | None) -> float | None:
+    return None if seconds is None else time.monotonic() + seconds
+
+
+def _raise_if_foreign(error: OSError, deadline: float | None) -> None:
+    """Raise a ``TimeoutError`` again that is not the socket's: a handler of signals, which ends a
+    wait of the program's own, may raise it at any moment.
+
+    The socket raises its own, which has no number, after the deadline.
+    """
+    is_early = deadline is None or time.monotonic() < deadline
+    if isinstance(error, TimeoutError) and error.errno is None and is_early:
+        raise error
 
 
 def is_segment_store(

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from segstore_client.controller.stream_settings import Retention, Scaling, StreamSettings
     from segstore_client.errors import (
         AlreadyExistsError,
+        BufferFullError,
+        ClosedError,
         ConflictError,
         NoPermissionError,
         NotFoundError,
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
         UnreadableEventError,
         UntrustedServerError,
         UsageError,
+        WriterClosedError,
     )
     from segstore_client.event_reader import EventReader
     from segstore_client.event_writer import EventWriter
@@ -51,14 +54,15 @@ if TYPE_CHECKING:
     from segstore_client.table import Table
     from segstore_client.transaction import Transaction
     from segstore_client.writing.acknowledgement import Acknowledgement
-    from segstore_client.writing.buffered_writer import WriterClosedError
 
 __all__ = [
     "ABSENT",
     "Acknowledgement",
     "AlreadyExistsError",
+    "BufferFullError",
     "ByteReader",
     "ByteWriter",
+    "ClosedError",
     "ConflictError",
     "Entry",
     "EventReader",
@@ -98,8 +102,10 @@ _HOMES = {
     "ABSENT": "segstore_client.steps.table_steps",
     "Acknowledgement": "segstore_client.writing.acknowledgement",
     "AlreadyExistsError": "segstore_client.errors",
+    "BufferFullError": "segstore_client.errors",
     "ByteReader": "segstore_client.byte_streams.byte_reader",
     "ByteWriter": "segstore_client.byte_streams.byte_writer",
+    "ClosedError": "segstore_client.errors",
     "ConflictError": "segstore_client.errors",
     "Entry": "segstore_client.steps.table_steps",
     "EventReader": "segstore_client.event_reader",
@@ -131,7 +137,7 @@ _HOMES = {
     "UnreadableEventError": "segstore_client.errors",
     "UntrustedServerError": "segstore_client.errors",
     "UsageError": "segstore_client.errors",
-    "WriterClosedError": "segstore_client.writing.buffered_writer",
+    "WriterClosedError": "segstore_client.errors",
     "connect": "segstore_client.store",
 }
 """The module of each name."""

@@ -9,6 +9,9 @@ import itertools
 import time
 from collections.abc import Iterator
 
+from pravega_wire.sessions.time_limits import find_wait_left
+from segstore_client.errors import OutOfTimeError
+
 DELAY_SECONDS_MAX = 5.0
 PATIENCE_SECONDS = 60.0
 """Time, in seconds, for which a client repeats what servers do not answer, unless it is told."""
@@ -32,6 +35,12 @@ class Patience:
         """Record a success: the next failure counts as the first one."""
         self._since = None
 
+    def skip_pause(self, seconds: float) -> None:
+        """Take note that nothing was tried for some seconds: what failed before a long pause does
+        not count."""
+        if seconds > self.seconds:
+            self.renew()
+
     def begin(self) -> float:
         """Start the time unless it is running; return the seconds since its start."""
         now = time.monotonic()
@@ -41,9 +50,17 @@ class Patience:
         return now - self._since
 
     def next_delay(self) -> float | None:
-        """Return the seconds to sleep before the next attempt, or None when the time is over."""
+        """Return the seconds to sleep before the next attempt, or None when the time is over.
+
+        Raises ``OutOfTimeError`` when the limit of the call is over, of ``call_within``.
+        """
         passed, delay = self.begin(), next(self._delays)
-        return None if passed + delay > self.seconds else delay
+        if passed + delay > self.seconds:
+            return None
+        left = find_wait_left()
+        if left <= 0:
+            raise OutOfTimeError("the servers did not answer in the time of the call")
+        return min(delay, left)
 
     def wait(self) -> bool:
         """Sleep before the next attempt and return True, or return False when the time is over."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pravega_wire import commands as wire
+from pravega_wire.blocking import ReplyTimeoutError
 from pravega_wire.errors import ProtocolError
 from segstore_client.access.tokens import PLAIN, StoreAccess
 from segstore_client.backoff import Patience
@@ -33,14 +34,14 @@ def ask_delays(
     """
     try:
         connection = access.connect(host, port, timeout=seconds_max)
-    except (ProtocolError, OSError, UntrustedServerError):
+    except (ProtocolError, UntrustedServerError):
         return ""
     with connection:
         try:
             reply = connection.call(wire.AskDelays(connection.next_request_id()))
-        except TimeoutError:
+        except ReplyTimeoutError:
             return ""
-        except (ProtocolError, OSError):
+        except ProtocolError:
             return None
     return "; ".join(reply.reasons) if isinstance(reply, wire.DelaysTold) else None
 

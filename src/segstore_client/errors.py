@@ -15,7 +15,7 @@ class UsageError(PravegaError):
 
 
 class NotFoundError(PravegaError):
-    """A scope, stream or segment does not exist."""
+    """A scope, stream, segment, reader group or reader of it does not exist."""
 
 
 class PositionGoneError(NotFoundError):
@@ -55,6 +55,10 @@ class TimedOutError(PravegaError):
     """An answer or an event did not arrive in time."""
 
 
+class OutOfTimeError(TimedOutError):
+    """The time limit of a call ended while servers did not answer."""
+
+
 class ConflictError(PravegaError):
     """The state of a scope or stream does not allow the request: sealed, not sealed, not empty."""
 
@@ -65,6 +69,18 @@ class StreamSealedError(ConflictError):
 
 class TransactionEndedError(ConflictError):
     """A transaction was aborted by its lease, by somebody else, or with its stream."""
+
+
+class ClosedError(PravegaError):
+    """A reader, writer or state is used after it was closed, or outside of its block."""
+
+
+class WriterClosedError(ClosedError):
+    """A writer or transaction is used before or after its block, or after its end."""
+
+
+class BufferFullError(PravegaError):
+    """A writer has no room for an event now, and was not to wait for it."""
 
 
 class RemovedFromGroupError(PravegaError):

@@ -16,7 +16,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
@@ -24,13 +24,13 @@ import anyio
 from anyio.abc import TaskGroup
 
 from _fast.wire.ready_events import ReadyEvents
-from pravega_wire.names import segment_name
+from pravega_wire.names import scoped_name, segment_name
 from pravega_wire.sessions.read_cursor import EventCursor, ReadEvent, SegmentOrder
 from segstore_client.backoff import PATIENCE_SECONDS
 from segstore_client.connections.calls import call_blocking
 from segstore_client.controller.controller_client import ControllerClient, Purpose
 from segstore_client.cuts.bounds import At, find_bounds
-from segstore_client.errors import PravegaError
+from segstore_client.errors import ClosedError, PravegaError
 from segstore_client.frames import frame_schema, make_frame
 from segstore_client.positions import Position
 from segstore_client.reading.piece_queue import PieceQueue
@@ -91,14 +91,18 @@ class EventReader(Generic[T]):
         self._ready = ReadyEvents(self.__anext__)
         self._error: Exception | None = None
         self._group: TaskGroup | None = None
+        self._is_open = False
         self._stack = AsyncExitStack()
         self._pieces = PieceQueue[list[ReadEvent[Any]] | Exception | None]()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {scoped_name(self._scope, self._stream)}>"
 
     async def __aenter__(self) -> Self:
         bounds = await call_blocking(
             partial(
                 find_bounds,
-                self._controller,
+                self._controller.with_patience(self._patience),
                 self._scope,
                 self._stream,
                 start=self._start,
@@ -109,10 +113,13 @@ class EventReader(Generic[T]):
         self._group = await self._stack.enter_async_context(anyio.create_task_group())
         for segment, offset in bounds.offsets.items():
             self._open(segment, offset)
+        self._is_open = True
         return self
 
     async def __aexit__(self, *exception: object) -> None:
         assert self._group is not None
+        self._is_open = False
+        self._ready.replace([])
         self._group.cancel_scope.cancel()
         await self._stack.aclose()
 
@@ -129,6 +136,20 @@ class EventReader(Generic[T]):
         if not self._ready:
             await self._wait()
         return self._ready.take()
+
+    async def next_event(self, *, timeout: float | None = None) -> ReadEvent[T] | None:
+        """Return the next event; None after ``timeout`` seconds without one, or at the end. With 0
+        it looks for what has come. Raises errors as ``async for``."""
+        with anyio.move_on_after(timeout), suppress(StopAsyncIteration):
+            return await self.__anext__()
+        return None
+
+    async def next_batch(self, *, timeout: float | None = None) -> list[ReadEvent[T]]:
+        """Return all events that are there, once there are some; none where ``next_event`` returns
+        None. Raises errors as that."""
+        with anyio.move_on_after(timeout), suppress(StopAsyncIteration):
+            return await self._take_batch()
+        return []
 
     def batches(self) -> Batches[list[ReadEvent[T]]]:
         """Return an iterator by which ``async for`` gives lists of all events that are there.
@@ -153,7 +174,10 @@ class EventReader(Generic[T]):
         return make_frame(await self._take_batch())
 
     async def _wait(self) -> None:
-        """Wait until there are events."""
+        """Wait until there are events. Raises ``ClosedError`` outside of the block."""
+        if not self._is_open:
+            name = scoped_name(self._scope, self._stream)
+            raise ClosedError(f"the reader of {name} is not entered, or closed")
         while not self._ready:
             if self._error is not None:
                 raise type(self._error)(*self._error.args) from self._error
@@ -192,13 +216,9 @@ class EventReader(Generic[T]):
         )
         try:
             await feed.read(self._pieces.put)
-            # The controller tells of a segment that is gone whether the stream is another one now.
-            if cursor.end is None or cursor.is_gone:
-                successors = await feed.find_successors()
-                if cursor.end is not None:
-                    successors = ()
-                for segment in self._order.complete(cursor.segment_id, successors):
-                    self._open(segment, 0)
+            successors = await feed.find_successors()
+            for segment in self._order.complete(cursor.segment_id, successors):
+                self._open(segment, 0)
         except PravegaError as error:
             # The other segments wait until the reader is left.
             await self._pieces.put(error)

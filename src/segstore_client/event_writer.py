@@ -36,12 +36,13 @@ class EventWriter(KeyedWriter[T]):
     _times: WriterTimes
 
     async def __aenter__(self) -> Self:
-        current = await call_blocking(
-            partial(self._controller.current_segments, self._scope, self._stream)
-        )
+        patient = self._controller.with_patience(self._patience)
+        current = await call_blocking(partial(patient.current_segments, self._scope, self._stream))
         if not current.ranges:
             raise StreamSealedError(f"stream {self._name} is sealed")
-        self._times = WriterTimes(self._controller, self._scope, self._stream)
+        self._times = WriterTimes(
+            self._controller, self._scope, self._stream, patience=self._patience
+        )
         await self._start(current.ranges)
         return self
 
@@ -49,7 +50,9 @@ class EventWriter(KeyedWriter[T]):
         """Wait until all that was handed over is stored, and record that it has all events up to a
         time: readers may begin and end at times.
 
-        Raises ``UsageError`` for a time before the last one, and errors as ``write``.
+        Raises ``UsageError`` for a time before the last one of this writer, and errors as
+        ``write``. A new writer may begin before the times that others have recorded: it counts when
+        it comes behind them.
         """
         await self.flush()
         await call_blocking(partial(self._times.record, time))
@@ -60,7 +63,7 @@ class EventWriter(KeyedWriter[T]):
         with suppress(PravegaError):
             await call_blocking(self._times.end)
 
-    async def replace(self, pump: SegmentPump) -> None:
+    async def _replace(self, pump: SegmentPump) -> None:
         """Give the unstored events of a segment that has ended to its successors."""
         successors = await repeat_calls(
             partial(self._controller.successors, self._scope, self._stream, pump.segment),

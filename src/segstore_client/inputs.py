@@ -9,6 +9,7 @@ from datetime import datetime
 
 from pravega_wire.hashing import routing_key_hash
 from segstore_client.errors import UsageError
+from segstore_client.positions import Position
 
 
 def to_bytes(data: object, what: str) -> bytes:
@@ -34,6 +35,14 @@ def to_position(key: str) -> float:
     if not isinstance(key, str):
         raise UsageError(f"a routing key is text (str), not {key.__class__.__name__}")
     return routing_key_hash(key)
+
+
+def to_end(word: str) -> Position:
+    """Return the end of a stream that a word means. Raises ``UsageError`` for another word."""
+    try:
+        return Position(word)
+    except ValueError:
+        raise UsageError(f"{word!r} is no end of a stream: it is head or tail") from None
 
 
 def to_milliseconds(time: datetime) -> int:

@@ -17,6 +17,13 @@ LOOK_SECONDS = 0.01
 """Time, in seconds, after which a client first looks whether a commit is done. Each further time
 is twice as long."""
 LOOK_SECONDS_MAX = 0.5
+ABORT_SECONDS_MAX = 5.0
+"""Maximum time, in seconds, to tell the controller of an abort; otherwise the lease ends it."""
+
+
+def describe_use_after(identifier: uuid.UUID, how: str) -> str:
+    """Return the sentence about a transaction that is used after its end."""
+    return f"transaction {identifier} {how}"
 
 
 def describe_end(identifier: uuid.UUID, stream: str) -> TransactionEndedError:

@@ -7,6 +7,7 @@ command line needs the words at each start.
 from __future__ import annotations
 
 import enum
+from typing import Literal, TypeAlias
 
 
 class Position(enum.StrEnum):
@@ -14,3 +15,7 @@ class Position(enum.StrEnum):
 
     HEAD = "head"
     TAIL = "tail"
+
+
+End: TypeAlias = Position | Literal["head", "tail"]
+"""An end of a stream, as a program says it."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 
-from pravega_wire.reader_groups.settings import Cut
+from pravega_wire.sessions.append_session import BUFFER_BYTES
 from segstore_client.access.settings import AccessSettings
 from segstore_client.addresses import DEFAULT_CONTROLLER
 from segstore_client.backoff import PATIENCE_SECONDS
@@ -36,18 +36,18 @@ from segstore_client.event_writer import EventWriter
 from segstore_client.frames import join_frames
 from segstore_client.groups.reader_group import ReaderGroup
 from segstore_client.leases import LEASE_SECONDS
-from segstore_client.positions import Position
+from segstore_client.positions import End, Position
 from segstore_client.serializers import BYTES, Serializer, T
 from segstore_client.states.revision_log import RevisionLog
 from segstore_client.states.synchronizer import Synchronizer
 from segstore_client.steps.group_operations import (
     CHECKPOINT_SECONDS,
     REFRESH_SECONDS,
+    Places,
     build_settings,
 )
 from segstore_client.table import Table, open_table
 from segstore_client.transaction import Transaction
-from segstore_client.writing.buffered_writer import BUFFER_BYTES
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,9 +61,12 @@ class Store:
 
     def __init__(self, controller: ControllerClient, pool: RequestPool, *, patience: float) -> None:
         self._controller = controller
-        self._control = Control(controller)
+        self._control = Control(controller, patience=patience)
         self._pool = pool
         self._patience = patience
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} at {self._controller.address}>"
 
     # ---- Scopes ----------------------------------------------------------------------------------
 
@@ -124,7 +127,7 @@ class Store:
         """
         await call_blocking(partial(self._control.scale_stream, stream, segments, timeout=timeout))
 
-    async def stream_cut(self, stream: str, at: Position | datetime) -> dict[int, int]:
+    async def stream_cut(self, stream: str, at: End | datetime) -> dict[int, int]:
         """Return the stream cut at an end of a stream, or before the events of a time: offsets by
         segment id.
 
@@ -213,8 +216,8 @@ class Store:
         group: str,
         streams: Sequence[str],
         *,
-        starts: Mapping[str, Cut] | None = None,
-        ends: Mapping[str, Cut] | None = None,
+        starts: Places | None = None,
+        ends: Places | None = None,
         checkpoint_seconds: float | None = CHECKPOINT_SECONDS,
         refresh_seconds: float = REFRESH_SECONDS,
         retains: bool = False,
@@ -222,7 +225,8 @@ class Store:
     ) -> None:
         """Create a reader group of these streams, by the name ``SCOPE/GROUP``.
 
-        It reads from the heads of the streams, or from stream cuts, to no end, or to other cuts.
+        It reads from the heads of the streams to no end, or from and to other places: the same end
+        or time of each stream, or by their names ends, times and stream cuts.
         Every ``checkpoint_seconds`` its readers take a checkpoint, at which others continue if one
         vanishes; None for no such checkpoints. Every ``refresh_seconds`` a reader looks what the
         others did. With ``retains`` the retention of the streams deletes nothing behind the last
@@ -231,7 +235,9 @@ class Store:
         """
         for name in streams:
             split_name(name)
-        settings = build_settings(
+        build = partial(
+            build_settings,
+            self._controller.with_patience(self._patience),
             streams,
             starts=starts,
             ends=ends,
@@ -239,6 +245,7 @@ class Store:
             refresh_seconds=refresh_seconds,
             retains=retains,
         )
+        settings = await call_blocking(build)
         await self.group(group).create(settings, exist_ok=exist_ok)
 
     def group(self, group: str) -> ReaderGroup:
@@ -360,7 +367,7 @@ class Store:
             on_delay=on_delay,
         )
 
-    def byte_reader(self, stream: str, *, offset: int | Position = Position.HEAD) -> ByteReader:
+    def byte_reader(self, stream: str, *, offset: int | End = Position.HEAD) -> ByteReader:
         """Return a reader of a byte stream, to be used in an ``async with`` block.
 
         It begins at an offset, or at an end of the stream.
@@ -382,23 +389,25 @@ async def connect(
     password: str = "",
     token: str = "",
     ca: str = "",
-    patience: float = PATIENCE_SECONDS,
+    patience: float | None = None,
 ) -> AsyncIterator[Store]:
     """Connect to a store by the address of its controller, such as ``tcp://localhost:9090``, or
     ``tls://HOST:PORT,HOST:PORT``.
 
     What is not named here, such as the user, is taken from the environment, as the command line
     does. ``ca`` is a file of certificates to trust. ``patience`` is the number of seconds for which
-    servers may be unreachable, or delay requests, before a writer or reader gives up.
+    servers may be unreachable, or delay requests, before a call, a writer or a reader gives up: 60,
+    and 5 for the first call of all, so that a wrong address is told soon, unless it is given.
     """
     named = AccessSettings(user=user, password=password, token=token, ca=ca)
-    client = await call_blocking(partial(open_controller, controller, named))
+    client = await call_blocking(partial(open_controller, controller, named, patience=patience))
     # Closed by hand: as a context manager, the group would wrap the program's errors in its own.
     stack = AsyncExitStack()
     stack.push_async_callback(_close, client)
     group = await stack.enter_async_context(anyio.create_task_group())
     try:
-        yield Store(client, RequestPool(group), patience=patience)
+        seconds = PATIENCE_SECONDS if patience is None else patience
+        yield Store(client, RequestPool(group), patience=seconds)
     finally:
         group.cancel_scope.cancel()
         await stack.aclose()

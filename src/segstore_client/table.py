@@ -52,15 +52,18 @@ class Table:
         patience: float,
     ) -> None:
         self.settings = settings
-        name = scoped_name(scope, table)
-        self._steps = TableSteps(name, settings, ranges)
+        self.name = scoped_name(scope, table)
+        self._steps = TableSteps(self.name, settings, ranges)
         # The tokens are for the name in the segments' names.
         stream = key_value_table_stream(table)
         self._requests = SegmentRequests(
-            controller, pool, scope, stream, what=name, patience=patience
+            controller, pool, scope, stream, what=self.name, patience=patience
         )
         self._read_access = controller.store_access(scope, stream, Purpose.READ)
         self._write_access = controller.store_access(scope, stream, Purpose.READ_WRITE)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}>"
 
     @property
     def key_bytes(self) -> int:
@@ -154,6 +157,7 @@ async def open_table(
     controller: ControllerClient, pool: RequestPool, scope: str, table: str, *, patience: float
 ) -> Table:
     """Return a table, after the controller was asked for its settings and segments."""
-    settings = await call_blocking(partial(controller.table_settings, scope, table))
-    ranges = await call_blocking(partial(controller.table_ranges, scope, table))
+    patient = controller.with_patience(patience)
+    settings = await call_blocking(partial(patient.table_settings, scope, table))
+    ranges = await call_blocking(partial(patient.table_ranges, scope, table))
     return Table(controller, pool, scope, table, settings, ranges, patience=patience)

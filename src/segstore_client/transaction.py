@@ -29,20 +29,20 @@ from segstore_client.backoff import Patience
 from segstore_client.connections.calls import call_blocking, repeat_calls
 from segstore_client.controller.controller_client import BegunTransaction, ControllerClient
 from segstore_client.delays import OnDelay
-from segstore_client.errors import PravegaError, TransactionEndedError
+from segstore_client.errors import PravegaError, TransactionEndedError, WriterClosedError
 from segstore_client.leases import (
+    ABORT_SECONDS_MAX,
     LOOK_SECONDS,
     LOOK_SECONDS_MAX,
     RENEWALS,
     describe_end,
+    describe_use_after,
 )
 from segstore_client.serializers import Serializer, T
 from segstore_client.writing.keyed_writer import KeyedWriter
 from segstore_client.writing.segment_pump import SegmentPump
 
 R = TypeVar("R")
-ABORT_SECONDS_MAX = 5.0
-"""Maximum time, in seconds, to tell the controller of an abort; otherwise the lease ends it."""
 
 
 class Transaction(KeyedWriter[T]):
@@ -75,7 +75,12 @@ class Transaction(KeyedWriter[T]):
         )
         self._lease_ms = int(lease * 1000)
         self._begun: BegunTransaction | None = None
-        self._is_committed = False
+        self._has_ended = False
+        """True when it was committed or aborted by this program."""
+
+    def __repr__(self) -> str:
+        which = "" if self._begun is None else f" {self.id}"
+        return f"<{type(self).__name__}{which} of {self._name}>"
 
     @property
     def id(self) -> uuid.UUID:
@@ -83,33 +88,55 @@ class Transaction(KeyedWriter[T]):
         return uuid.UUID(bytes=self._identifier)
 
     async def __aenter__(self) -> Self:
+        patient = self._controller.with_patience(self._patience)
         self._begun = await call_blocking(
-            partial(self._controller.begin_transaction, self._scope, self._stream, self._lease_ms)
+            partial(patient.begin_transaction, self._scope, self._stream, self._lease_ms)
         )
         await self._start(self._begun.ranges)
         assert self._group is not None
         self._group.start_soon(self._renew_lease)
         return self
 
-    async def replace(self, pump: SegmentPump) -> None:
+    async def _replace(self, pump: SegmentPump) -> None:
         """End the transaction: its segment takes no more events."""
         raise self._ended()
 
-    async def _finish(self) -> None:
-        await super()._finish()
+    async def commit(self) -> None:
+        """Commit; return when readers see the events. Nothing can be written after that.
+
+        Raises errors as ``flush``; after ``UnavailableError`` it may be called again.
+        """
+        await self.flush()
         await self._commit()
-        self._is_committed = True
+        self._end("was committed")
+
+    async def abort(self) -> None:
+        """Abort, unless the transaction has ended: no reader will ever see its events.
+
+        If the controller cannot be told, the lease ends the transaction.
+        """
+        if not self._has_ended:
+            self._end("was aborted")
+            await self._abort()
+
+    async def _finish(self) -> None:
+        if not self._has_ended:
+            await self.commit()
 
     async def _stop(self) -> None:
         try:
-            if not self._is_committed:
-                await self._abort()
+            await self.abort()
         finally:
             await super()._stop()
 
+    def _end(self, how: str) -> None:
+        self._has_ended = True
+        self._fail(WriterClosedError(describe_use_after(self.id, how)))
+
     @property
     def _identifier(self) -> bytes:
-        assert self._begun is not None, "the transaction is not entered"
+        if self._begun is None:
+            raise WriterClosedError(f"the transaction on {self._name} is not entered")
         return self._begun.identifier
 
     def _segment_name(self, segment: int) -> str:
@@ -126,7 +153,7 @@ class Transaction(KeyedWriter[T]):
             try:
                 status = await self._repeat(renew)
             except PravegaError as error:
-                self.fail(error)
+                self._fail(error)
                 return
             if status != "ok":
                 # Its own commit has begun, or it has ended: then its segments tell so, too.

@@ -86,13 +86,15 @@ class BabblingStore(ThreadedStore):
 
 def controller_of(store: BabblingStore) -> SimpleNamespace:
     """Return a controller whose only segment is at the store."""
-    return SimpleNamespace(
+    found = SimpleNamespace(
         current_segments=lambda *_: SimpleNamespace(ranges=(SegmentRange(0, 0.0, 1.0),)),
         head_segments=lambda *_: HeadSegments({0: 0}),
         segment_address=lambda *_: store.address,
         store_access=lambda *_: PLAIN,
         successors=lambda *_: (),
+        with_patience=lambda _: found,
     )
+    return found
 
 
 @pytest.fixture(autouse=True)

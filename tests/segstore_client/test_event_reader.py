@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+import trio
 
 import segstore_client
 from segstore_client import NotFoundError, PravegaError, event_reader
@@ -15,9 +17,10 @@ from segstore_client.blocking.event_writer import BlockingEventWriter
 from segstore_client.controller.controller_client import ControllerClient
 from segstore_client.cuts.bounds import Bounds, find_bounds
 from segstore_client.errors import EarlierStreamError
+from segstore_client.groups import group_reader
 from segstore_client.positions import Position
 from support.event_loops import RunClient
-from support.served_stream import ServedStream, run, served_stream
+from support.served_stream import ServedStream, run, serve_stream, served_stream
 
 KEYS = 5
 
@@ -60,6 +63,34 @@ async def test_events_are_read_in_the_order_of_their_keys_through_scalings(
             by_key[number % KEYS].append(number)
         assert sorted(found) == list(range(count))
         assert all(each == sorted(each) for each in by_key.values())
+
+
+async def test_readers_are_back_in_time_while_all_servers_are_away(
+    tmp_path: Path, run_client: RunClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_reader, "LEAVE_SECONDS_MAX", 0.1)
+
+    async def read(address: str, stop: Callable[[], None]) -> None:
+        async with segstore_client.connect(address, patience=1e6) as store:
+            await store.create_group("s/g", ["s/t"])
+            async with store.group("s/g").reader("one") as reader, store.reader("s/t") as alone:
+                for each in (reader, alone):
+                    event = await each.next_event(timeout=60.0)
+                    assert event is not None
+                    assert event.data == b"event 0"
+                    assert len(await each.next_batch(timeout=60.0)) == 2
+                    assert await each.next_batch(timeout=0.0) == []
+                stop()
+                for each in 3 * (reader, alone):
+                    assert await each.next_event(timeout=0.1) is None
+                    assert await each.next_batch(timeout=0.0) == []
+
+    async with trio.open_nursery() as nursery:
+        stream = await serve_stream(nursery, tmp_path)
+        await stream.make(3)
+        token, stop = trio.lowlevel.current_trio_token(), nursery.cancel_scope.cancel
+        with trio.CancelScope(shield=True):
+            await run_client(read, stream.address, lambda: token.run_sync_soon(stop))
 
 
 async def test_a_reader_at_the_tail_gets_what_comes_until_the_stream_is_sealed(

@@ -152,6 +152,9 @@ class OneSegment:
     def __init__(self, store: FullStore) -> None:
         self._store = store
 
+    def with_patience(self, seconds: float) -> OneSegment:
+        return self
+
     def current_segments(self, scope: str, stream: str) -> object:
         return SimpleNamespace(ranges=(SegmentRange(0, 0.0, 1.0),))
 

@@ -11,7 +11,7 @@ import pytest
 
 import segstore_client
 from pravega_controller.rules import transactions as rules
-from segstore_client import TransactionEndedError, transaction
+from segstore_client import TransactionEndedError, WriterClosedError, transaction
 from segstore_client.blocking.event_reader import BlockingEventReader
 from segstore_client.controller.controller_client import ControllerClient
 from segstore_client.positions import Position
@@ -112,3 +112,25 @@ async def test_a_transaction_that_others_have_ended_is_told(
     async with served_stream(tmp_path, 0) as stream:
         await run_client(write, stream.address)
         assert await run(read_events, stream) == []
+
+
+async def test_a_program_commits_and_aborts_by_hand(tmp_path: Path, run_client: RunClient) -> None:
+    async def write(address: str) -> None:
+        async with segstore_client.connect(address) as store:
+            async with store.transaction("s/t") as mine:
+                await mine.submit(b"seen")
+                await mine.commit()
+                with pytest.raises(WriterClosedError, match=f"transaction {mine.id} was committed"):
+                    await mine.submit(b"lost")
+                await mine.abort()
+            async with store.transaction("s/t") as other:
+                await other.write(b"lost")
+                await other.abort()
+                with pytest.raises(WriterClosedError, match=f"transaction {other.id} was aborted"):
+                    await other.commit()
+            with pytest.raises(WriterClosedError, match="is not entered"):
+                await store.transaction("s/t").commit()
+
+    async with served_stream(tmp_path, 0) as stream:
+        await run_client(write, stream.address)
+        assert await run(read_events, stream) == [b"seen"]

@@ -37,12 +37,14 @@ class ByteStore(ThreadedStore):
 
     @property
     def controller(self) -> SimpleNamespace:
-        return SimpleNamespace(
+        found: SimpleNamespace = SimpleNamespace(
             current_segments=lambda *_: CurrentSegments((SegmentRange(0, 0.0, 1.0),)),
             head_segments=lambda *_: HeadSegments({0: 0}),
             segment_address=lambda *_: self.address,
             store_access=lambda *_: PLAIN,
+            with_patience=lambda _: found,
         )
+        return found
 
     def answer(self, command: wire.Command | Append) -> bytes:
         with self._lock:

@@ -101,14 +101,16 @@ async def served_stream(
         nursery.cancel_scope.cancel()
 
 
-async def serve_stream(nursery: trio.Nursery, data_dir: Path, **settings: Any) -> ServedStream:
+async def serve_stream(
+    nursery: trio.Nursery, data_dir: Path, *, port: int = 0, **settings: Any
+) -> ServedStream:
     """Start the servers in a nursery; the controller drops old epochs at once."""
     store = SegmentStoreConfig(
         host="127.0.0.1", port=0, data_dir=data_dir, container_count=4, drain_seconds=0.1
     )
     store_port = await nursery.start(_serve_segments, store)
     config = ControllerConfig(
-        port=0,
+        port=port,
         segment_stores=(("127.0.0.1", store_port),),
         drain_seconds=0.1,
         history_period_seconds=0.1,

@@ -33,6 +33,23 @@ class ReadyEvents:
     def last(self) -> ReadEvent[Any] | None:
         """Return the last event that the program has; None after ``release``."""
 
+    @property
+    def next(self) -> ReadEvent[Any]:
+        """Return the next event, which is given to the program by ``del``. One has to be ready.
+
+        An interrupt can come behind a call, such as ``take``, and then takes away what that
+        returned; between these two statements it leaves the event where it is.
+        """
+
+    @next.deleter
+    def next(self) -> None: ...
+    @property
+    def rest(self) -> list[ReadEvent[Any]]:
+        """Return all events that are ready, which are given to the program by ``del``, as ``next``
+        is."""
+
+    @rest.deleter
+    def rest(self) -> None: ...
     def take(self) -> ReadEvent[Any]:
         """Give the next event to the program. One has to be ready."""
 

@@ -7,7 +7,9 @@ so that a call of ``__anext__`` whose result is dropped loses nothing.
 Invariants:
 1. Events come out in order, each once, in whatever way they are taken. Held by
    ``test_events_come_in_order_however_they_are_taken``.
-2. When it is time, or no event is ready, the reader is asked instead. Held by
+2. When what is ``next``, or the ``rest``, is deleted, the program has it, and not before. Held by
+   ``test_what_is_next_is_there_until_it_is_deleted``.
+3. When it is time, or no event is ready, the reader is asked instead. Held by
    ``test_the_reader_is_asked_when_nothing_is_ready_or_it_is_time``.
 """
 
@@ -72,6 +74,24 @@ cdef class ReadyEvents:
             return <double>self._clock() < self.due
         clock_gettime(CLOCK_MONOTONIC_COARSE, &now)
         return now.tv_sec + now.tv_nsec * 1e-9 < self.due
+
+    @property
+    def next(self):
+        if not self._left:
+            raise IndexError("no event is ready")
+        return self._left[len(self._left) - 1]
+
+    @next.deleter
+    def next(self):
+        self.take()
+
+    @property
+    def rest(self):
+        return self._left[::-1]
+
+    @rest.deleter
+    def rest(self):
+        self.take_all()
 
     cpdef take(self):
         self.first = self.last = event = self._left.pop()

@@ -23,7 +23,7 @@ from functools import partial
 from pravega_admin.exports.numbered_writer import NumberedWriter, number_of
 from pravega_admin.exports.stream_plan import find_segments
 from pravega_wire.commands import NULL_ATTRIBUTE_VALUE
-from pravega_wire.names import scoped_name, segment_name
+from pravega_wire.names import segment_name
 from pravega_wire.sessions.append_session import Event
 from pravega_wire.sessions.routes import SegmentRange, Successor
 from segstore_client.append_refusals import SegmentEndedError
@@ -32,7 +32,6 @@ from segstore_client.blocking.event_writer import BlockingEventWriter
 from segstore_client.blocking.segment_writer import SegmentWriter
 from segstore_client.controller.controller_client import ControllerClient, Purpose
 from segstore_client.delays import OnDelay
-from segstore_client.errors import StreamSealedError
 
 
 class NumberedEventWriter(BlockingEventWriter):
@@ -59,6 +58,7 @@ class NumberedEventWriter(BlockingEventWriter):
         not."""
         if number <= self._stored.last_at(position):
             return False
+        self._prepare()
         writer = self._route(position)
         if writer.add((position, data, number)):
             self._drive(writer, drain=False)
@@ -93,21 +93,16 @@ class NumberedEventWriter(BlockingEventWriter):
         for segment in replaced:
             events += self._end(writers[segment])
         if not successors:
-            raise StreamSealedError(
-                f"stream {scoped_name(self._scope, self._stream)} is sealed;"
-                f" {len(events)} events were not stored"
-            )
-        self._hand_over(replaced, successors.values())
-        for event in sorted(events, key=number_of):
-            self._route(event[0]).add(event)
+            raise self._sealed(len(events))
+        ranges = [each.range for each in successors.values()]
+        self._hand_over(replaced, ranges, sorted(events, key=number_of))
 
     def _end(self, writer: SegmentWriter) -> list[Event]:
         """Return the events that a segment, which is being replaced, has not stored."""
         with suppress(SegmentEndedError):
             writer.drive(self._patience, drain=True)
         writer.disconnect()
-        self._retired_events += writer.acknowledged_events
-        return writer.release()
+        return writer.session.unacknowledged_events
 
 
 class StoredNumbers:
@@ -149,6 +144,6 @@ def find_stored_numbers(
             continue
         finally:
             writer.disconnect()
-        if writer.stored_number != NULL_ATTRIBUTE_VALUE:
-            found[item] = writer.stored_number
+        if writer.session.stored_number != NULL_ATTRIBUTE_VALUE:
+            found[item] = writer.session.stored_number
     return found

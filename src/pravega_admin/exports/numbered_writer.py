@@ -71,13 +71,8 @@ class NumberedWriter(SegmentWriter):
         session = NumberedSession(writer_id)
         super().__init__(name, locate, access=access, on_delay=on_delay, session=session)
 
-    @property
-    def stored_number(self) -> int:
-        """Return the number of the last event that the segment is known to have."""
-        return self._session.stored_number
-
     def look(self, patience: Patience) -> None:
-        """Ask the store which events it has: ``stored_number`` is up to date after that.
+        """Ask the store which events it has: ``session.stored_number`` is up to date after that.
 
         Raises errors as ``drive`` does.
         """

@@ -45,6 +45,8 @@ LONG_EVENT_BYTES_MAX = 2**31 - 1
 """Maximum length, in bytes, of a long event: the event's header has an int32 for it."""
 BATCH_BYTES = 512 * 1024
 BATCH_EVENTS_MAX = 8192
+BUFFER_BYTES = 16 * 1024 * 1024
+"""Number of bytes that may wait to be stored by all sessions of one writer, unless it is told."""
 IN_FLIGHT_BYTES_MAX = 8 * 1024 * 1024
 BLOCKS_MAX = 256
 
@@ -119,13 +121,23 @@ class AppendSession(Generic[E]):
 
     def release(self) -> list[E]:
         """Remove and return every event that was not acknowledged, in order."""
-        events = [event for block in self.in_flight for event in block.events] + self._batch
+        events = self.unacknowledged_events
         self.in_flight.clear()
         self._in_flight_bytes = 0
         self._batch = []
         self._batch_bytes = 0
         self._long_count = 0
         return events
+
+    @property
+    def unacknowledged_events(self) -> list[E]:
+        """Return every event that was not acknowledged, in order."""
+        return [event for block in self.in_flight for event in block.events] + self._batch
+
+    @property
+    def last_number(self) -> int:
+        """Return the number that the last event has, or will get."""
+        return self._event_number + len(self._batch)
 
     @property
     def last_event(self) -> E | None:

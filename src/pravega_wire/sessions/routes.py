@@ -48,6 +48,10 @@ class Routes:
         """Return the segment of a position; of the last one, if the position is 1."""
         return self._ranges[bisect_right(self._lows, position) - 1].segment_id
 
+    def copy(self) -> Routes:
+        """Return another map of the same segments."""
+        return Routes(self._ranges)
+
     @property
     def segments(self) -> list[int]:
         """Return each segment once, in the order of the key space."""

@@ -18,12 +18,14 @@ from segstore_client.blocking.event_reader import BlockingEventReader
 from segstore_client.blocking.event_writer import BlockingEventWriter
 from segstore_client.blocking.groups.group_reader import BlockingGroupReader
 from segstore_client.blocking.groups.reader_group import BlockingReaderGroup
+from segstore_client.blocking.keyed_writer import BlockingAcknowledgement
 from segstore_client.blocking.states.synchronizer import BlockingSynchronizer
 from segstore_client.blocking.store import BlockingStore, connect
 from segstore_client.blocking.table import BlockingTable
 from segstore_client.blocking.transaction import BlockingTransaction
 
 __all__ = [
+    "BlockingAcknowledgement",
     "BlockingByteReader",
     "BlockingByteWriter",
     "BlockingEventReader",

@@ -18,19 +18,18 @@ Invariants:
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Generic, Self
 
-from pravega_wire.names import segment_name
+from pravega_wire.names import scoped_name, segment_name
 from pravega_wire.sessions.read_cursor import EventCursor, ReadEvent, SegmentOrder
-from pravega_wire.sessions.routes import Successor
+from pravega_wire.sessions.time_limits import call_within, find_wait_left
 from segstore_client.backoff import PATIENCE_SECONDS
-from segstore_client.blocking.segments.segment_reads import SegmentReads, find_successors
+from segstore_client.blocking.segments.segment_reads import SegmentReads
 from segstore_client.controller.controller_client import ControllerClient, Purpose
 from segstore_client.cuts.bounds import At, Bounds, find_bounds
-from segstore_client.errors import PravegaError
+from segstore_client.errors import ClosedError, OutOfTimeError, PravegaError
 from segstore_client.frames import frame_schema, make_frame
 from segstore_client.positions import Position
 from segstore_client.serializers import BYTES, Serializer, T
@@ -62,7 +61,6 @@ class BlockingEventReader(Generic[T]):
         self._controller = controller
         self._scope = scope
         self._stream = stream
-        self._patience = patience
         self._events: deque[ReadEvent[T]] = deque()
         self._reads = SegmentReads[ReadEvent[Any]](controller, patience=patience)
         self._order = SegmentOrder()
@@ -73,12 +71,17 @@ class BlockingEventReader(Generic[T]):
         """The offsets behind the events that have come since."""
         self._was_interrupted = False
         self._decode = serializer.decoder
+        self._is_closed = False
         self._access = controller.store_access(scope, stream, Purpose.READ)
         if bounds is None:
-            bounds = find_bounds(controller, scope, stream, start=start, end=end)
+            patient = controller.with_patience(patience)
+            bounds = find_bounds(patient, scope, stream, start=start, end=end)
         self._ends = bounds.ends
         for segment, offset in bounds.offsets.items():
             self._open_cursor(segment, offset)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {scoped_name(self._scope, self._stream)}>"
 
     def __enter__(self) -> Self:
         return self
@@ -87,7 +90,8 @@ class BlockingEventReader(Generic[T]):
         self.close()
 
     def close(self) -> None:
-        """Close the connections. Idempotent."""
+        """Close the connections: each call raises ``ClosedError`` then. Idempotent."""
+        self._is_closed = True
         self._reads.close()
 
     def __iter__(self) -> Self:
@@ -113,7 +117,8 @@ class BlockingEventReader(Generic[T]):
 
     def next_event(self, *, timeout: float | None = None) -> ReadEvent[T] | None:
         """Return the next event; None after ``timeout`` seconds without one, or at the end. With 0
-        it looks for what has come, without waiting.
+        it looks for what has come, without waiting; where it has to connect first, that takes up to
+        a second.
 
         Raises ``PravegaError`` if the stream's bytes are not events, and ``UnavailableError`` when
         servers are unreachable for too long.
@@ -149,6 +154,8 @@ class BlockingEventReader(Generic[T]):
 
     def _prepare(self, timeout: float | None) -> bool:
         """Wait until there are events; return whether there are."""
+        if self._is_closed:
+            raise ClosedError(f"the reader of {scoped_name(self._scope, self._stream)} is closed")
         if self._was_interrupted:
             self._rewind()
         if self._events:
@@ -156,7 +163,10 @@ class BlockingEventReader(Generic[T]):
         self._positions.update(self._reached)
         self._reached.clear()
         try:
-            self._wait(timeout)
+            call_within(timeout, self._wait)
+        except OutOfTimeError:
+            # The next call goes on from here.
+            pass
         except PravegaError:
             raise
         except BaseException:
@@ -164,25 +174,21 @@ class BlockingEventReader(Generic[T]):
             raise
         return bool(self._events)
 
-    def _wait(self, timeout: float | None) -> None:
-        deadline = None if timeout is None else time.monotonic() + timeout
-        left = timeout
+    def _wait(self) -> None:
         while not self._events and self._cursors:
             # Without time left, too: the next call goes on from here.
-            self._attempt(left if left is None else max(left, 0.0))
-            if deadline is not None:
-                left = deadline - time.monotonic()
-                if left <= 0.0:
-                    return
+            self._attempt()
+            if find_wait_left() <= 0.0:
+                return
 
-    def _attempt(self, timeout: float | None) -> None:
-        """Request data, and process the replies within ``timeout`` seconds."""
+    def _attempt(self) -> None:
+        """Request data, and process the replies that come in the time of the call."""
         # The successors of a completed segment may be at their ends already, hence the loop.
         while ended := [cursor for cursor in self._cursors.values() if cursor.is_at_end]:
             for cursor in ended:
                 self._complete(cursor)
         if self._cursors:
-            for found, events in self._reads.receive(timeout):
+            for found, events in self._reads.receive(None):
                 self._events.extend(events)
                 self._reached[found.segment_id] = events[-1].end_offset
 
@@ -216,14 +222,7 @@ class BlockingEventReader(Generic[T]):
 
         If this is interrupted, the segment has not ended, and comes here again.
         """
-        successors: tuple[Successor, ...] = ()
-        # The controller tells of a segment that is gone whether the stream is another one now.
-        if cursor.end is None or cursor.is_gone or cursor.pending:
-            successors = find_successors(
-                self._controller, self._scope, self._stream, cursor, patience=self._patience
-            )
-        if cursor.end is not None:
-            successors = ()
+        successors = self._reads.find_successors(cursor, self._scope, self._stream)
         for segment in self._order.complete(cursor.segment_id, successors):
             self._open_cursor(segment, 0)
         self._reads.remove(cursor.name)

@@ -60,7 +60,7 @@ class SegmentWriter:
         self.name = name
         self._locate = locate
         self._access = access
-        self._session = AppendSession[Event](os.urandom(16)) if session is None else session
+        self.session = AppendSession[Event](os.urandom(16)) if session is None else session
         self._connection: SegmentConnection | None = None
         self._request_id = 0
         self._delays = Delays(on_delay, access)
@@ -72,24 +72,44 @@ class SegmentWriter:
         Raises ``UsageError`` for one that is too long for the session.
         """
         try:
-            return self._session.add(event)
+            return self.session.add(event)
         except EventTooLongError as error:
             raise UsageError(str(error)) from None
+
+    def send(self, patience: Patience) -> None:
+        """Send the batch, without waiting for replies; a long event waits for its own. Raises
+        errors as ``drive``."""
+        self._patience = patience
+        while self.session.has_batch:
+            with self._trying(patience):
+                self._send_batch()
+
+    def take_arrived(self) -> None:
+        """Take the replies that have arrived, without waiting. What fails is tried by ``drive``."""
+        if self._connection is None:
+            return
+        try:
+            for reply in self._connection.receive_arrived():
+                self._take_reply(reply)
+        except BaseException as error:
+            self.disconnect()
+            if not isinstance(error, RETRIED_ERRORS):
+                raise
 
     @property
     def is_idle(self) -> bool:
         """Return whether every event that was added has been acknowledged."""
-        return self._session.is_idle
+        return self.session.is_idle
 
     @property
     def acknowledged_events(self) -> int:
         """Return the number of events that were acknowledged."""
-        return self._session.acknowledged_events
+        return self.session.acknowledged_events
 
     @property
     def sent_events(self) -> int:
         """Return the number of events that were acknowledged, or sent and not answered yet."""
-        return self._session.sent_events
+        return self.session.sent_events
 
     def drive(self, patience: Patience, *, drain: bool) -> None:
         """Send the batch, and wait for replies until few enough blocks have none.
@@ -105,10 +125,6 @@ class SegmentWriter:
                 while self._must_wait(drain=drain):
                     self._receive_reply(self._connected())
                 return
-
-    def release(self) -> list[Event]:
-        """Remove and return every event that was not acknowledged, in order."""
-        return self._session.release()
 
     def disconnect(self) -> None:
         """Close the connection. The next one sends the unacknowledged events again. Idempotent."""
@@ -138,20 +154,22 @@ class SegmentWriter:
 
         Otherwise, wait while more blocks or bytes than the bounds have none.
         """
-        return bool(self._session.in_flight) if drain else self._session.is_full
+        return bool(self.session.in_flight) if drain else self.session.is_full
 
     def _send_batch(self) -> None:
         """Send the batch; connect first if there is no connection."""
         connection = self._connected()
-        while self._session.has_batch:
-            self._send(connection, self._session.begin_block())
+        while self.session.has_batch:
+            self._send(connection, self.session.begin_block())
 
     def _receive_reply(self, connection: SegmentConnection) -> None:
         """Wait for one reply and process it."""
-        reply = connection.receive(timeout=REPLY_SECONDS)
+        self._take_reply(connection.receive(timeout=REPLY_SECONDS))
+
+    def _take_reply(self, reply: wire.Reply) -> None:
         if not isinstance(reply, wire.DataAppended):
             raise self._refusal(reply)
-        self._session.acknowledge(reply.event_number)
+        self.session.acknowledge(reply.event_number)
         self._patience.renew()
 
     def _connected(self) -> SegmentConnection:
@@ -166,9 +184,9 @@ class SegmentWriter:
             on_wait=lambda: self._delays.look(host, port, self._patience),
         )
         try:
-            acknowledged = self._session.acknowledged_events
-            blocks = self._session.resume(self._set_up(connection))
-            if self._session.acknowledged_events > acknowledged:
+            acknowledged = self.session.acknowledged_events
+            blocks = self.session.resume(self._set_up(connection))
+            if self.session.acknowledged_events > acknowledged:
                 # No reply may come that would renew it.
                 self._patience.renew()
             for block in blocks:
@@ -184,7 +202,7 @@ class SegmentWriter:
         token = self._access.token()
         self._request_id = connection.next_request_id()
         reply = connection.call(
-            wire.SetupAppend(self._request_id, self._session.writer_id, self.name, token)
+            wire.SetupAppend(self._request_id, self.session.writer_id, self.name, token)
         )
         if not isinstance(reply, wire.AppendSetup):
             raise self._refusal(reply)
@@ -194,17 +212,17 @@ class SegmentWriter:
         if block.is_long:
             self._store_long(connection, block)
         else:
-            connection.send_bytes(self._session.encode(block, self._request_id))
+            connection.send_bytes(self.session.encode(block, self._request_id))
 
     def _store_long(self, connection: SegmentConnection, block: Block[Event]) -> None:
         """Store a long event, after all that was sent before it."""
-        while self._session.in_flight[0] is not block:
+        while self.session.in_flight[0] is not block:
             self._receive_reply(connection)
         steps = append_long(
             self.name,
-            self._session.writer_id,
+            self.session.writer_id,
             block,
-            stored_number=self._session.stored_number,
+            stored_number=self.session.stored_number,
             token=self._access.token(),
             next_request_id=connection.next_request_id,
             refusal=self._refusal,
@@ -218,7 +236,7 @@ class SegmentWriter:
         run_steps(steps, call)
         # The store has counted on with this writer, which it does not know of this connection. If
         # other processes write with the same numbers, they may have stored what is in the batch.
-        self._session.resume(self._set_up(connection))
+        self.session.resume(self._set_up(connection))
 
     def _refusal(self, reply: wire.Reply) -> Exception:
         """Return the error for a reply that is not an acknowledgement."""

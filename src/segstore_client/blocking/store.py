@@ -5,11 +5,11 @@ Owns: one controller client, and who calls.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
-from pravega_wire.reader_groups.settings import Cut
+from pravega_wire.sessions.append_session import BUFFER_BYTES
 from segstore_client.access.settings import AccessSettings
 from segstore_client.addresses import DEFAULT_CONTROLLER
 from segstore_client.backoff import PATIENCE_SECONDS
@@ -28,11 +28,12 @@ from segstore_client.cuts.bounds import At
 from segstore_client.delays import OnDelay
 from segstore_client.frames import join_frames
 from segstore_client.leases import LEASE_SECONDS
-from segstore_client.positions import Position
+from segstore_client.positions import End, Position
 from segstore_client.serializers import BYTES, Serializer, T
 from segstore_client.steps.group_operations import (
     CHECKPOINT_SECONDS,
     REFRESH_SECONDS,
+    Places,
     build_settings,
 )
 
@@ -49,7 +50,7 @@ class BlockingStore(Control):
     """
 
     def __init__(self, controller: ControllerClient, *, patience: float) -> None:
-        super().__init__(controller)
+        super().__init__(controller, patience=patience)
         self._patience = patience
 
     def writer(
@@ -57,19 +58,21 @@ class BlockingStore(Control):
         stream: str,
         *,
         serializer: Serializer[T] = BYTES,
+        buffer_bytes: int = BUFFER_BYTES,
         on_delay: OnDelay | None = None,
     ) -> BlockingEventWriter[T]:
         """Return a writer of events, to be used in a ``with`` block.
 
         ``serializer`` makes bytes of what is written. An event over 8 MiB is written in pieces,
-        which readers see together. ``on_delay`` is called with the reason why a store does not
-        answer now.
+        which readers see together. ``buffer_bytes`` bounds what is handed over and not stored yet.
+        ``on_delay`` is called with the reason why a store does not answer now.
         """
         return BlockingEventWriter(
             self._controller,
             *split_name(stream),
             serializer=serializer,
             patience=self._patience,
+            buffer_bytes=buffer_bytes,
             on_delay=on_delay,
         )
 
@@ -79,6 +82,7 @@ class BlockingStore(Control):
         *,
         serializer: Serializer[T] = BYTES,
         lease: float = LEASE_SECONDS,
+        buffer_bytes: int = BUFFER_BYTES,
         on_delay: OnDelay | None = None,
     ) -> BlockingTransaction[T]:
         """Begin a transaction, to be used in a ``with`` block, which commits it.
@@ -92,6 +96,7 @@ class BlockingStore(Control):
             serializer=serializer,
             lease=lease,
             patience=self._patience,
+            buffer_bytes=buffer_bytes,
             on_delay=on_delay,
         )
 
@@ -134,15 +139,13 @@ class BlockingStore(Control):
     def byte_writer(self, stream: str, *, on_delay: OnDelay | None = None) -> BlockingByteWriter:
         """Return a writer of bytes without events, a raw file, to be used in a ``with`` block.
 
-        The stream has one segment. The arguments are those of ``writer``.
+        The stream has one segment. ``on_delay`` is that of ``writer``.
         """
         return BlockingByteWriter(
             self._controller, *split_name(stream), patience=self._patience, on_delay=on_delay
         )
 
-    def byte_reader(
-        self, stream: str, *, offset: int | Position = Position.HEAD
-    ) -> BlockingByteReader:
+    def byte_reader(self, stream: str, *, offset: int | End = Position.HEAD) -> BlockingByteReader:
         """Return a reader of a byte stream, a raw file, to be used in a ``with`` block.
 
         It begins at an offset, or at an end of the stream.
@@ -160,8 +163,8 @@ class BlockingStore(Control):
         group: str,
         streams: Sequence[str],
         *,
-        starts: Mapping[str, Cut] | None = None,
-        ends: Mapping[str, Cut] | None = None,
+        starts: Places | None = None,
+        ends: Places | None = None,
         checkpoint_seconds: float | None = CHECKPOINT_SECONDS,
         refresh_seconds: float = REFRESH_SECONDS,
         retains: bool = False,
@@ -171,6 +174,7 @@ class BlockingStore(Control):
         for name in streams:
             split_name(name)
         settings = build_settings(
+            self._patient,
             streams,
             starts=starts,
             ends=ends,
@@ -209,9 +213,9 @@ def connect(
     password: str = "",
     token: str = "",
     ca: str = "",
-    patience: float = PATIENCE_SECONDS,
+    patience: float | None = None,
 ) -> Iterator[BlockingStore]:
     """Connect to a store; the arguments are those of ``segstore_client.connect``."""
     named = AccessSettings(user=user, password=password, token=token, ca=ca)
-    with closing(open_controller(controller, named)) as client:
-        yield BlockingStore(client, patience=patience)
+    with closing(open_controller(controller, named, patience=patience)) as client:
+        yield BlockingStore(client, patience=PATIENCE_SECONDS if patience is None else patience)

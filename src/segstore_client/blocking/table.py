@@ -34,17 +34,21 @@ class BlockingTable:
     def __init__(
         self, controller: ControllerClient, scope: str, table: str, *, patience: float
     ) -> None:
-        self.settings = controller.table_settings(scope, table)
-        name, stream = scoped_name(scope, table), key_value_table_stream(table)
+        patient = controller.with_patience(patience)
+        self.settings = patient.table_settings(scope, table)
+        self.name, stream = scoped_name(scope, table), key_value_table_stream(table)
         self._requests = BlockingSegmentRequests(
-            controller, scope, stream, what=name, patience=patience
+            controller, scope, stream, what=self.name, patience=patience
         )
         # The tokens are for the name in the segments' names. A user who may only read gets no token
         # to write.
         self._read_access = controller.store_access(scope, stream, Purpose.READ)
         self._write_access = controller.store_access(scope, stream, Purpose.READ_WRITE)
-        ranges = controller.table_ranges(scope, table)
-        self._steps = TableSteps(name, self.settings, ranges)
+        ranges = patient.table_ranges(scope, table)
+        self._steps = TableSteps(self.name, self.settings, ranges)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}>"
 
     @property
     def key_bytes(self) -> int:

@@ -1,6 +1,7 @@
 """Writes events to a stream that readers see together, or never, for a program that blocks.
 
-Owns: one transaction of the controller, its lease, and its end.
+Owns: one transaction of the controller, its lease, and its end. The way of the events is that of
+``BlockingKeyedWriter``.
 
 There is no thread that renews the lease: the calls do. A program that computes for longer than the
 lease between two calls loses the transaction.
@@ -14,37 +15,43 @@ Invariants:
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import Self, TypeVar
 
-from pravega_wire.names import scoped_name
-from segstore_client.backoff import Patience
-from segstore_client.blocking.calls import repeat_calls
-from segstore_client.blocking.transaction_writer import TransactionWriter
+from pravega_wire.names import segment_name, transaction_segment_name
+from pravega_wire.sessions.append_session import BUFFER_BYTES, AppendSession, Event
+from pravega_wire.sessions.time_limits import call_within
+from segstore_client.blocking.keyed_writer import BlockingKeyedWriter
+from segstore_client.blocking.segment_writer import SegmentWriter
 from segstore_client.controller.controller_client import ControllerClient, Purpose
+from segstore_client.controller.repeats import repeat_calls
 from segstore_client.delays import OnDelay
 from segstore_client.errors import PravegaError, TransactionEndedError
 from segstore_client.leases import (
+    ABORT_SECONDS_MAX,
     LOOK_SECONDS,
     LOOK_SECONDS_MAX,
     RENEWALS,
     describe_end,
+    describe_use_after,
 )
 from segstore_client.serializers import Serializer, T
 
 R = TypeVar("R")
 
 
-class BlockingTransaction(Generic[T]):
+class BlockingTransaction(BlockingKeyedWriter[T]):
     """Events of one transaction. Use it in one thread, within a ``with`` block: leaving it without
     an error commits, and returns when readers see the events; leaving it by an error aborts.
 
-    ``BlockingStore.transaction`` makes it. An event has at most 8 MiB.
+    ``BlockingStore.transaction`` makes it. An event has at most 8 MiB. The calls are those of a
+    writer; they raise ``TransactionEndedError`` when the transaction was ended by others.
     """
 
     def __init__(
@@ -56,26 +63,24 @@ class BlockingTransaction(Generic[T]):
         serializer: Serializer[T],
         lease: float,
         patience: float,
+        buffer_bytes: int = BUFFER_BYTES,
         on_delay: OnDelay | None,
     ) -> None:
+        super().__init__(
+            scope, stream, serializer=serializer, patience=patience, buffer_bytes=buffer_bytes
+        )
         self._controller = controller
-        self._scope, self._stream = scope, stream
-        self._name = scoped_name(scope, stream)
-        self._encode = serializer.encoder
+        self._on_delay = on_delay
         self._lease_ms = int(lease * 1000)
-        self._patience = Patience(patience)
-        begun = controller.begin_transaction(scope, stream, self._lease_ms)
+        self._access = controller.store_access(scope, stream, Purpose.WRITE)
+        patient = controller.with_patience(patience)
+        begun = patient.begin_transaction(scope, stream, self._lease_ms)
         self._identifier = begun.identifier
         self._renew_at = self._next_renewal()
-        self._writer = TransactionWriter(
-            scope,
-            stream,
-            begun,
-            partial(controller.segment_address, scope, stream),
-            access=controller.store_access(scope, stream, Purpose.WRITE),
-            patience=patience,
-            on_delay=on_delay,
-        )
+        self._begin(begun.ranges)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id} of {self._name}>"
 
     @property
     def id(self) -> uuid.UUID:
@@ -91,49 +96,64 @@ class BlockingTransaction(Generic[T]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        is_committed = False
         try:
-            if kind is None:
-                self.flush()
-                self._commit()
-                is_committed = True
+            if kind is None and self._closed is None:
+                self.commit()
         finally:
-            self._writer.close()
-            if not is_committed:
-                self._abort()
+            self.abort()
 
-    def write(self, data: T, *, key: str | None = None) -> None:
-        """Write an event, and those before it; return when they are stored. Readers see them after
-        the commit. Raises errors as ``submit``."""
-        self.submit(data, key=key)
-        self.flush()
+    def commit(self) -> None:
+        """Commit; return when readers see the events. Nothing can be written after that.
 
-    def submit(self, data: T, *, key: str | None = None) -> None:
-        """Queue an event as soon as there is room for it.
-
-        Raises ``UsageError`` for an event that is too long, ``TransactionEndedError`` when the
-        transaction was ended by others, ``UnavailableError`` when servers are unreachable for too
-        long.
+        Raises errors as ``flush``; after ``UnavailableError`` it may be called again.
         """
-        event = self._encode(data)
-        with self._living():
-            self._writer.write([event], [key])
+        self.flush()
+        if not self._repeat(partial(self._controller.commit_transaction, *self._of)):
+            raise self._ended()
+        seconds = LOOK_SECONDS
+        look = partial(self._controller.transaction_state, *self._of)
+        while (state := self._repeat(look)) in ("open", "committing"):
+            time.sleep(seconds)
+            seconds = min(2 * seconds, LOOK_SECONDS_MAX)
+        if state != "committed":
+            raise self._ended()
+        self._shut(describe_use_after(self.id, "was committed"))
 
-    def flush(self) -> None:
-        """Wait until every event written so far is stored. Raises errors as ``submit``."""
-        with self._living():
-            self._writer.flush()
+    def abort(self) -> None:
+        """Abort, unless the transaction has ended: no reader will ever see its events.
 
-    @contextmanager
-    def _living(self) -> Iterator[None]:
-        """Renew the lease if it is time to, before the block; explain how the transaction ended."""
+        If the controller cannot be told, the lease ends the transaction.
+        """
+        if self._closed is not None:
+            return
+        self._shut(describe_use_after(self.id, "was aborted"))
+        abort = partial(self._controller.abort_transaction, *self._of)
+        with suppress(PravegaError):
+            call_within(ABORT_SECONDS_MAX, abort)
+
+    def close(self) -> None:
+        """Abort, as ``abort``."""
+        self.abort()
+
+    def _prepare(self) -> None:
+        """Renew the lease, too, if it is time to."""
+        super()._prepare()
         if time.monotonic() >= self._renew_at:
             self._repeat(partial(self._controller.ping_transaction, *self._of, self._lease_ms))
             self._renew_at = self._next_renewal()
-        try:
-            yield
-        except TransactionEndedError:
-            raise self._ended() from None
+
+    def _new_writer(self, segment: int) -> SegmentWriter:
+        scope, stream = self._scope, self._stream
+        locate = partial(self._controller.segment_address, scope, stream, segment)
+        name = transaction_segment_name(segment_name(scope, stream, segment), self._identifier)
+        session = AppendSession[Event](os.urandom(16))
+        return SegmentWriter(
+            name, locate, access=self._access, on_delay=self._on_delay, session=session
+        )
+
+    def _replace(self, ended: SegmentWriter) -> None:
+        """Tell that the transaction has ended: its segment takes no more events."""
+        raise self._ended()
 
     def _next_renewal(self) -> float:
         return time.monotonic() + self._lease_ms / 1000 / RENEWALS
@@ -144,22 +164,6 @@ class BlockingTransaction(Generic[T]):
 
     def _ended(self) -> TransactionEndedError:
         return describe_end(self.id, self._name)
-
-    def _commit(self) -> None:
-        if not self._repeat(partial(self._controller.commit_transaction, *self._of)):
-            raise self._ended()
-        seconds = LOOK_SECONDS
-        look = partial(self._controller.transaction_state, *self._of)
-        while (state := self._repeat(look)) in ("open", "committing"):
-            time.sleep(seconds)
-            seconds = min(2 * seconds, LOOK_SECONDS_MAX)
-        if state != "committed":
-            raise self._ended()
-
-    def _abort(self) -> None:
-        """Tell the controller; otherwise the lease ends the transaction."""
-        with suppress(PravegaError):
-            self._controller.abort_transaction(*self._of)
 
     def _repeat(self, call: Callable[[], R]) -> R:
         self._patience.renew()

@@ -31,8 +31,8 @@ from segstore_client.byte_streams.byte_segment import ByteSegment
 from segstore_client.connections.calls import call_blocking
 from segstore_client.connections.request_pool import RequestPool
 from segstore_client.controller.controller_client import ControllerClient, Purpose
-from segstore_client.errors import PravegaError, UsageError
-from segstore_client.positions import Position
+from segstore_client.errors import ClosedError, PravegaError, UsageError
+from segstore_client.positions import End
 from segstore_client.reading.piece_queue import PieceQueue
 from segstore_client.reading.segment_fetch import READ_BYTES, SegmentFetch
 from segstore_client.steps.byte_segment_steps import ReadPiece, check_offset
@@ -54,7 +54,7 @@ class ByteReader:
         scope: str,
         stream: str,
         *,
-        offset: int | Position,
+        offset: int | End,
         patience: float,
     ) -> None:
         self._start = offset
@@ -69,12 +69,12 @@ class ByteReader:
         self._fetching = anyio.CancelScope()
         self._pieces: Pieces | None = None
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._segment.steps.name}>"
+
     async def __aenter__(self) -> Self:
         await call_blocking(self._segment.steps.find)
-        offset = self._start
-        if isinstance(offset, Position):
-            offset = await (self.head() if offset is Position.HEAD else self.tail())
-        await self.seek(offset)
+        await self.seek(await self._segment.run(self._segment.steps.find_start(self._start)))
         self._group = await self._stack.enter_async_context(anyio.create_task_group())
         return self
 
@@ -106,6 +106,8 @@ class ByteReader:
         """
         if length_max < 1:
             raise UsageError(f"{length_max} bytes cannot be read: at least 1")
+        if self._group is None:
+            raise ClosedError(f"the reader of {self._segment.steps.name} is not entered, or closed")
         if self._piece.is_used_up:
             self._piece.replace(await self._fetch_piece())
         else:
@@ -150,8 +152,7 @@ class ByteReader:
         return b"".join(received)
 
     def _begin_fetch(self) -> Pieces:
-        if self._group is None:
-            raise UsageError(f"the reader of {self._segment.steps.name} is not entered")
+        assert self._group is not None
         cursor = self._segment.steps.open_cursor(self._piece.offset)
         # A task that was cancelled may not have taken its piece back yet.
         pieces = Pieces()

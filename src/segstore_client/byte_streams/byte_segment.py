@@ -32,7 +32,7 @@ class ByteSegment:
         access: StoreAccess,
         patience: float,
     ) -> None:
-        self.steps = ByteSegmentSteps(controller, scope, stream)
+        self.steps = ByteSegmentSteps(controller, scope, stream, patience=patience)
         self._access = access
         self._requests = SegmentRequests(
             controller, pool, scope, stream, what=self.steps.name, patience=patience

@@ -110,9 +110,9 @@ class ByteWriter(BufferedWriter):
         seal = self._segment.steps.seal
         await repeat_calls(seal, Patience(self._patience), f"{self._name} could not be sealed")
         self._is_sealed = True
-        self.fail(self._segment.steps.sealed())
+        self._fail(self._segment.steps.sealed())
 
-    async def replace(self, pump: SegmentPump) -> None:
+    async def _replace(self, pump: SegmentPump) -> None:
         """End the writer: the only segment takes no more bytes."""
         current = await repeat_calls(
             self._segment.steps.find_current,

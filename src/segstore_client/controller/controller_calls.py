@@ -30,6 +30,7 @@ from pravega_wire import controller_pb2 as pb
 from pravega_wire.blocking import is_segment_store
 from pravega_wire.errors import DROPPED, EARLIER_STREAM, POSITION_METADATA, REASON_METADATA
 from pravega_wire.names import scoped_name
+from pravega_wire.sessions.time_limits import bound_attempt
 from segstore_client.access.credentials import HEADER, Credentials
 from segstore_client.access.tls import (
     ClientTls,
@@ -43,6 +44,7 @@ from segstore_client.addresses import parse_host_port
 from segstore_client.backoff import Patience
 from segstore_client.errors import (
     AlreadyExistsError,
+    ClosedError,
     ControllerFailureError,
     EarlierStreamError,
     NoPermissionError,
@@ -79,6 +81,11 @@ _PASSING = frozenset(
     }
 )
 """Statuses after which a call is repeated, as official clients repeat it."""
+_AWAITED = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED})
+"""The statuses of servers that are away, or wait themselves. Another one may be the answer that
+stays, such as that to a transaction on a sealed stream."""
+BRIEF_SECONDS = 1.0
+"""Maximum time, in seconds, for which a call is repeated after the others."""
 
 _POSITION_ERRORS: Mapping[str, type[PravegaError]] = {
     EARLIER_STREAM: EarlierStreamError,
@@ -99,10 +106,11 @@ class ControllerCalls:
     """Calls controllers, of which the first one that answers gets all calls, until it does not
     answer any more. Safe for threads.
 
-    A call that fails with a status of ``_PASSING`` is repeated for ``patience`` seconds; then it
-    raises ``UnavailableError`` or ``ControllerFailureError``. A call without an answer within
-    ``CALL_SECONDS`` raises ``TimedOutError``. ``first_patience`` replaces ``patience`` until a call
-    has been answered.
+    A call that fails with a status of ``_AWAITED`` is repeated for ``patience`` seconds, one with
+    another status of ``_PASSING`` for ``BRIEF_SECONDS`` at most; then it raises
+    ``UnavailableError`` or ``ControllerFailureError``. A call without an answer within
+    ``CALL_SECONDS``, or the limit of ``call_within``, raises ``TimedOutError``. ``first_patience``
+    replaces ``patience`` until a call has been answered.
     """
 
     def __init__(
@@ -112,23 +120,23 @@ class ControllerCalls:
         tls: ClientTls | None,
         credentials: Credentials | None,
         words: AccessWords,
-        patience: float,
         first_patience: float | None,
     ) -> None:
         self.address = ",".join(addresses)
         self._credentials = credentials
         self._tls = tls
         self._words = words
-        self._patience = patience
         self._first_patience = first_patience
         self._was_served = False
+        self._is_closed = False
         # A target of gRPC names one host only, so each controller has a channel.
         self._channels = [_open_channel(each, tls) for each in addresses]
         self._current = 0
         """Index of the channel that the next call uses."""
 
     def close(self) -> None:
-        """Close all channels. Idempotent."""
+        """Close all channels: each call raises ``ClosedError`` then. Idempotent."""
+        self._is_closed = True
         for channel in self._channels:
             channel.close()
 
@@ -139,12 +147,17 @@ class ControllerCalls:
         reply_type: type[Reply],
         scope: str,
         stream: str = "",
+        *,
+        patience: float,
     ) -> tuple[Reply, Told]:
         """Return the reply, and what the controller told with it. Raises ``PravegaError``."""
-        patience = Patience(self._patience)
+        if self._is_closed:
+            raise ClosedError(f"the connection to the controller at {self.address} is closed")
+        tries = Patience(patience)
         if self._first_patience is not None:
-            patience = Patience(self._first_patience)
-            patience.begin()
+            tries = Patience(self._first_patience)
+            tries.begin()
+        brief = Patience(min(tries.seconds, BRIEF_SECONDS))
         untried = len(self._channels) - 1
         while True:
             current = self._current
@@ -157,12 +170,12 @@ class ControllerCalls:
                 )
                 .with_call
             )
-            began = time.monotonic()
+            began, seconds = time.monotonic(), bound_attempt(CALL_SECONDS)
             try:
-                reply, call = invoke(request, timeout=CALL_SECONDS, metadata=self._metadata())
+                reply, call = invoke(request, timeout=seconds, metadata=self._metadata())
             except grpc.RpcError as error:
                 # A controller that gives its reason so late has waited for a segment store itself.
-                is_late = time.monotonic() - began > patience.seconds
+                is_late = time.monotonic() - began > tries.seconds
                 has_waited = is_late and _has_reason(error)
                 if _is_away(error) and not has_waited:
                     self._turn_from(current)
@@ -170,7 +183,8 @@ class ControllerCalls:
                         untried -= 1
                         continue
                 # A controller that restarts is unavailable for a moment only.
-                if _may_pass(error) and not has_waited and patience.wait():
+                repeats = tries if _is_awaited(error) else brief
+                if _may_pass(error) and not has_waited and repeats.wait():
                     continue
                 raise self._explain(error, method, scope, stream) from error
             assert isinstance(reply, reply_type)
@@ -186,6 +200,7 @@ class ControllerCalls:
         sentence = f"no controller answers at {self.address}"
         addresses = self.address.split(",")
         for each in addresses:
+            seconds_max = bound_attempt(LOOK_SECONDS)
             host, port = parse_host_port(each)
             context = None
             if self._tls is not None:
@@ -193,18 +208,18 @@ class ControllerCalls:
                     host,
                     port,
                     self._tls,
-                    seconds_max=LOOK_SECONDS,
+                    seconds_max=seconds_max,
                     was_served=self._was_served,
                     words=self._words,
                 )
                 if mistake:
                     return UntrustedServerError(mistake)
                 context = make_context(self._tls)
-            if is_segment_store(host, port, seconds_max=LOOK_SECONDS, tls=context):
+            if is_segment_store(host, port, seconds_max=seconds_max, tls=context):
                 return UnavailableError(f"{sentence}: {each} is a segment store's port")
-            if self._tls is None and speaks_tls(host, port, seconds_max=LOOK_SECONDS):
+            if self._tls is None and speaks_tls(host, port, seconds_max=seconds_max):
                 return UntrustedServerError(f"{sentence}: {each} speaks TLS, so say tls://{each}")
-            if len(addresses) == 1 and (reason := _find_obstacle(host, port)):
+            if len(addresses) == 1 and (reason := _find_obstacle(host, port, seconds_max)):
                 return UnavailableError(f"{sentence}: {reason}")
         return UnavailableError(sentence)
 
@@ -232,7 +247,7 @@ class ControllerCalls:
             return AlreadyExistsError(f"{subject} exists already")
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             return TimedOutError(
-                f"the controller at {self.address} did not answer {method} in {CALL_SECONDS:g} s"
+                f"the controller at {self.address} did not answer {method} in time"
             )
         if code is grpc.StatusCode.INVALID_ARGUMENT:
             return UsageError(f"the controller refused {method} for {subject}: {details}")
@@ -272,10 +287,10 @@ def _open_channel(address: str, tls: ClientTls | None) -> grpc.Channel:
     return grpc.secure_channel(address, make_channel_credentials(tls), options=options)
 
 
-def _find_obstacle(host: str, port: int) -> str:
+def _find_obstacle(host: str, port: int, seconds_max: float) -> str:
     """Return why nothing can be asked at an address; "" if something listens there."""
     try:
-        socket.create_connection((host, port), timeout=LOOK_SECONDS).close()
+        socket.create_connection((host, port), timeout=seconds_max).close()
     except socket.gaierror:
         return f"{host} is not a known host"
     except ConnectionRefusedError:
@@ -292,6 +307,11 @@ def _has_reason(error: grpc.RpcError) -> bool:
 def _is_away(error: grpc.RpcError) -> bool:
     assert isinstance(error, grpc.Call)
     return error.code() is grpc.StatusCode.UNAVAILABLE
+
+
+def _is_awaited(error: grpc.RpcError) -> bool:
+    assert isinstance(error, grpc.Call)
+    return error.code() in _AWAITED
 
 
 def _may_pass(error: grpc.RpcError) -> bool:

@@ -11,6 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
+import copy
 import enum
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -64,9 +65,10 @@ RETRIED_ERRORS = (
     UnavailableError,
     TimedOutError,
     ProtocolError,
-    OSError,
 )
-"""Errors after which readers and writers try again, because a server may be restarting."""
+"""Errors after which readers and writers try again, because a server may be restarting. Those of
+sockets are ``ConnectionLostError``: another ``OSError``, such as ``TimeoutError``, is the program's
+own."""
 
 
 _Reply = TypeVar("_Reply", bound=Message)
@@ -157,6 +159,8 @@ class ControllerClient:
         addresses, uses_tls = parse_controller_address(address)
         access = ClientAccess() if access is None else access
         self.address = ",".join(addresses)
+        self.patience = patience
+        """Time, in seconds, for which a call is repeated."""
         self._credentials = access.credentials
         self._words = access.words
         self._tls = access.tls if uses_tls else None
@@ -165,7 +169,6 @@ class ControllerClient:
             tls=self._tls,
             credentials=self._credentials,
             words=access.words,
-            patience=patience,
             first_patience=first_patience,
         )
 
@@ -174,6 +177,12 @@ class ControllerClient:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+    def with_patience(self, seconds: float) -> Self:
+        """Return a client that calls over the same channels, and repeats a call for so long."""
+        other = copy.copy(self)
+        other.patience = seconds
+        return other
 
     def close(self) -> None:
         """Close all channels. Idempotent."""
@@ -280,7 +289,7 @@ class ControllerClient:
         """Truncate a stream at a stream cut (segment id -> offset): delete the events before it."""
         request = pb.StreamCut(streamInfo=_info(scope, stream), cut=dict(cut))
         method, kind = "truncateStream", pb.UpdateStreamStatus
-        reply, told = self._calls.call(method, request, kind, scope, stream)
+        reply, told = self._calls.call(method, request, kind, scope, stream, patience=self.patience)
         _check(kind.Status.Name(reply.status), "truncate", scope, stream, reason=told.reason)
 
     def check_cut(self, scope: str, stream: str, cut: Mapping[int, int]) -> None:
@@ -290,7 +299,12 @@ class ControllerClient:
         """
         request = pb.StreamCut(streamInfo=_info(scope, stream), cut=dict(cut))
         reply, told = self._calls.call(
-            "isStreamCutValid", request, pb.StreamCutValidityResponse, scope, stream
+            "isStreamCutValid",
+            request,
+            pb.StreamCutValidityResponse,
+            scope,
+            stream,
+            patience=self.patience,
         )
         if not reply.response:
             kind = told.position_error or UsageError
@@ -682,7 +696,9 @@ class ControllerClient:
         scope: str,
         stream: str = "",
     ) -> _Reply:
-        return self._calls.call(method, request, reply_type, scope, stream)[0]
+        return self._calls.call(method, request, reply_type, scope, stream, patience=self.patience)[
+            0
+        ]
 
 
 def _info(

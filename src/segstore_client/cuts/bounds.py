@@ -18,11 +18,11 @@ from segstore_client.controller.controller_client import ControllerClient
 from segstore_client.cuts.places import Place, find_cut
 from segstore_client.cuts.segment_info import segment_infos, tail_offsets
 from segstore_client.errors import UsageError
-from segstore_client.inputs import to_milliseconds
-from segstore_client.positions import Position
+from segstore_client.inputs import to_end, to_milliseconds
+from segstore_client.positions import End, Position
 
-At: TypeAlias = Position | datetime | Mapping[int, int] | Place
-"""A place of a stream, as a program says it: an end, a time, or a stream cut."""
+At: TypeAlias = End | datetime | Mapping[int, int] | Place
+"""A place of a stream, as a program says it: an end, also as a word, a time, or a stream cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +50,10 @@ def find_bounds(
     first = find_offsets(controller, scope, stream, start)
     if end is None:
         return Bounds(first, {})
-    last = find_offsets(controller, scope, stream, end, is_end=True)
+    place = make_place(end)
+    last = find_offsets(controller, scope, stream, place, is_end=True)
     # No place lies behind the tail.
-    if first and last and end is not Position.TAIL:
+    if first and last and place.end is not Position.TAIL:
         controller.segments_between(scope, stream, first, last)
     return Bounds(first, last)
 
@@ -81,8 +82,8 @@ def make_place(at: At) -> Place:
     """Return a place as a ``Place``."""
     if isinstance(at, Place):
         return at
-    if isinstance(at, Position):
-        return Place(end=at)
+    if isinstance(at, str):
+        return Place(end=to_end(at))
     if isinstance(at, datetime):
         return Place(time_ms=to_milliseconds(at))
     if isinstance(at, Mapping):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from pravega_wire.blocking import SegmentConnection
@@ -21,12 +22,15 @@ from pravega_wire.commands import (
     Request,
     SegmentAttribute,
     StreamSegmentInfo,
+    WrongHost,
 )
 from pravega_wire.errors import ProtocolError
 from pravega_wire.names import scoped_name, segment_name
 from segstore_client.access.tokens import StoreAccess, TokenExpiredError
+from segstore_client.backoff import Patience
 from segstore_client.controller.controller_client import ControllerClient, Purpose
-from segstore_client.errors import PravegaError, UnavailableError
+from segstore_client.controller.repeats import repeat_calls
+from segstore_client.errors import PravegaError
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Reply)
@@ -56,7 +60,8 @@ def segment_infos(
 ) -> dict[int, StreamSegmentInfo]:
     """Return the segment stores' information about segments, without those that no longer exist.
 
-    Raises ``UnavailableError`` when a segment store cannot be reached.
+    Raises ``UnavailableError`` when a segment store cannot be reached for as long as the patience
+    of the controller's client.
     """
     return _ask_each(controller, scope, stream, segments, _ask_info)
 
@@ -77,23 +82,28 @@ _Ask = Callable[[SegmentConnection, StoreAccess, str], T | None]
 def _ask_each(
     controller: ControllerClient, scope: str, stream: str, segments: Iterable[int], ask: _Ask[T]
 ) -> dict[int, T]:
+    return repeat_calls(
+        partial(_try_each, controller, scope, stream, list(segments), ask),
+        Patience(controller.patience),
+        f"the segments of {scoped_name(scope, stream)} could not be reached",
+    )
+
+
+def _try_each(
+    controller: ControllerClient, scope: str, stream: str, segments: Iterable[int], ask: _Ask[T]
+) -> dict[int, T]:
     found: dict[int, T] = {}
     access = controller.store_access(scope, stream, Purpose.READ)
     connections: dict[tuple[str, int], SegmentConnection] = {}
-    try:
-        with ExitStack() as stack:
-            for segment in segments:
-                address = controller.segment_address(scope, stream, segment)
-                if address not in connections:
-                    connection = access.connect(*address, timeout=REPLY_SECONDS)
-                    connections[address] = stack.enter_context(connection)
-                answer = ask(connections[address], access, segment_name(scope, stream, segment))
-                if answer is not None:
-                    found[segment] = answer
-    except ProtocolError as error:
-        raise UnavailableError(
-            f"the segments of {scoped_name(scope, stream)} cannot be reached: {error}"
-        ) from error
+    with ExitStack() as stack:
+        for segment in segments:
+            address = controller.segment_address(scope, stream, segment)
+            if address not in connections:
+                connection = access.connect(*address, timeout=REPLY_SECONDS)
+                connections[address] = stack.enter_context(connection)
+            answer = ask(connections[address], access, segment_name(scope, stream, segment))
+            if answer is not None:
+                found[segment] = answer
     return found
 
 
@@ -136,6 +146,8 @@ def _ask(
             return reply
         if isinstance(reply, NoSuchSegment):
             return None
+        if isinstance(reply, WrongHost):
+            raise ProtocolError(f"segment {name} is at another store")
         if not isinstance(reply, AuthTokenCheckFailed):
             raise PravegaError(f"segment {name} answers with {type(reply).__name__}")
         refusal = access.refusal(reply, f"no permission to read segment {name}")

@@ -29,7 +29,9 @@ from pravega_wire.sessions.segment_log import (
 from pravega_wire.sessions.steps import run_steps
 from segstore_client.access.tokens import StoreAccess, TokenExpiredError
 from segstore_client.addresses import Address
+from segstore_client.backoff import Patience
 from segstore_client.controller.controller_client import ControllerClient, Purpose
+from segstore_client.controller.repeats import repeat_calls
 from segstore_client.errors import NotFoundError, PravegaError, RefusedError, UnavailableError
 
 T = TypeVar("T")
@@ -70,7 +72,7 @@ class LogPlace:
 class SegmentLog:
     """The log of a stream. Use it in one thread, within a ``with`` block.
 
-    Errors of connections are ``UnavailableError``.
+    It connects again while servers are away, for as long as the controller's client repeats calls.
     """
 
     def __init__(
@@ -78,22 +80,19 @@ class SegmentLog:
     ) -> None:
         self.name = scoped_name(scope, stream)
         self._access = controller.store_access(scope, stream, purpose)
-        place = LogPlace(controller, scope, stream)
-        self._session = place.make_session(
+        self._patience = controller.patience
+        self._place = LogPlace(controller, scope, stream)
+        self._session = self._place.make_session(
             lambda reply: log_refusal(reply, self.name, self._access)
         )
-        try:
-            self._connection: SegmentConnection = self._access.connect(
-                *place.locate(self._session), timeout=REPLY_SECONDS
-            )
-        except ProtocolError as error:
-            raise self._lost(error) from error
+        self._connection: SegmentConnection | None = None
+        self._repeat_calls(self._connect)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._connection.close()
+        self._disconnect()
 
     def read(self, *, whole: bool = False) -> list[bytes]:
         """Return the events from the last compaction on; with ``whole`` all that there are.
@@ -108,24 +107,42 @@ class SegmentLog:
         return self._repeat(self._session.append(event))
 
     def _repeat(self, attempt: Callable[[], Steps[T]]) -> T:
-        try:
-            for _ in range(ATTEMPTS_MAX):
-                try:
-                    return run_steps(attempt(), self._ask)
-                except (LogMovedError, TokenExpiredError):
-                    # The store knows the writer by the token that has expired.
-                    self._session.is_set_up = False
-        except LogTooLongError as error:
-            raise PravegaError(str(error)) from error
-        except ProtocolError as error:
-            raise self._lost(error) from error
+        return self._repeat_calls(partial(self._try, attempt))
+
+    def _repeat_calls(self, call: Callable[[], T]) -> T:
+        return repeat_calls(call, Patience(self._patience), f"{self.name} could not be reached")
+
+    def _try(self, attempt: Callable[[], Steps[T]]) -> T:
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                return run_steps(attempt(), self._ask)
+            except (LogMovedError, TokenExpiredError):
+                # The store knows the writer by the token that has expired.
+                self._session.is_set_up = False
+            except LogTooLongError as error:
+                raise PravegaError(str(error)) from error
+            except BaseException:
+                # A request that failed leaves its reply behind.
+                self._disconnect()
+                raise
         raise UnavailableError(f"{self.name} changes too fast")
 
     def _ask(self, make: Make) -> wire.Reply:
-        return self._connection.call(make(self._connection.next_request_id(), self._access.token()))
+        token, connection = self._access.token(), self._connect()
+        return connection.call(make(connection.next_request_id(), token))
 
-    def _lost(self, error: ProtocolError) -> UnavailableError:
-        return UnavailableError(f"{self.name} cannot be reached: {error}")
+    def _connect(self) -> SegmentConnection:
+        if self._connection is None:
+            self._connection = self._access.connect(
+                *self._place.locate(self._session), timeout=REPLY_SECONDS
+            )
+        return self._connection
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        self._session.is_set_up = False
+        if connection is not None:
+            connection.close()
 
 
 def log_refusal(reply: wire.Reply, name: str, access: StoreAccess) -> Exception:

@@ -14,6 +14,7 @@ Invariants:
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from types import TracebackType
@@ -23,12 +24,13 @@ import anyio
 from anyio.abc import TaskGroup
 
 from _fast.wire.ready_events import ReadyEvents
-from pravega_wire.names import parse_segment_name
+from pravega_wire.names import parse_segment_name, scoped_name
 from pravega_wire.sessions.read_cursor import EventCursor, ReadEvent
 from pravega_wire.sessions.steps import run_steps_async
+from pravega_wire.sessions.time_limits import ATTEMPT_SECONDS_MIN
 from segstore_client.access.tokens import StoreAccess
 from segstore_client.controller.controller_client import ControllerClient, Purpose
-from segstore_client.errors import PravegaError
+from segstore_client.errors import ClosedError, PravegaError
 from segstore_client.event_reader import Batches
 from segstore_client.groups.group_log import GroupLog
 from segstore_client.reading.piece_queue import PieceQueue
@@ -80,8 +82,7 @@ class _Feeds:
         with scope:
             try:
                 await feed.read(self.pieces.put)
-                successors = await feed.find_successors() if cursor.end is None else ()
-                await self.pieces.put(describe_end(cursor, successors))
+                await self.pieces.put(describe_end(cursor, await feed.find_successors()))
             except PravegaError as error:
                 # The other segments wait until the reader is left.
                 await self.pieces.put(error)
@@ -106,7 +107,9 @@ class GroupReader(Generic[T]):
         clock: Callable[[], float] | None = None,
     ) -> None:
         self.name = name
+        self._group = scoped_name(scope, group)
         self._on_checkpoint = on_checkpoint
+        self._clock = clock or time.monotonic
         self._log = GroupLog(controller, scope, group, patience=patience)
         self._feeds = _Feeds(controller, patience=patience)
         self._ready = ReadyEvents(self.__anext__, clock)
@@ -122,6 +125,9 @@ class GroupReader(Generic[T]):
             clock=clock,
         )
         self._stack = AsyncExitStack()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name} of {self._group}>"
 
     async def __aenter__(self) -> Self:
         """Join the group.
@@ -146,11 +152,12 @@ class GroupReader(Generic[T]):
         traceback: TracebackType | None,
     ) -> None:
         """Leave the group; the other readers continue where this one is."""
-        if self._feeds.tasks is None:
+        tasks, self._feeds.tasks = self._feeds.tasks, None
+        if tasks is None:
             return
         if kind is None:
             self._steps.note_done()
-        self._feeds.tasks.cancel_scope.cancel()
+        tasks.cancel_scope.cancel()
         await self._leave()
 
     async def _leave(self) -> None:
@@ -158,6 +165,7 @@ class GroupReader(Generic[T]):
             with anyio.move_on_after(LEAVE_SECONDS_MAX, shield=True):
                 await self._run(self._steps.leave())
         finally:
+            self._ready.replace([])
             await self._stack.aclose()
 
     async def drop(self) -> None:
@@ -165,6 +173,7 @@ class GroupReader(Generic[T]):
         assert self._feeds.tasks is not None
         tasks, self._feeds.tasks = self._feeds.tasks, None
         tasks.cancel_scope.cancel()
+        self._ready.replace([])
         await self._stack.aclose()
 
     @property
@@ -186,6 +195,17 @@ class GroupReader(Generic[T]):
         await self._prepare()
         return self._ready.take()
 
+    async def next_event(self, *, timeout: float | None = None) -> ReadEvent[T] | None:
+        """Return the next event; None after ``timeout`` seconds without one, or at the end. With 0
+        it looks for what has come; where the group's state has to be asked first, that takes up to
+        a second. Raises errors as ``async for``."""
+        return self._ready.take() if await self._prepare_within(timeout) else None
+
+    async def next_batch(self, *, timeout: float | None = None) -> list[ReadEvent[T]]:
+        """Return all events that are there, once there are some; none where ``next_event`` returns
+        None. Raises errors as that."""
+        return self._ready.take_all() if await self._prepare_within(timeout) else []
+
     def batches(self) -> Batches[list[ReadEvent[T]]]:
         """Return an iterator by which ``async for`` gives lists of all events that are there.
 
@@ -199,8 +219,22 @@ class GroupReader(Generic[T]):
 
     async def _prepare(self) -> None:
         """Do what the group wants now, and wait until there are events."""
-        if not await self._run(self._steps.prepare()):
+        if not await self._prepare_within(None):
             raise StopAsyncIteration
+
+    async def _prepare_within(self, timeout: float | None) -> bool:
+        """Do the same for at most so many seconds; return whether there are events.
+
+        Raises ``ClosedError`` outside of the block.
+        """
+        if self._feeds.tasks is None:
+            raise ClosedError(f"reader {self.name} is not entered, or closed")
+        if timeout is None:
+            return await self._run(self._steps.prepare())
+        # What is cut off begins anew with the next call, and would never be done in short times.
+        with anyio.move_on_after(max(timeout, ATTEMPT_SECONDS_MIN)):
+            return await self._run(self._steps.prepare(self._clock() + timeout))
+        return False
 
     async def _run(self, steps: Steps[R]) -> R:
         return await run_steps_async(steps, self._fulfil)

@@ -17,7 +17,7 @@ from segstore_client.connections.calls import call_blocking
 from segstore_client.controller.controller_client import ControllerClient
 from segstore_client.groups.group_log import GroupLog
 from segstore_client.groups.group_reader import GroupReader, OnCheckpoint
-from segstore_client.positions import Position
+from segstore_client.positions import End
 from segstore_client.serializers import BYTES, Serializer, T
 from segstore_client.steps.group_operations import GroupOperations
 from segstore_client.steps.group_requests import Steps
@@ -36,7 +36,10 @@ class ReaderGroup:
         self._controller = controller
         self._scope, self._group = scope, name
         self._patience = patience
-        self._operations = GroupOperations(controller, scope, name)
+        self._operations = GroupOperations(controller.with_patience(patience), scope, name)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}>"
 
     async def create(self, settings: GroupSettings, *, exist_ok: bool) -> None:
         """Create the group. See ``Store.create_group``."""
@@ -74,6 +77,7 @@ class ReaderGroup:
         """Take a reader out of the group that has vanished; the others get its segments.
 
         They continue at these offsets, by the names of segments, or else at its last checkpoint.
+        Raises ``NotFoundError`` if the group has no reader of the name.
         """
         remove = self._operations.remove_reader
         await self._run(lambda state: remove(state, name, positions or {}))
@@ -94,7 +98,7 @@ class ReaderGroup:
         """
         return await self._run(lambda state: self._operations.take_checkpoint(state, name))
 
-    async def reset(self, start: Position | Mapping[str, Cut]) -> None:
+    async def reset(self, start: End | Mapping[str, Cut]) -> None:
         """Let the group continue at an end of its streams, or at a stream cut of each.
 
         Its readers get ``RemovedFromGroupError``, and have to be made again. Raises

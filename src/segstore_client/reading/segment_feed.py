@@ -61,12 +61,18 @@ class SegmentFeed:
             raise PravegaError(f"segment {cursor.name} ends within an event")
 
     async def find_successors(self) -> tuple[Successor, ...]:
-        """Return the segments that follow this one, which was read to its end."""
+        """Return the segments that follow this one, which was read to its end; none where reading
+        ends in it."""
+        cursor = self._cursor
+        if cursor.end is not None and not cursor.is_gone:
+            return ()
+        # The controller tells of a segment that is gone whether the stream is another one now.
         ask = self._controller.successors
-        if self._cursor.is_gone:
+        if cursor.is_gone:
             ask = self._controller.successors_of_gone
-        return await repeat_calls(
-            partial(ask, self._scope, self._stream, self._cursor.segment_id),
+        found = await repeat_calls(
+            partial(ask, self._scope, self._stream, cursor.segment_id),
             Patience(self._patience),
             f"{self._name} could not be read",
         )
+        return found if cursor.end is None else ()

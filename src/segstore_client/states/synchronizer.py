@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from pravega_wire.sessions.steps import run_steps_async
+from segstore_client.errors import ClosedError
 from segstore_client.states.revision_log import RevisionLog
 from segstore_client.steps.state_steps import StateSteps, Steps
 
@@ -35,7 +36,12 @@ class Synchronizer(Generic[S]):
         apply: Callable[[S, bytes], S],
     ) -> None:
         self._log = log
+        self._name = name
+        self._is_closed = False
         self._steps = StateSteps(log.session, name=name, load=load, apply=apply)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._name}>"
 
     async def __aenter__(self) -> Self:
         return self
@@ -50,6 +56,7 @@ class Synchronizer(Generic[S]):
 
     async def aclose(self) -> None:
         """Close the connection."""
+        self._is_closed = True
         await self._log.aclose()
 
     @property
@@ -93,4 +100,6 @@ class Synchronizer(Generic[S]):
         await self._run(self._steps.find_length())
 
     async def _run(self, steps: Steps[T]) -> T:
+        if self._is_closed:
+            raise ClosedError(f"the state in {self._name} is closed")
         return await run_steps_async(steps, self._log.repeat)

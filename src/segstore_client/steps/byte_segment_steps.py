@@ -23,6 +23,8 @@ from segstore_client.errors import (
     TruncatedError,
     UsageError,
 )
+from segstore_client.inputs import to_end
+from segstore_client.positions import End, Position
 from segstore_client.steps.table_steps import Make
 
 if TYPE_CHECKING:
@@ -40,11 +42,14 @@ Steps: TypeAlias = Generator[Make, wire.Reply, T]
 class ByteSegmentSteps:
     """The only segment of a stream."""
 
-    def __init__(self, controller: ControllerClient, scope: str, stream: str) -> None:
+    def __init__(
+        self, controller: ControllerClient, scope: str, stream: str, *, patience: float
+    ) -> None:
         self.name = scoped_name(scope, stream)
         self.number = 0
         """The segment's id, after ``find``."""
         self._controller = controller
+        self._patient = controller.with_patience(patience)
         self._scope = scope
         self._stream = stream
 
@@ -63,8 +68,8 @@ class ByteSegmentSteps:
 
         Raises ``UsageError`` if the stream has, or once had, another number of segments.
         """
-        current = self.find_current()
-        head = self._controller.head_segments(self._scope, self._stream)
+        current = self._patient.current_segments(self._scope, self._stream)
+        head = self._patient.head_segments(self._scope, self._stream)
         found = {*head.offsets, *(each.segment_id for each in current.ranges)}
         if len(found) != 1:
             raise UsageError(
@@ -92,6 +97,14 @@ class ByteSegmentSteps:
         if not isinstance(reply, wire.StreamSegmentInfo):
             raise self._refusal(reply)
         return reply.start_offset, reply.write_offset
+
+    def find_start(self, start: int | End) -> Steps[int]:
+        """Return the offset at which a reader begins: this one, or that of an end of the stream."""
+        if not isinstance(start, str):
+            return start
+        end = to_end(start)
+        head, tail = yield from self.find_bounds()
+        return head if end is Position.HEAD else tail
 
     def truncate_before(self, offset: int) -> Steps[None]:
         """Delete the bytes before an offset; if they are deleted already, nothing happens.

@@ -19,7 +19,9 @@ import math
 import os
 import time
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from functools import partial
+from typing import TypeAlias
 
 from pravega_wire.names import parse_segment_name, scoped_name, segment_name
 from pravega_wire.reader_groups.changes import (
@@ -40,11 +42,13 @@ from pravega_wire.reader_groups.settings import (
 from pravega_wire.reader_groups.states import GroupState
 from segstore_client.controller.controller_client import ControllerClient
 from segstore_client.controller.group_configuration import find_begin, from_message, to_message
+from segstore_client.cuts.bounds import At, make_place
 from segstore_client.cuts.group_lag import find_lags
 from segstore_client.cuts.group_seek import seek_group
 from segstore_client.cuts.places import Place, find_cut
-from segstore_client.errors import AlreadyExistsError, ConflictError, TimedOutError
-from segstore_client.positions import Position
+from segstore_client.errors import AlreadyExistsError, ConflictError, NotFoundError, TimedOutError
+from segstore_client.inputs import to_end
+from segstore_client.positions import End
 from segstore_client.steps.group_requests import Pause, Steps, call
 from segstore_client.steps.group_steps import GroupSteps
 
@@ -53,25 +57,49 @@ CHECKPOINT_LOOK_SECONDS = 0.5
 CHECKPOINT_SECONDS = CHECKPOINT_MS / 1000
 REFRESH_SECONDS = REFRESH_MS / 1000
 
+Places: TypeAlias = End | datetime | Mapping[str, At]
+"""Places of the streams of a group, as a program says them: the same of each, or by their names."""
+
 
 def build_settings(
+    controller: ControllerClient,
     streams: Sequence[str],
     *,
-    starts: Mapping[str, Cut] | None,
-    ends: Mapping[str, Cut] | None,
+    starts: Places | None,
+    ends: Places | None,
     checkpoint_seconds: float | None,
     refresh_seconds: float,
     retains: bool,
 ) -> GroupSettings:
-    """Return the settings of a new group, from the arguments of a store's ``create_group``."""
+    """Return the settings of a new group, from the arguments of a store's ``create_group``. This
+    blocks.
+
+    Raises ``UsageError`` if a stream has no such place.
+    """
     return GroupSettings(
-        starts={name: (starts or {}).get(name, {}) for name in streams},
-        ends={name: (ends or {}).get(name, {}) for name in streams},
+        starts=_find_cuts(controller, streams, starts, is_end=False),
+        ends=_find_cuts(controller, streams, ends, is_end=True),
         checkpoint_ms=-1 if checkpoint_seconds is None else round(checkpoint_seconds * 1000),
         refresh_ms=round(refresh_seconds * 1000),
         retention=RETENTION_AUTOMATIC if retains else RETENTION_NONE,
         identifier=os.urandom(16),
     )
+
+
+def _find_cuts(
+    controller: ControllerClient, streams: Sequence[str], places: Places | None, *, is_end: bool
+) -> dict[str, Cut]:
+    """Return the stream cut of each stream; an empty one has no bound."""
+    by_stream = places if isinstance(places, Mapping) else dict.fromkeys(streams, places)
+    cuts: dict[str, Cut] = {}
+    for name in streams:
+        at = by_stream.get(name)
+        if at is None or isinstance(at, Mapping):
+            cuts[name] = at or {}
+        else:
+            scope, _, stream = name.partition("/")
+            cuts[name] = find_cut(controller, scope, stream, make_place(at), is_end=is_end)
+    return cuts
 
 
 class GroupOperations:
@@ -104,13 +132,17 @@ class GroupOperations:
     def remove_reader(
         self, state: GroupSteps, reader: str, positions: Mapping[str, int]
     ) -> Steps[None]:
-        """Take a reader out of the group that has vanished; the others get its segments."""
+        """Take a reader out of the group that has vanished; the others get its segments.
+
+        Raises ``NotFoundError`` if the group has no such reader.
+        """
 
         def remove(found: GroupState) -> list[Change]:
             return [ReaderRemoved(reader, positions)] if reader in found.assigned else []
 
         yield from state.read()
-        yield from state.change(remove)
+        if not (yield from state.change(remove)):
+            raise NotFoundError(f"reader group {self._name} has no reader {reader}")
 
     def find_lags(self, state: GroupSteps) -> Steps[list[SegmentLag]]:
         """Return how far the group is behind each segment's end, in bytes and milliseconds."""
@@ -160,19 +192,17 @@ class GroupOperations:
         read = yield from self._find_read(future)
         return _cut_streams({**read, **complete[0]})
 
-    def reset(self, start: Position | Mapping[str, Cut]) -> None:
+    def reset(self, start: End | Mapping[str, Cut]) -> None:
         """Let the group continue at an end of its streams, or at a stream cut of each. This blocks.
 
         Raises ``ConflictError`` for the tail of a stream that is sealed.
         """
         controller, scope, group = self._controller, self._scope, self._group
-        if isinstance(start, Position):
+        if isinstance(start, str):
+            place = Place(end=to_end(start))
             cuts = controller.group_settings(scope, group).startingStreamCuts
             streams = [(each.streamInfo.scope, each.streamInfo.stream) for each in cuts]
-            start = {
-                scoped_name(*each): find_cut(controller, *each, Place(end=start))
-                for each in streams
-            }
+            start = {scoped_name(*each): find_cut(controller, *each, place) for each in streams}
         seek_group(controller, scope, group, start)
 
     def _check_checkpoint(self, found: GroupState, name: str) -> None:

@@ -3,7 +3,7 @@
 Owns: one pump for each segment, the map from keys to segments, and the bound of what waits.
 
 Invariants:
-1. When ``BUFFER_BYTES`` wait to be stored, a write waits, and ``write_nowait`` raises, so that
+1. When ``buffer_bytes`` wait to be stored, a write waits, and ``write_nowait`` raises, so that
    memory is bounded. Held by ``test_a_writer_takes_no_more_than_its_buffer`` and
    ``test_a_byte_writer_takes_no_more_than_its_buffer``.
 2. When the writer has failed, or its block is left, each event that is not stored gets the error,
@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 
@@ -29,20 +30,28 @@ from anyio.abc import TaskGroup
 from pravega_wire.codec import HEADER_BYTES
 from pravega_wire.errors import EventTooLongError
 from pravega_wire.names import scoped_name, segment_name
-from pravega_wire.sessions.append_session import AppendSession
+from pravega_wire.sessions.append_session import BUFFER_BYTES, AppendSession
 from pravega_wire.sessions.routes import Routes, SegmentRange
 from segstore_client.backoff import PATIENCE_SECONDS
 from segstore_client.controller.controller_client import ControllerClient, Purpose
 from segstore_client.delays import OnDelay
-from segstore_client.errors import PravegaError, UsageError
+from segstore_client.errors import BufferFullError, UsageError, WriterClosedError
 from segstore_client.writing.acknowledgement import Acknowledgement
 from segstore_client.writing.segment_pump import Event, SegmentPump
 
-BUFFER_BYTES = 16 * 1024 * 1024
+
+class _WouldBlockError(BufferFullError, anyio.WouldBlock):
+    """AnyIO's error, too, of what would have to wait."""
 
 
-class WriterClosedError(PravegaError):
-    """The writer was left, or never entered."""
+@dataclass(frozen=True, slots=True)
+class _Owner:
+    """The part of a writer that its pumps see, and a program does not."""
+
+    start: Callable[[SegmentPump], None]
+    take_acknowledged: Callable[[int], None]
+    replace: Callable[[SegmentPump], Awaitable[None]]
+    fail: Callable[[Exception], None]
 
 
 class BufferedWriter(ABC):
@@ -67,6 +76,7 @@ class BufferedWriter(ABC):
         self._on_delay = on_delay
         self._access = controller.store_access(scope, stream, Purpose.WRITE)
         self._pumps: dict[int, SegmentPump] = {}
+        self._owner = _Owner(self._start_pump, self._take_acknowledged, self._replace, self._fail)
         self._routes: Routes | None = None
         self._replacements = 0
         """Number of segments that have ended."""
@@ -77,6 +87,9 @@ class BufferedWriter(ABC):
         self._error: Exception | None = None
         self._group: TaskGroup | None = None
         self._stack = AsyncExitStack()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._name}>"
 
     async def __aexit__(
         self,
@@ -118,9 +131,9 @@ class BufferedWriter(ABC):
         return self._add(data, position)
 
     def _submit_nowait(self, data: bytes, position: float) -> Acknowledgement:
-        """Queue an event; return what to await. Raises ``anyio.WouldBlock`` without room."""
+        """Queue an event; return what to await. Raises ``BufferFullError`` without room."""
         if not self._has_room() and self._error is None:
-            raise anyio.WouldBlock
+            raise _WouldBlockError(f"{self._waiting_bytes} bytes wait to be stored")
         return self._add(data, position)
 
     def _add(self, data: bytes, position: float) -> Acknowledgement:
@@ -147,23 +160,23 @@ class BufferedWriter(ABC):
 
     # ---- Pumps -----------------------------------------------------------------------------------
 
-    def take_acknowledged(self, byte_count: int) -> None:
+    def _take_acknowledged(self, byte_count: int) -> None:
         """Take note that events, of so many bytes with their headers, are stored."""
         self._waiting_bytes -= byte_count
         if self._has_room():
             self._room.set()
             self._room = anyio.Event()
 
-    def start(self, pump: SegmentPump) -> None:
+    def _start_pump(self, pump: SegmentPump) -> None:
         """Run a pump, which has an event."""
         assert self._group is not None
         self._group.start_soon(pump.run)
 
     @abstractmethod
-    async def replace(self, pump: SegmentPump) -> None:
+    async def _replace(self, pump: SegmentPump) -> None:
         """Do what is to be done with the unstored events of a segment that has ended."""
 
-    def fail(self, error: Exception) -> None:
+    def _fail(self, error: Exception) -> None:
         """End the writer: each event that is not stored gets the error."""
         if self._error is None:
             self._error = error
@@ -187,7 +200,7 @@ class BufferedWriter(ABC):
         """End the pumps; what is not stored gets ``WriterClosedError``."""
         assert self._group is not None
         # Before anything is awaited: what is added now would start a pump.
-        self.fail(WriterClosedError(f"the writer of {self._name} is closed"))
+        self._fail(WriterClosedError(f"the writer of {self._name} is closed"))
         self._group.cancel_scope.cancel()
         await self._stack.aclose()
 
@@ -204,7 +217,7 @@ class BufferedWriter(ABC):
             segment,
             self._segment_name(segment),
             locate,
-            self,
+            self._owner,
             access=self._access,
             patience=self._patience,
             on_delay=self._on_delay,

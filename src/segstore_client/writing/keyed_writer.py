@@ -8,13 +8,14 @@ from __future__ import annotations
 import random
 from typing import Generic
 
+from pravega_wire.sessions.append_session import BUFFER_BYTES
 from segstore_client.backoff import PATIENCE_SECONDS
 from segstore_client.controller.controller_client import ControllerClient
 from segstore_client.delays import OnDelay
 from segstore_client.inputs import to_position
 from segstore_client.serializers import BYTES, Serializer, T
 from segstore_client.writing.acknowledgement import Acknowledgement
-from segstore_client.writing.buffered_writer import BUFFER_BYTES, BufferedWriter
+from segstore_client.writing.buffered_writer import BufferedWriter
 
 
 class KeyedWriter(BufferedWriter, Generic[T]):
@@ -60,7 +61,8 @@ class KeyedWriter(BufferedWriter, Generic[T]):
     def write_nowait(self, data: T, *, key: str | None = None) -> Acknowledgement:
         """Queue an event; return what to await for its storage.
 
-        Raises ``anyio.WouldBlock`` when there is no room, and errors as ``write``.
+        Raises ``BufferFullError``, an ``anyio.WouldBlock``, when there is no room, and errors as
+        ``write``.
         """
         return self._submit_nowait(self._encode(data), _position_of(key))
 

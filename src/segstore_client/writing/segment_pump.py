@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from typing import Protocol
@@ -64,16 +64,16 @@ LOOK_SECONDS = 1.0
 class PumpOwner(Protocol):
     """The writer, as a pump sees it: told that events are stored, or that the segment has ended."""
 
-    def start(self, pump: SegmentPump) -> None:
+    def start(self, pump: SegmentPump, /) -> None:
         """Run the pump in a task of the writer."""
 
-    def take_acknowledged(self, byte_count: int) -> None:
+    def take_acknowledged(self, byte_count: int, /) -> None:
         """Take note that events, of so many bytes with their headers, are stored."""
 
-    async def replace(self, pump: SegmentPump) -> None:
+    def replace(self, pump: SegmentPump, /) -> Awaitable[None]:
         """Give the unstored events of a segment that has ended to its successors."""
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: Exception, /) -> None:
         """End the writer: an event cannot be stored."""
 
 

@@ -126,3 +126,21 @@ def test_without_a_clock_the_time_is_that_of_the_system() -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_reader_is_asked_when_nothing_is_ready_or_it_is_time(backend: str) -> None:
     anyio.run(ask_when_due, backend=backend)
+
+
+def test_what_is_next_is_there_until_it_is_deleted() -> None:
+    ready = ReadyEvents(Reader().ask)
+    ready.replace([make_event(number) for number in range(4)])
+    assert ready.next is ready.next
+    assert (ready.first, len(ready)) == (None, 4)
+    first = ready.next
+    del ready.next
+    assert (ready.first, ready.last, first.offset, len(ready)) == (first, first, 0, 3)
+    rest = ready.rest
+    assert [event.offset for event in rest] == [1, 2, 3]
+    assert len(ready) == 3
+    del ready.rest
+    assert (ready.first, ready.last, len(ready)) == (rest[0], rest[-1], 0)
+    assert ready.rest == []
+    with pytest.raises(IndexError):
+        _ = ready.next

@@ -19,6 +19,7 @@ from pravega_wire.commands import NULL_ATTRIBUTE_VALUE
 from pravega_wire.hashing import routing_key_hash
 from pravega_wire.sessions.routes import Routes, SegmentRange, Successor
 from segstore_client.append_refusals import SegmentEndedError
+from segstore_client.backoff import Patience
 from segstore_client.errors import StreamSealedError
 from support.exported_streams import events_by_key
 from support.served_stream import ServedStream, run, serve_stream
@@ -113,8 +114,10 @@ class FakeWriter:
         self.acknowledged_events += len(self._events)
         self._events = []
 
-    def release(self) -> list[Any]:
-        return self._events
+    @property
+    def session(self) -> Any:
+        last = self.added[-1] if self.added else None
+        return SimpleNamespace(unacknowledged_events=self._events, last_event=last)
 
     def disconnect(self) -> None:
         pass
@@ -135,6 +138,7 @@ def test_merged_segments_give_their_events_in_order(is_sealed: bool) -> None:
         "_routes": Routes(
             [SegmentRange(0, 0.0, 0.5), SegmentRange(1, 0.5, 0.8), SegmentRange(2, 0.8, 1.0)]
         ),
+        "_name": "s/t",
         "_segment_writers": {0: lower, 1: upper, 2: apart},
         "_controller": SimpleNamespace(
             successors=lambda *_: (Successor(SegmentRange(9, 0.0, 0.8), frozenset({0, 1})),)
@@ -142,7 +146,7 @@ def test_merged_segments_give_their_events_in_order(is_sealed: bool) -> None:
         "_new_writer": lambda segment: merged,
         "_scope": "s",
         "_stream": "t",
-        "_patience": None,
+        "_patience": Patience(60.0),
         "_retired_events": 0,
     }
     for name, value in fields.items():

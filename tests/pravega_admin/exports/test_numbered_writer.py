@@ -61,7 +61,7 @@ def test_another_process_goes_on_after_the_last_stored_event(seed: int) -> None:
         store.settle()
         last = new_writer(store)
         last.look(Patience(60.0))
-        assert last.stored_number == store.last
+        assert last.session.stored_number == store.last
         write(last, events, seed)
         assert store.events == [event[1] for event in events]
         again = new_writer(store)
@@ -134,7 +134,7 @@ def test_what_was_not_stored_can_be_taken_away_with_long_events() -> None:
         writer = new_writer(store)
         for event in events:
             writer.add(event)
-        assert writer.release() == events
+        assert writer.session.release() == events
         assert writer.is_idle
         for event in events:
             writer.add(event)

@@ -53,7 +53,7 @@ def test_the_error_of_a_strange_certificate_has_the_words(words: AccessWords) ->
 
 def test_a_program_is_told_of_no_option_of_the_command_line(address: str) -> None:
     with pytest.raises(PravegaError, match=r"such as by user= and password= of connect\(\)") as it:
-        list(open_controller(address, AccessSettings()).list_scopes())
+        list(open_controller(address, AccessSettings(), patience=None).list_scopes())
     assert "--" not in str(it.value)
     for words in (ENVIRONMENT, SPARK, PROGRAM):
         assert "--" not in f"{words.login} {words.password} {words.ca}"

@@ -113,6 +113,9 @@ class FakeController:
     def __init__(self, segments: Segments) -> None:
         self._segments = segments
 
+    def with_patience(self, seconds: float) -> FakeController:
+        return self
+
     def store_access(self, *_: Any) -> Any:
         return SimpleNamespace(connect=self._segments.connect, token=str)
 

@@ -200,8 +200,7 @@ def test_a_refusal_ends_it_with_its_meaning(reply: Reply, error: type[Exception]
         writer.add((0.5, b"event"))
         with pytest.raises(error):
             writer.drive(Patience(30.0), drain=True)
-        assert writer.release() == [(0.5, b"event")]
-        assert writer.is_idle
+        assert writer.session.unacknowledged_events == [(0.5, b"event")]
         writer.disconnect()
 
 

@@ -10,6 +10,7 @@ import pytest
 from segstore_client import (
     ABSENT,
     AlreadyExistsError,
+    ClosedError,
     ConflictError,
     NotFoundError,
     Position,
@@ -130,3 +131,37 @@ def use_table(address: str) -> None:
 async def test_a_table_is_read_and_changed(tmp_path: Path) -> None:
     async with served_stream(tmp_path) as stream:
         await run(use_table, stream.address)
+
+
+async def test_what_a_program_that_blocks_has_closed_says_so(tmp_path: Path) -> None:
+    """Readers and states connected again, and nobody closed that."""
+
+    def use(address: str) -> None:
+        with blocking.connect(address) as store:
+            store.create_group("s/g", ["s/t"])
+            with store.reader("s/t") as reader:
+                assert reader.next_event(timeout=60.0) is not None
+            with store.group("s/g").reader("one") as member:
+                assert member.next_event(timeout=60.0) is not None
+            with store.synchronizer("s/t", load=bytes, apply=lambda state, _: state) as state:
+                pass
+            where = address.removeprefix("tcp://")
+            assert repr(store) == f"<BlockingStore at {where}>"
+            assert repr(reader) == "<BlockingEventReader of s/t>"
+            assert repr(member) == "<BlockingGroupReader one of s/g>"
+            assert repr(store.group("s/g")) == "<BlockingReaderGroup s/g>"
+            assert repr(state) == "<BlockingSynchronizer of s/t>"
+            with store.writer("s/t") as writer, store.transaction("s/t") as transaction:
+                assert repr(writer) == "<BlockingEventWriter of s/t>"
+                assert repr(transaction) == f"<BlockingTransaction {transaction.id} of s/t>"
+            for each in (reader, member):
+                for call in (each.next_event, each.next_batch, each.__next__):
+                    with pytest.raises(ClosedError, match="is closed"):
+                        call()
+            with pytest.raises(ClosedError, match="the state in s/t is closed"):
+                state.read()
+        with pytest.raises(ClosedError, match="the connection to the controller"):
+            store.list_scopes()
+
+    async with served_stream(tmp_path, 3) as stream:
+        await run(use, stream.address)

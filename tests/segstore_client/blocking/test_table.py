@@ -115,6 +115,7 @@ def client(store: Store) -> BlockingTable:
         table_ranges=lambda *_: (SegmentRange(0, 0.0, HALF), SegmentRange(1, HALF, 1.0)),
         store_access=store_access,
         segment_address=lambda *_: ("127.0.0.1", 1),
+        with_patience=lambda _: controller,
     )
     return BlockingTable(controller, "s", "k", patience=60.0)
 

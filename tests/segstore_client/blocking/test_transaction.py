@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from segstore_client import TransactionEndedError, blocking
+from segstore_client import PravegaError, TransactionEndedError, WriterClosedError, blocking
 from segstore_client.blocking import transaction
 from segstore_client.controller.controller_client import ControllerClient
 from segstore_client.positions import Position
@@ -103,3 +103,38 @@ async def test_a_transaction_that_ends_before_its_commit_is_told(tmp_path: Path)
 
     async with served_stream(tmp_path, 0) as stream:
         await run(write, stream.address)
+
+
+async def test_a_program_that_blocks_commits_and_aborts_by_hand(tmp_path: Path) -> None:
+    def write(address: str) -> None:
+        with blocking.connect(address) as store:
+            with store.transaction("s/t") as mine:
+                mine.submit(b"seen")
+                mine.commit()
+                assert read_events(store) == [b"seen"]
+                with pytest.raises(WriterClosedError, match=f"transaction {mine.id} was committed"):
+                    mine.submit(b"lost")
+                mine.abort()
+            for end in (lambda each: each.abort(), lambda each: each.close()):
+                other = store.transaction("s/t", buffer_bytes=1000)
+                other.write_nowait(b"lost").wait()
+                end(other)
+                with pytest.raises(WriterClosedError, match=f"transaction {other.id} was aborted"):
+                    other.commit()
+            assert read_events(store) == [b"seen"]
+
+    async with served_stream(tmp_path, 0) as stream:
+        await run(write, stream.address)
+
+
+async def test_a_transaction_on_a_sealed_stream_is_refused_at_once(tmp_path: Path) -> None:
+    """That answer of the controller is one that may pass, too."""
+
+    def begin(address: str) -> None:
+        with blocking.connect(address, patience=1e6) as store:
+            store.seal_stream("s/t")
+            with pytest.raises(PravegaError, match="s/t"):
+                store.transaction("s/t")
+
+    async with served_stream(tmp_path, 0) as stream:
+        await run(begin, stream.address)

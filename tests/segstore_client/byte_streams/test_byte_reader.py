@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 import segstore_client
-from segstore_client import NotFoundError, RefusedError, TruncatedError, UsageError
+from segstore_client import ClosedError, NotFoundError, RefusedError, TruncatedError, UsageError
 from segstore_client.byte_streams import byte_reader
 from segstore_client.positions import Position
 from support.byte_store import ByteStore
@@ -200,7 +200,7 @@ async def test_what_cannot_be_read_is_told(tmp_path: Path, run_client: RunClient
                 async with store.byte_reader("s/t", offset=-1):
                     pass
             file = store.byte_reader("s/t")
-            with pytest.raises(UsageError, match="the reader of s/t is not entered"):
+            with pytest.raises(ClosedError, match="the reader of s/t is not entered"):
                 await file.read(1)
             left = AsyncExitStack()
             await left.enter_async_context(file)

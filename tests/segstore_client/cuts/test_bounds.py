@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,9 +46,9 @@ async def test_what_lies_between_two_cuts_is_read(tmp_path: Path, run_client: Ru
     async with served_stream(tmp_path, 3) as stream:
         first, last = {0: EVENT_BYTES}, {0: 2 * EVENT_BYTES}
         assert await read_both(run_client, stream, first, last) == [b"event 1"]
-        assert await read_both(run_client, stream, Position.HEAD, first) == [b"event 0"]
-        assert await read_both(run_client, stream, last, Position.TAIL) == [b"event 2"]
-        assert await read_both(run_client, stream, Position.TAIL, Position.TAIL) == []
+        assert await read_both(run_client, stream, "head", first) == [b"event 0"]
+        assert await read_both(run_client, stream, last, "tail") == [b"event 2"]
+        assert await read_both(run_client, stream, "tail", Position.TAIL) == []
         await stream.scale((0.0, 0.5), (0.5, 1.0))
         await stream.write(3)
         # -1 is the end of the segment, as clients write it.
@@ -73,5 +74,8 @@ async def test_places_that_a_stream_does_not_have_are_refused(
         for start, end in (({7: 0}, None), (Position.HEAD, {0: 0, 1: 0}), ({0: 10**9}, None)):
             with pytest.raises(UsageError, match="no stream cut of s/t"):
                 await read_both(run_client, stream, start, end)
+        word: Any = "end"
+        with pytest.raises(UsageError, match="'end' is no end of a stream: it is head or tail"):
+            await read_both(run_client, stream, word, None)
         with pytest.raises(UsageError, match="time"):
             await read_both(run_client, stream, datetime.now(UTC), None)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import segstore_client
 from segstore_client import blocking
+from segstore_client.errors import EarlierStreamError
 from support.event_loops import RunClient
 from support.served_stream import run, served_stream
 
@@ -36,6 +39,39 @@ async def test_a_group_that_was_deleted_is_made_again(
     async with served_stream(tmp_path, len(EVENTS)) as stream:
         await run_client(use, stream.address)
         await run(use_blocking, stream.address)
+
+
+async def test_a_group_with_an_end_is_told_of_a_stream_that_was_made_again(
+    tmp_path: Path, run_client: RunClient
+) -> None:
+    """It was at its end without an event."""
+
+    def begin(address: str) -> None:
+        with blocking.connect(address) as store:
+            for name in ("s/one", "s/other"):
+                store.create_group(name, ["s/t"], ends="tail")
+
+    async def read(address: str) -> None:
+        async with (
+            segstore_client.connect(address) as store,
+            store.group("s/one").reader("a") as reader,
+        ):
+            with pytest.raises(EarlierStreamError):
+                await reader.next_event(timeout=60)
+
+    def read_blocking(address: str) -> None:
+        with (
+            blocking.connect(address) as store,
+            store.group("s/other").reader("a") as reader,
+            pytest.raises(EarlierStreamError),
+        ):
+            reader.next_event(timeout=60)
+
+    async with served_stream(tmp_path, len(EVENTS)) as stream:
+        await run(begin, stream.address)
+        await stream.make_again(len(EVENTS))
+        await run_client(read, stream.address)
+        await run(read_blocking, stream.address)
 
 
 async def test_a_state_in_a_stream_that_was_made_again_begins_anew(

@@ -228,7 +228,8 @@ async def vanish(address: str) -> None:
             assert await group.readers() == ["gone"]
             assert await group.unread_bytes() > 0
             await group.remove_reader("gone")
-            await group.remove_reader("gone")
+            with pytest.raises(NotFoundError, match="reader group s/g has no reader gone"):
+                await group.remove_reader("gone")
             async with group.reader("next") as reader:
                 for _ in again:
                     numbers.take("next", (await anext(reader)).data)

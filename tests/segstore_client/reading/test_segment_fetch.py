@@ -57,11 +57,13 @@ class FailingTokens:
 
 def controller_of(store: PiecemealStore, access: StoreAccess) -> Any:
     """Return a controller whose only segment is at the store."""
-    return SimpleNamespace(
+    found = SimpleNamespace(
         head_segments=lambda *_: HeadSegments({0: 0}),
         segment_address=lambda *_: store.address,
         store_access=lambda *_: access,
+        with_patience=lambda _: found,
     )
+    return found
 
 
 async def test_the_next_piece_is_requested_before_the_program_has_this_one(

@@ -19,12 +19,13 @@ import os
 from typing import TYPE_CHECKING
 
 from pravega_wire.errors import TruncatedBytesError
+from pravega_wire.names import scoped_name
 from pravega_wire.sessions.read_cursor import ByteCursor
 from segstore_client.blocking.byte_streams.byte_segment import BlockingByteSegment
 from segstore_client.blocking.segments.segment_reads import READ_BYTES, SegmentReads
 from segstore_client.controller.controller_client import ControllerClient, Purpose
 from segstore_client.errors import UsageError
-from segstore_client.positions import Position
+from segstore_client.positions import End
 from segstore_client.steps.byte_segment_steps import ReadPiece
 
 if TYPE_CHECKING:
@@ -46,10 +47,11 @@ class BlockingByteReader(io.RawIOBase):
         scope: str,
         stream: str,
         *,
-        offset: int | Position,
+        offset: int | End,
         patience: float,
     ) -> None:
         super().__init__()
+        self._name = scoped_name(scope, stream)
         self._scope, self._stream = scope, stream
         self._piece = ReadPiece()
         self._cursor: ByteCursor | None = None
@@ -59,9 +61,10 @@ class BlockingByteReader(io.RawIOBase):
             controller, scope, stream, access=self._access, patience=patience
         )
         self._segment.steps.find()
-        if isinstance(offset, Position):
-            offset = self.head() if offset is Position.HEAD else self.tail()
-        self.seek(offset)
+        self.seek(self._segment.run(self._segment.steps.find_start(offset)))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._name}>"
 
     def close(self) -> None:
         """Close the connections. Idempotent."""
@@ -77,13 +80,14 @@ class BlockingByteReader(io.RawIOBase):
         """Return True."""
         return True
 
-    def read(self, size: int = -1, /) -> bytes:
+    def read(self, size: int | None = -1, /) -> bytes:
         """Return the next bytes, at least one and at most ``size``; at the tail, as soon as there
         are some. ``b""`` is the end of a sealed stream.
 
-        Without a size, return all bytes up to the end of a sealed stream, once it is sealed.
+        Without a size, or with None, return all bytes up to the end of a sealed stream, once it is
+        sealed.
         """
-        if size < 0:
+        if size is None or size < 0:
             return self.readall()
         self._check_open()
         if size and self._piece.is_used_up:
@@ -129,10 +133,12 @@ class BlockingByteReader(io.RawIOBase):
 
     def head(self) -> int:
         """Return the offset of the first byte that is left now."""
+        self._check_open()
         return self._segment.run(self._segment.steps.find_bounds())[0]
 
     def tail(self) -> int:
         """Return the offset behind the last byte that is stored now."""
+        self._check_open()
         return self._segment.run(self._segment.steps.find_bounds())[1]
 
     # ---- Pieces ----------------------------------------------------------------------------------

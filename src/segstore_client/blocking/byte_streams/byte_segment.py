@@ -12,9 +12,9 @@ from pravega_wire import commands as wire
 from pravega_wire.sessions.steps import run_steps
 from segstore_client.access.tokens import StoreAccess
 from segstore_client.backoff import Patience
-from segstore_client.blocking.calls import repeat_calls
 from segstore_client.blocking.segments.segment_requests import BlockingSegmentRequests
 from segstore_client.controller.controller_client import ControllerClient
+from segstore_client.controller.repeats import repeat_calls
 from segstore_client.steps.byte_segment_steps import ByteSegmentSteps, Steps
 from segstore_client.steps.table_steps import Make
 
@@ -33,7 +33,7 @@ class BlockingByteSegment:
         access: StoreAccess,
         patience: float,
     ) -> None:
-        self.steps = ByteSegmentSteps(controller, scope, stream)
+        self.steps = ByteSegmentSteps(controller, scope, stream, patience=patience)
         self._access = access
         self._patience = patience
         self._requests = BlockingSegmentRequests(

@@ -16,6 +16,7 @@ import os
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from pravega_wire.names import scoped_name
 from pravega_wire.sessions.append_session import AppendSession, Event
 from segstore_client.append_refusals import SegmentEndedError
 from segstore_client.backoff import Patience
@@ -49,6 +50,7 @@ class BlockingByteWriter(io.RawIOBase):
         on_delay: OnDelay | None,
     ) -> None:
         super().__init__()
+        self._name = scoped_name(scope, stream)
         # A file is also closed when it could not be opened.
         self._writer: SegmentWriter | None = None
         self._error: PravegaError | None = None
@@ -80,6 +82,9 @@ class BlockingByteWriter(io.RawIOBase):
             # Nobody waits for what was not stored.
             self._session.release()
         self.close()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._name}>"
 
     def close(self) -> None:
         """Wait until all bytes are stored, and close the connection. Idempotent. Raises errors as

@@ -28,10 +28,6 @@ class BlockingGroupLog:
         self._log = BlockingRevisionLog(controller, scope, stream, patience=patience)
         self.state = GroupSteps(self._log.session, scoped_name(scope, group))
 
-    def limit_patience(self, seconds: float) -> None:
-        """Give up after at most so many seconds in which servers are unreachable."""
-        self._log.patience = min(self._log.patience, seconds)
-
     def close(self) -> None:
         """Close the connection. Idempotent."""
         self._log.close()

@@ -29,14 +29,15 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from _fast.wire.ready_events import ReadyEvents
-from pravega_wire.names import parse_segment_name
+from pravega_wire.names import parse_segment_name, scoped_name
 from pravega_wire.sessions.read_cursor import EventCursor, ReadEvent
 from pravega_wire.sessions.steps import run_steps
+from pravega_wire.sessions.time_limits import call_unlimited, call_within
 from segstore_client.access.tokens import StoreAccess
 from segstore_client.blocking.groups.group_log import BlockingGroupLog
-from segstore_client.blocking.segments.segment_reads import SegmentReads, find_successors
+from segstore_client.blocking.segments.segment_reads import SegmentReads
 from segstore_client.controller.controller_client import ControllerClient, Purpose
-from segstore_client.errors import PravegaError, UnavailableError
+from segstore_client.errors import ClosedError, OutOfTimeError, PravegaError, UnavailableError
 from segstore_client.serializers import BYTES, Serializer, T
 from segstore_client.steps.group_requests import Request, Steps, Tell, Wait
 from segstore_client.steps.reader_steps import Piece, ReaderSteps, describe_end
@@ -52,7 +53,6 @@ class _Segments:
 
     def __init__(self, controller: ControllerClient, *, patience: float) -> None:
         self._controller = controller
-        self._patience = patience
         self._reads = SegmentReads[ReadEvent[Any]](controller, patience=patience)
         self._cursors: dict[str, EventCursor] = {}
         """The positions in those whose ends have not come."""
@@ -87,6 +87,8 @@ class _Segments:
             if not self._pieces:
                 found = self._reads.receive(timeout)
                 self._pieces += [(cursor.name, events) for cursor, events in found]
+        except OutOfTimeError:
+            return None
         except PravegaError as error:
             return error
         return self._pieces.popleft()[1] if self._pieces else None
@@ -97,13 +99,7 @@ class _Segments:
     def _end(self, cursor: EventCursor) -> Piece:
         """Read no more of a segment that was read to its end, and return the end."""
         segment = parse_segment_name(cursor.name)
-        successors = (
-            find_successors(
-                self._controller, segment.scope, segment.stream, cursor, patience=self._patience
-            )
-            if cursor.end is None or cursor.pending
-            else ()
-        )
+        successors = self._reads.find_successors(cursor, segment.scope, segment.stream)
         del self._cursors[cursor.name]
         self._reads.remove(cursor.name)
         return describe_end(cursor, successors)
@@ -129,6 +125,7 @@ class BlockingGroupReader(Generic[T]):
         on_checkpoint: OnCheckpoint | None = None,
     ) -> None:
         self.name = name
+        self._group = scoped_name(scope, group)
         self._on_checkpoint = on_checkpoint
         self._log = BlockingGroupLog(controller, scope, group, patience=patience)
         self._segments = _Segments(controller, patience=patience)
@@ -152,6 +149,9 @@ class BlockingGroupReader(Generic[T]):
                 self._leave(is_done=False)
             raise
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name} of {self._group}>"
+
     def __enter__(self) -> Self:
         return self
 
@@ -164,12 +164,14 @@ class BlockingGroupReader(Generic[T]):
         self._leave(is_done=kind is None)
 
     def close(self) -> None:
-        """Leave the group; the other readers continue behind the last event. Idempotent."""
+        """Leave the group; the other readers continue behind the last event. Each call raises
+        ``ClosedError`` then. Idempotent."""
         self._leave(is_done=True)
 
     def drop(self) -> None:
         """End without leaving the group, as a process does that is killed."""
         self._is_closed = True
+        self._ready.replace([])
         self._segments.close_all()
         self._log.close()
 
@@ -191,21 +193,29 @@ class BlockingGroupReader(Generic[T]):
         """Return the next event; it ends when the group has read everything that there will be.
         Raises errors as ``next_event``."""
         if self._ready and time.monotonic() < self._ready.due:
-            return self._ready.take()
-        event = self.next_event()
-        if event is None:
+            # Behind a call, an interrupt might take the event away.
+            event = self._ready.next
+            del self._ready.next
+            return event
+        found = self.next_event()
+        if found is None:
             raise StopIteration
-        return event
+        return found
 
     def next_event(self, *, timeout: float | None = None) -> ReadEvent[T] | None:
         """Return the next event; None after ``timeout`` seconds without one, or at the end. With 0
-        it looks for what has come, without waiting.
+        it looks for what has come, without waiting; where it has to connect first, that takes up to
+        a second.
 
         Raises ``RemovedFromGroupError`` if the reader was removed from the group, or the group was
         reset; ``PravegaError`` if a stream's bytes are no events, and ``UnavailableError`` when
         servers are unreachable for too long.
         """
-        return self._ready.take() if self._prepare(timeout) else None
+        if not self._prepare(timeout):
+            return None
+        event = self._ready.next
+        del self._ready.next
+        return event
 
     def batches(self) -> Iterator[list[ReadEvent[T]]]:
         """Yield lists of all events that are there.
@@ -218,16 +228,23 @@ class BlockingGroupReader(Generic[T]):
     def next_batch(self, *, timeout: float | None = None) -> list[ReadEvent[T]]:
         """Return all events that are there, once there are some; none where ``next_event`` returns
         None. Raises errors as that."""
-        return self._ready.take_all() if self._prepare(timeout) else []
+        if not self._prepare(timeout):
+            return []
+        batch = self._ready.rest
+        del self._ready.rest
+        return batch
 
     def _prepare(self, timeout: float | None) -> bool:
         """Do what the group wants now, and wait until there are events; return whether there
         are."""
         if self._is_closed:
-            raise PravegaError(f"reader {self.name} is closed")
+            raise ClosedError(f"reader {self.name} is closed")
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         try:
-            return self._run(self._steps.prepare(deadline))
+            return call_within(timeout, lambda: self._run(self._steps.prepare(deadline)))
+        except OutOfTimeError:
+            # What the group wants is done by the next call.
+            return False
         except PravegaError:
             raise
         except BaseException:
@@ -246,9 +263,8 @@ class BlockingGroupReader(Generic[T]):
         self._segments.close_all()
         try:
             # Servers that are away would keep the program from ending.
-            self._log.limit_patience(LEAVE_SECONDS_MAX)
-            with suppress(UnavailableError):
-                self._run(self._steps.leave())
+            with suppress(UnavailableError, OutOfTimeError):
+                call_within(LEAVE_SECONDS_MAX, lambda: self._run(self._steps.leave()))
         finally:
             self._log.close()
 
@@ -259,8 +275,9 @@ class BlockingGroupReader(Generic[T]):
         if isinstance(request, Wait):
             return self._segments.receive(request.seconds)
         if isinstance(request, Tell):
-            if self._on_checkpoint is not None:
-                self._on_checkpoint(request.checkpoint, request.positions)
+            tell = self._on_checkpoint
+            if tell is not None:
+                call_unlimited(lambda: tell(request.checkpoint, request.positions))
             return None
         return self._log.fulfil(request)
 

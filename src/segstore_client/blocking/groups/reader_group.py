@@ -8,15 +8,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from functools import partial
 from typing import TypeVar
 
 from pravega_wire.names import scoped_name
 from pravega_wire.reader_groups.lags import SegmentLag
 from pravega_wire.reader_groups.settings import Cut, GroupSettings
+from pravega_wire.sessions.time_limits import call_within
 from segstore_client.blocking.groups.group_log import BlockingGroupLog
 from segstore_client.blocking.groups.group_reader import BlockingGroupReader, OnCheckpoint
 from segstore_client.controller.controller_client import ControllerClient
-from segstore_client.positions import Position
+from segstore_client.errors import OutOfTimeError, TimedOutError
+from segstore_client.positions import End
 from segstore_client.serializers import BYTES, Serializer, T
 from segstore_client.steps.group_operations import GroupOperations
 from segstore_client.steps.group_requests import Steps
@@ -35,7 +38,10 @@ class BlockingReaderGroup:
         self._controller = controller
         self._scope, self._group = scope, name
         self._patience = patience
-        self._operations = GroupOperations(controller, scope, name)
+        self._operations = GroupOperations(controller.with_patience(patience), scope, name)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}>"
 
     def create(self, settings: GroupSettings, *, exist_ok: bool) -> None:
         """Create the group. Raises ``AlreadyExistsError`` unless ``exist_ok``."""
@@ -73,6 +79,7 @@ class BlockingReaderGroup:
         """Take a reader out of the group that has vanished; the others get its segments.
 
         They continue at these offsets, by the names of segments, or else at its last checkpoint.
+        Raises ``NotFoundError`` if the group has no reader of the name.
         """
         remove = self._operations.remove_reader
         self._run(lambda state: remove(state, name, positions or {}))
@@ -92,10 +99,15 @@ class BlockingReaderGroup:
         ``ConflictError`` if as many checkpoints are under way as the group allows, or one of this
         name, and ``TimedOutError`` after ``timeout`` seconds: then it may be reached later.
         """
-        take = self._operations.take_checkpoint
-        return self._run(lambda state: take(state, name, timeout=timeout))
+        take = partial(self._operations.take_checkpoint, name=name, timeout=timeout)
+        try:
+            return call_within(timeout, lambda: self._run(take))
+        except OutOfTimeError as error:
+            raise TimedOutError(
+                f"checkpoint {name} of {self.name} was not reached in {timeout:g} s: {error}"
+            ) from error
 
-    def reset(self, start: Position | Mapping[str, Cut]) -> None:
+    def reset(self, start: End | Mapping[str, Cut]) -> None:
         """Let the group continue at an end of its streams, or at a stream cut of each.
 
         Its readers get ``RemovedFromGroupError``, and have to be made again. Raises

@@ -30,11 +30,12 @@ from pravega_wire.errors import ProtocolError, RemoteProtocolError
 from pravega_wire.names import scoped_name
 from pravega_wire.sessions.read_cursor import EventCursor, SegmentCursor
 from pravega_wire.sessions.routes import Successor
+from pravega_wire.sessions.time_limits import call_within, find_wait_left
 from segstore_client.access.tokens import StoreAccess
 from segstore_client.backoff import Patience
-from segstore_client.blocking.calls import repeat_calls
 from segstore_client.controller.controller_client import RETRIED_ERRORS, ControllerClient
-from segstore_client.errors import PravegaError, RefusedError, gave_up
+from segstore_client.controller.repeats import repeat_calls
+from segstore_client.errors import OutOfTimeError, PravegaError, RefusedError, gave_up
 
 T = TypeVar("T")
 
@@ -116,20 +117,54 @@ class SegmentReads(Generic[T]):
         """
         self._skip_pause()
         try:
-            if not self._found:
-                self._request_all()
-                self._receive_some(timeout)
-        except RETRIED_ERRORS as error:
-            if not self._found and not self._patience.wait():
-                names = {scoped_name(each.scope, each.stream) for each in self._readings.values()}
-                what = f"{', '.join(sorted(names))} could not be read"
-                raise gave_up(f"{what} for {self._patience.seconds:g} s", error) from error
+            call_within(timeout, self._try)
+        except OutOfTimeError:
+            # Nothing has come in time: the next call goes on.
+            pass
         finally:
             self._left_at = time.monotonic()
         found, self._found = self._found, []
         return found
 
+    def find_successors(
+        self, cursor: EventCursor, scope: str, stream: str
+    ) -> tuple[Successor, ...]:
+        """Return the segments that follow one of a stream which was read to its end; none where
+        reading ends in it.
+
+        Raises ``PravegaError`` if it ends within an event, and errors as ``repeat_calls``.
+        """
+        if cursor.pending:
+            raise PravegaError(f"segment {cursor.name} ends within an event")
+        if cursor.end is not None and not cursor.is_gone:
+            return ()
+        # The controller tells of a segment that is gone whether the stream is another one now.
+        controller = self._controller
+        ask = controller.successors_of_gone if cursor.is_gone else controller.successors
+        self._skip_pause()
+        try:
+            found = repeat_calls(
+                partial(ask, scope, stream, cursor.segment_id),
+                self._patience,
+                f"{scoped_name(scope, stream)} could not be read",
+            )
+        finally:
+            self._left_at = time.monotonic()
+        return found if cursor.end is None else ()
+
     # ---- Requests and replies --------------------------------------------------------------------
+
+    def _try(self) -> None:
+        """Ask for what is not under way, and process what comes; wait after a failure."""
+        try:
+            if not self._found:
+                self._request_all()
+                self._receive_some()
+        except RETRIED_ERRORS as error:
+            if not self._found and not self._patience.wait():
+                names = {scoped_name(each.scope, each.stream) for each in self._readings.values()}
+                what = f"{', '.join(sorted(names))} could not be read"
+                raise gave_up(f"{what} for {self._patience.seconds:g} s", error) from error
 
     def _request_all(self) -> None:
         """Request the next bytes of each segment of which none are under way."""
@@ -156,9 +191,9 @@ class SegmentReads(Generic[T]):
         link.requests[request_id] = reading
         reading.is_requested = True
 
-    def _receive_some(self, timeout: float | None) -> None:
-        """Wait for replies of any segment store, at most ``timeout`` seconds, and process them."""
-        seconds = KEEP_ALIVE_SECONDS if timeout is None else min(timeout, KEEP_ALIVE_SECONDS)
+    def _receive_some(self) -> None:
+        """Wait for replies of any segment store, as long as the limit allows, and process them."""
+        seconds = max(0.0, min(find_wait_left(), KEEP_ALIVE_SECONDS))
         by_fileno = {link.connection.fileno(): key for key, link in self._links.items()}
         readable, _, _ = select.select(list(by_fileno), [], [], seconds)
         for fileno in readable:
@@ -202,8 +237,7 @@ class SegmentReads(Generic[T]):
         for link in self._links.values():
             link.heard += paused
             link.asked += paused
-        if paused > self._patience.seconds:
-            self._patience.renew()
+        self._patience.skip_pause(paused)
 
     def _linked(self, address: Address, access: StoreAccess) -> _Link[T]:
         link = self._links.get(address)
@@ -244,21 +278,3 @@ class SegmentReads(Generic[T]):
             if reading.address == address:
                 reading.address = None
                 reading.is_requested = False
-
-
-def find_successors(
-    controller: ControllerClient, scope: str, stream: str, cursor: EventCursor, *, patience: float
-) -> tuple[Successor, ...]:
-    """Return the segments that follow one which was read to its end.
-
-    Raises ``PravegaError`` if it ends within an event.
-    """
-    if cursor.pending:
-        raise PravegaError(f"segment {cursor.name} ends within an event")
-    # A truncation deleted the whole segment, or the stream is another one now, if it is gone.
-    ask = controller.successors_of_gone if cursor.is_gone else controller.successors
-    return repeat_calls(
-        partial(ask, scope, stream, cursor.segment_id),
-        Patience(patience),
-        f"{scoped_name(scope, stream)} could not be read",
-    )

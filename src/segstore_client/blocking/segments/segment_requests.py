@@ -10,8 +10,8 @@ from pravega_wire.errors import ProtocolError
 from pravega_wire.names import segment_name
 from segstore_client.access.tokens import StoreAccess
 from segstore_client.backoff import Patience
-from segstore_client.blocking.calls import repeat_calls
 from segstore_client.controller.controller_client import ControllerClient
+from segstore_client.controller.repeats import repeat_calls
 from segstore_client.steps.table_steps import Make
 
 REPLY_SECONDS = 30.0

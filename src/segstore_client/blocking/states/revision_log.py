@@ -10,6 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from typing import Any
 
@@ -19,8 +20,8 @@ from pravega_wire.names import scoped_name
 from pravega_wire.sessions.segment_log import Attempt, LogTooLongError, Make
 from pravega_wire.sessions.steps import run_steps
 from segstore_client.backoff import Patience
-from segstore_client.blocking.calls import repeat_calls
 from segstore_client.controller.controller_client import ControllerClient, Purpose
+from segstore_client.controller.repeats import repeat_calls
 from segstore_client.cuts.segment_log import LogPlace, log_refusal
 from segstore_client.errors import PravegaError
 
@@ -41,7 +42,9 @@ class BlockingRevisionLog:
         self._name = scoped_name(scope, stream)
         self._place = LogPlace(controller, scope, stream)
         self._access = controller.store_access(scope, stream, Purpose.READ_WRITE)
-        self.patience = patience
+        self._patience = Patience(patience)
+        self._left_at = time.monotonic()
+        """The time at which an attempt has ended last."""
         self.session = self._place.make_session(
             lambda reply: log_refusal(reply, self._name, self._access)
         )
@@ -57,7 +60,12 @@ class BlockingRevisionLog:
     def repeat(self, attempt: Attempt) -> Any:
         """Return the result of an attempt that is repeated, over new connections."""
         run = partial(self._try, attempt)
-        return repeat_calls(run, Patience(self.patience), f"{self._name} could not be reached")
+        # What a limit cut off goes on with the next call, and so does its time.
+        self._patience.skip_pause(time.monotonic() - self._left_at)
+        try:
+            return repeat_calls(run, self._patience, f"{self._name} could not be reached")
+        finally:
+            self._left_at = time.monotonic()
 
     def _try(self, attempt: Attempt) -> Any:
         try:

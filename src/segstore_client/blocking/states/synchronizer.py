@@ -11,6 +11,7 @@ from typing import Generic, Self, TypeVar
 
 from pravega_wire.sessions.steps import run_steps
 from segstore_client.blocking.states.revision_log import BlockingRevisionLog
+from segstore_client.errors import ClosedError
 from segstore_client.steps.state_steps import StateSteps, Steps
 
 S = TypeVar("S")
@@ -34,7 +35,12 @@ class BlockingSynchronizer(Generic[S]):
         apply: Callable[[S, bytes], S],
     ) -> None:
         self._log = log
+        self._name = name
+        self._is_closed = False
         self._steps = StateSteps(log.session, name=name, load=load, apply=apply)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._name}>"
 
     def __enter__(self) -> Self:
         return self
@@ -43,7 +49,8 @@ class BlockingSynchronizer(Generic[S]):
         self.close()
 
     def close(self) -> None:
-        """Close the connection. Idempotent."""
+        """Close the connection: each call raises ``ClosedError`` then. Idempotent."""
+        self._is_closed = True
         self._log.close()
 
     @property
@@ -87,4 +94,6 @@ class BlockingSynchronizer(Generic[S]):
         self._run(self._steps.find_length())
 
     def _run(self, steps: Steps[T]) -> T:
+        if self._is_closed:
+            raise ClosedError(f"the state in {self._name} is closed")
         return run_steps(steps, self._log.repeat)

@@ -105,7 +105,7 @@ def test_files_of_python_can_be_put_around_it() -> None:
         with io.TextIOWrapper(io.BufferedReader(open_reader(store.controller))) as text:
             assert text.read() == data.decode()
         with open_reader(store.controller) as file:
-            assert file.read() == data
+            assert file.read(None) == data
 
 
 def test_a_store_of_a_file_that_falls_silent_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,7 +192,7 @@ def misuse(address: str) -> None:
                 call()
         file.close()
         file.close()
-        for use in (lambda: file.read(1), lambda: file.seek(0), file.peek):
+        for use in (lambda: file.read(1), lambda: file.seek(0), file.peek, file.head):
             with pytest.raises(ValueError, match="the file is closed"):
                 use()
 

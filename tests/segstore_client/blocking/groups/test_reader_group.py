@@ -106,3 +106,31 @@ def bound(address: str) -> None:
 async def test_a_group_of_programs_that_block_reads_from_cut_to_cut(tmp_path: Path) -> None:
     async with served_stream(tmp_path, 4) as stream:
         await run(bound, stream.address)
+
+
+async def test_a_group_and_a_file_begin_at_an_end_that_is_said_by_a_word(tmp_path: Path) -> None:
+    def use(address: str) -> None:
+        with blocking.connect(address) as store:
+            tail = store.stream_cut("s/t", "tail")
+            store.create_group("s/all", ["s/t"], starts="tail")
+            store.create_group("s/each", ["s/t"], starts={"s/t": "tail"})
+            store.create_group("s/none", ["s/t"], starts={"s/t": tail}, ends="tail")
+            with store.writer("s/t") as writer:
+                writer.write(b"new")
+            for name in ("s/all", "s/each"):
+                with store.group(name).reader("a") as reader:
+                    found = reader.next_event(timeout=60.0)
+                    assert found is not None
+                    assert found.data == b"new"
+            with store.group("s/none").reader("a") as reader:
+                assert list(reader) == []
+            store.group("s/all").reset("head")
+            with store.group("s/all").reader("a") as reader:
+                found = reader.next_event(timeout=60.0)
+                assert found is not None
+                assert found.data == b"event 0"
+            with store.byte_reader("s/t", offset="tail") as file:
+                assert file.tell() == file.tail()
+
+    async with served_stream(tmp_path, 2) as stream:
+        await run(use, stream.address)

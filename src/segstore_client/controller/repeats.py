@@ -19,11 +19,14 @@ def repeat_calls(call: Callable[[], T], patience: Patience, what: str) -> T:
     """Return the result of a call, which is repeated while servers are away.
 
     Raises the error of a client that gives up, with ``what`` it could not do, when the time is
-    over.
+    over, and ``OutOfTimeError`` when the limit of the call is over.
     """
     while True:
         try:
-            return call()
+            result = call()
         except RETRIED_ERRORS as error:
             if not patience.wait():
                 raise gave_up(f"{what} for {patience.seconds:g} s", error) from error
+        else:
+            patience.renew()
+            return result
