@@ -36,7 +36,7 @@ pytestmark = [
 KEYS = 50
 SEGMENTS = 12
 SECONDS_MAX = scale(240.0)
-VANISH_SECONDS_MAX = 15.0
+SECONDS_PER_READER = 15.0
 """Time, in seconds, in which one reader vanishes, unless the machine is slow."""
 KILL_SECONDS = 600.0
 """How long readers are killed in the long form."""
@@ -269,7 +269,7 @@ async def outlive(
                 online.append(f"{kind}-{number}")
         ends_at = time.monotonic() + seconds
         number = READERS_EACH
-        while time.monotonic() < ends_at or len(group.vanished) <= seconds / VANISH_SECONDS_MAX:
+        while time.monotonic() < ends_at or len(group.vanished) <= seconds / SECONDS_PER_READER:
             quiet_until = time.monotonic() + rng.uniform(0.5, 6.0)
             while time.monotonic() < quiet_until:
                 await group.write(rng.randrange(200))
