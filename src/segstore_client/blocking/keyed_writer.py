@@ -34,10 +34,7 @@ from segstore_client.serializers import Serializer, T
 
 
 class BlockingAcknowledgement:
-    """Tells whether an event is stored, and waits for it. ``submit`` and ``write_nowait`` give it.
-
-    It costs nothing while nobody asks: most programs wait for the last event of many.
-    """
+    """Tells whether an event is stored, and waits for it. ``write_nowait`` gives it."""
 
     __slots__ = ("_number", "_owner", "writer")
 
@@ -120,9 +117,8 @@ class BlockingKeyedWriter(ABC, Generic[T]):
         self.submit(data, key=key)
         self.flush()
 
-    def submit(self, data: T, *, key: str | None = None) -> BlockingAcknowledgement:
+    def submit(self, data: T, *, key: str | None = None) -> None:
         """Queue an event as soon as there is room for it; without a key it goes to any segment.
-        Return what waits for its storage.
 
         What is queued is sent in batches: by the event that fills one, by ``send`` and ``flush``.
         An event over 8 MiB is sent at once, in pieces that readers see together, after all that
@@ -135,10 +131,11 @@ class BlockingKeyedWriter(ABC, Generic[T]):
         while self._buffered_bytes >= self._buffer_bytes and not self._has_room():
             fullest = max(self._writers(), key=lambda each: each.session.unacknowledged_bytes)
             self._drive(fullest, drain=True)
-        writer, acknowledgement, is_ready = self._add(event, position)
+        writer = self._route(position)
+        is_ready = writer.add((position, event))
+        self._buffered_bytes += len(event) + HEADER_BYTES
         if is_ready:
             self._drive(writer, drain=False)
-        return acknowledgement
 
     def write_nowait(self, data: T, *, key: str | None = None) -> BlockingAcknowledgement:
         """Queue an event without waiting for replies; return what waits for its storage.
@@ -153,7 +150,10 @@ class BlockingKeyedWriter(ABC, Generic[T]):
                 self._try(writer, writer.take_arrived)
             if not self._has_room() or self._route(position).session.is_full:
                 raise BufferFullError(f"{self._buffered_bytes} bytes wait to be stored")
-        writer, acknowledgement, is_ready = self._add(event, position)
+        writer = self._route(position)
+        acknowledgement = BlockingAcknowledgement(self, writer, writer.session.last_number + 1)
+        is_ready = writer.add((position, event, acknowledgement))
+        self._buffered_bytes += len(event) + HEADER_BYTES
         if is_ready:
             self._try(writer, lambda: writer.send(self._patience))
         return acknowledgement
@@ -219,16 +219,6 @@ class BlockingKeyedWriter(ABC, Generic[T]):
     def _has_room(self) -> bool:
         self._buffered_bytes = sum(each.session.unacknowledged_bytes for each in self._writers())
         return self._buffered_bytes < self._buffer_bytes
-
-    def _add(
-        self, event: bytes, position: float
-    ) -> tuple[SegmentWriter, BlockingAcknowledgement, bool]:
-        """Add an event; return its segment, and whether a batch is full."""
-        writer = self._route(position)
-        acknowledgement = BlockingAcknowledgement(self, writer, writer.session.last_number + 1)
-        is_ready = writer.add((position, event, acknowledgement))
-        self._buffered_bytes += len(event) + HEADER_BYTES
-        return writer, acknowledgement, is_ready
 
     def _drive(self, writer: SegmentWriter, *, drain: bool) -> None:
         """Send a writer's batch and receive replies as ``SegmentWriter.drive`` does."""

@@ -56,7 +56,7 @@ async def test_a_writer_that_blocks_takes_no_more_than_its_buffer(tmp_path: Path
             with pytest.raises(BufferFullError, match="10120 bytes wait to be stored"):
                 writer.write_nowait(events[10])
             assert not any(each.is_done for each in waiting)
-            waiting.append(writer.submit(events[10]))
+            writer.submit(events[10])
             assert all(each.is_done for each in waiting[:10])
             for event in events[11:]:
                 writer.submit(event)
@@ -135,7 +135,7 @@ async def test_events_are_stored_once_however_a_replacement_is_interrupted(
                 first = writer.acknowledged_events
                 store.scale_stream("s/t", segments)
                 waiting = [
-                    writer.submit(b"%d" % number, key=str(number % KEYS))
+                    writer.write_nowait(b"%d" % number, key=str(number % KEYS))
                     for number in range(first, first + 99)
                 ]
                 while not flush(writer):
