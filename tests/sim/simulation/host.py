@@ -322,7 +322,7 @@ class Host:
             chunks = self._damaged(chunks)
         segments = self.segments(chunks, logs.epoch_now)
         if isinstance(chunks, DamagedReads):
-            chunks.metadata_of = lambda: segments._journal.metadata
+            chunks.metadata_of = lambda: segments.journal.metadata
         logs.check_log = segments.check_log
         async with (
             open_container(
