@@ -50,12 +50,12 @@ from pravega_wire.errors import LocalProtocolError, RemoteProtocolError
 from segstore.errors import NoSuchSegmentError, SegmentStoreError
 from segstore.network.admission.buffer_bytes import COMMAND_BYTES_FREE
 from segstore.network.admission.policy import Admission, ConnectionAdmission
+from segstore.network.admission.request_lanes import RequestLanes, Ticket
 from segstore.network.append_processor import AppendProcessor
 from segstore.network.handler_table import Handler, RequestContext, Store
 from segstore.network.handlers import SEGMENT_HANDLERS
 from segstore.network.reads import ConnectionReads
 from segstore.network.replies import Asked, refusal
-from segstore.network.request_lanes import RequestLanes, Ticket
 from segstore.network.scan_handlers import SCAN_HANDLERS
 from segstore.network.table_handlers import TABLE_HANDLERS
 from segstore.network.token_checks import TokenChecks

@@ -36,8 +36,8 @@ from segstore.network.admission.outstanding_requests import (
     OutstandingTotal,
     Share,
 )
+from segstore.network.admission.read_pacing import HeldReads
 from segstore.network.admission.send_buffer import SendBuffer
-from segstore.network.read_pacing import HeldReads
 from segstore.process.config import ConnectionSettings
 from segstore.runtime.transport import SendNow
 

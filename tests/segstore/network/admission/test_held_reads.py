@@ -11,7 +11,7 @@ from trio.testing import MockClock
 
 from pravega_wire import commands as wire
 from segstore.network.admission.bulk_turns import BulkTurns
-from segstore.network.read_pacing import HeldReads
+from segstore.network.admission.read_pacing import HeldReads
 from segstore.process.config import ConnectionSettings
 from segstore.runtime.alarm import SleepingAlarm
 from segstore.runtime.reactor import current_reactor
