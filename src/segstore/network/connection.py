@@ -9,8 +9,8 @@ that are not answered yet.
 
 Invariants:
 1. When requests about one segment come one after another, each takes effect after those before it
-   that it conflicts with (``RequestLanes``). Held by ``test_append_seal_and_info_in_one_packet``
-   and ``test_a_whole_life_in_one_packet``.
+   that it conflicts with (``admission.request_lanes``). Held by
+   ``test_append_seal_and_info_in_one_packet`` and ``test_a_whole_life_in_one_packet``.
 2. While reads wait for data, no other request waits for them. Held by
    ``test_parked_reads_block_nothing``.
 3. When a connection reaches a bound of ``ConnectionAdmission``, it dispatches nothing more, and
@@ -50,7 +50,7 @@ from pravega_wire.errors import LocalProtocolError, RemoteProtocolError
 from segstore.errors import NoSuchSegmentError, SegmentStoreError
 from segstore.network.admission.buffer_bytes import COMMAND_BYTES_FREE
 from segstore.network.admission.policy import Admission, ConnectionAdmission
-from segstore.network.admission.request_lanes import RequestLanes, Ticket
+from segstore.network.admission.request_lanes import Ticket
 from segstore.network.append_processor import AppendProcessor
 from segstore.network.handler_table import Handler, RequestContext, Store
 from segstore.network.handlers import SEGMENT_HANDLERS
@@ -112,7 +112,6 @@ class ServerConnection:
                 start_task=self._start_task,
             )
             self._context.set_up_append = self._tokens.watch_setups(self._appends.set_up)
-        self._lanes = RequestLanes()
         self._reads = ConnectionReads(
             self._context,
             self._replies,
@@ -160,7 +159,6 @@ class ServerConnection:
         self._protocol.close()
         self._admission.drop()
         self._undispatched = []
-        self._lanes = RequestLanes()
         self._appends.detach()
         if self._tokens is not None:
             self._tokens.detach()
@@ -345,7 +343,7 @@ class ServerConnection:
                 self._undispatched = commands[count:]
                 return False
             # Most appends come while no earlier request is under way.
-            if type(command) is Append and not self._lanes.by_segment:
+            if type(command) is Append and not admission.lanes.by_segment:
                 self._appends.append(command)
             else:
                 self._dispatch(command)
@@ -386,25 +384,26 @@ class ServerConnection:
 
     def _dispatch_in_order(self, command: Any, start: Callable[[Any], None]) -> None:
         """Run a short action now, or when the requests before it are done."""
-        if not self._lanes.is_held_up(command.segment):
+        admission = self._admission
+        if not admission.lanes.is_held_up(command.segment):
             start(command)
             return
 
         def start_late(ticket: Ticket) -> None:
-            self._admission.release(command)
+            admission.release(command)
             if not self._closing:
                 start(command)
-            self._lanes.leave(ticket)
+            admission.lanes.leave(ticket)
 
-        self._admission.hold(command)
-        self._lanes.enter((command.segment,), start_late, exclusive=False)
+        admission.hold(command)
+        admission.lanes.enter((command.segment,), start_late, exclusive=False)
 
     def _dispatch_task(self, request: Any, handler: Handler) -> None:
         def start(ticket: Ticket) -> None:
             self._nursery.start_soon(self._handle, request, handler, ticket)
 
         self._admission.hold(request)
-        self._lanes.enter(handler.segments(request), start, exclusive=handler.exclusive)
+        self._admission.lanes.enter(handler.segments(request), start, exclusive=handler.exclusive)
 
     async def _handle(self, request: Any, handler: Handler, ticket: Ticket) -> None:
         began, result = now_ns(), "failed"
@@ -433,7 +432,7 @@ class ServerConnection:
         finally:
             REQUEST_SECONDS.of(type(request).__name__, result).record_since(began)
             self._admission.release(request)
-            self._lanes.leave(ticket)
+            self._admission.lanes.leave(ticket)
 
     def _refuse(self, error: SegmentStoreError, asked: Asked) -> None:
         REFUSALS.of(type(error).__name__).add(1)
