@@ -447,7 +447,7 @@ PRIVATE_NAMES_OF_OTHERS: dict[str, set[str]] = {
 }
 """The private names that modules may use of others, with the reasons."""
 
-PRIVATE_NAMES_IN_TESTS_MAX = 198
+PRIVATE_NAMES_IN_TESTS_MAX = 174
 """Maximum number of private names of other modules that files of tests and benchmarks use. Make it
 smaller: let a test look at what its subject tells, or give the name to all."""
 

@@ -111,7 +111,7 @@ async def test_a_snapshot_that_was_not_finished_does_not_count() -> None:
     storage = owner(faulty, 1, snapshot_bytes_min=1)
     await storage.stored_length("nothing")
     rng = random.Random(1)
-    faulty._next_fault = lambda call: (
+    faulty.next_fault = lambda call: (
         Fault.PARTIAL if call == "write" and rng.random() < 0.3 else Fault.NONE
     )
     for number in range(40):
@@ -297,9 +297,9 @@ async def recovered_without_a_note(chunks: MemoryChunkStorage) -> ChunkedSegment
     faulty = FaultyChunkStorage(chunks)
     storage = owner(faulty, 2, boot_id="b")
     assert await storage.stored_length("s", certain=4) == 4
-    faulty._next_fault = lambda _: Fault.REFUSED
+    faulty.next_fault = lambda _: Fault.REFUSED
     await storage.recovered()
-    faulty._next_fault = lambda _: Fault.NONE
+    faulty.next_fault = lambda _: Fault.NONE
     return storage
 
 

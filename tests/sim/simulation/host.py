@@ -37,7 +37,7 @@ from segstore.errors import (
 )
 from segstore.inactive.eviction import EvictionPolicy
 from segstore.model.segment_attributes import AttributeCache
-from segstore.network.server import ConnectionServer, _accept
+from segstore.network.server import ConnectionServer, accept_connections
 from segstore.process.config import ConnectionSettings
 from segstore.process.registry import ContainerRegistry
 from segstore.process.tier_one import raise_when_failed
@@ -170,7 +170,12 @@ class Session:
             watching.start_soon(server.end_stalled)
             async with trio.open_nursery() as connections:
                 connections.start_soon(
-                    _accept, server, [listener], connections, shutdown, trio.TASK_STATUS_IGNORED
+                    accept_connections,
+                    server,
+                    [listener],
+                    connections,
+                    shutdown,
+                    trio.TASK_STATUS_IGNORED,
                 )
                 self._listener = listener
                 try:

@@ -92,7 +92,7 @@ async def test_a_writer_that_waits_for_its_turn_is_not_taken_for_stalled() -> No
             # A long command: the first part comes at once, then the writer's turn is awaited.
             frame = struct.pack(">ii", -1, 1_500_000) + bytes(1_500_000)  # padding
             await peer.send_all(frame[:1_000_000])
-            [connection] = server._connections
+            [connection] = server.connections
             while connection._received_bytes < 1_000_000:  # noqa: ASYNC110
                 await trio.sleep(0.001)
             connection._transport._bulk_bytes = 200_000
