@@ -20,6 +20,8 @@ GATE := PYTHONPATH=tests $(BIN)/python -m gate
 FUZZ_REST = PYTHONPATH=compat-tests:. $(BIN)/python -m compat_harness.rest_fuzz --tool $(TOOLS)/bin/schemathesis
 SEEDS ?= 1000
 SEED ?=
+# The versions of trio that pyproject.toml allows.
+TRIOS := 0.31 0.32 0.33 0.34 0.35
 
 # What an installation depends on: the Python sources themselves are used where they lie.
 SOURCES := pyproject.toml setup.py src/segstore/runtime/kernel_build.py $(wildcard $(foreach kind,pyx pxd h,src/_fast/*.$(kind) src/_fast/*/*.$(kind)))
@@ -98,6 +100,14 @@ sim-cluster: $(VENV)/.tested ## stores, controllers, bookies and ZooKeeper that 
 .PHONY: sim-tokens
 sim-tokens: $(VENV)/.tested ## delegation tokens that expire while clients write, commit and scale: SEEDS=1000, or SEED=17
 	@PYTHONPATH=tests/sim:tests $(BIN)/python -m tokens $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)
+
+.PHONY: trio-versions
+trio-versions: $(VENV)/.tested ## what the reactor needs of trio, with each version of trio that is supported
+	@for version in $(TRIOS); do \
+		$(PIP) install --upgrade --no-deps --target build/trio/$$version "trio==$$version.*"; \
+		echo "trio $$version"; \
+		PYTHONPATH=build/trio/$$version $(BIN)/pytest --quiet $(addprefix tests/segstore/runtime/test_,trio_contract.py reactor.py event_loop.py) $(ARGS); \
+	done
 
 .PHONY: sanitize
 sanitize: $(VENV)/.tested ## the extensions' tests under gcc's address and undefined behaviour checks

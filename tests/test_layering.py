@@ -16,7 +16,8 @@ from support.statements import walk_statements
 
 pytestmark = pytest.mark.xdist_group("layering")
 
-SRC = Path(__file__).resolve().parent.parent / "src"
+ROOT = Path(__file__).resolve().parent.parent
+SRC = ROOT / "src"
 
 MAY_IMPORT: dict[str, set[str]] = {
     "_fast": set(),
@@ -452,6 +453,10 @@ PRIVATE_NAMES_OF_OTHERS: dict[str, set[str]] = {
 }
 """The private names that modules may use of others, with the reasons."""
 
+PRIVATE_NAMES_IN_TESTS_MAX = 174
+"""Maximum number of private names of other modules that files of tests and benchmarks use. Make it
+smaller: let a test look at what its subject tells, or give the name to all."""
+
 LOOSE_MODULES_MAX = 16
 
 INSIDE_FAST: dict[str, set[str]] = {
@@ -717,6 +722,31 @@ def test_private_names_stay_in_their_modules() -> None:
         if (names := strangers_names(source))
     }
     assert found == PRIVATE_NAMES_OF_OTHERS
+
+
+def test_extensions_use_public_names_of_python_modules() -> None:
+    def declared_in(source: Path) -> set[str]:
+        lines = re.findall(r"^ *(?:cdef|cpdef|def) .*", source.read_text(), re.MULTILINE)
+        return set(re.findall(r"\b_[a-z]\w*", "\n".join(lines)))
+
+    shared = set().union(*map(declared_in, (SRC / "_fast").rglob("*.pxd")))
+    found = {
+        f"{source.relative_to(SRC)}: {used}"
+        for source in (SRC / "_fast").rglob("*.pyx")
+        for used, name in re.findall(r"(?<!\bself)(\._([a-z]\w*))", source.read_text())
+        if f"_{name}" not in shared | declared_in(source)
+    }
+    assert found == set()
+
+
+def test_tests_use_ever_fewer_private_names_of_the_product() -> None:
+    found = [
+        f"{source.relative_to(ROOT)}: {name}"
+        for folder in ("tests", "compat-tests", "benchmarks")
+        for source in sorted((ROOT / folder).rglob("*.py"))
+        for name in sorted(strangers_names(source))
+    ]
+    assert len(found) <= PRIVATE_NAMES_IN_TESTS_MAX, "\n".join(found)
 
 
 def test_modules_do_not_import_each_other_in_a_circle() -> None:

@@ -217,7 +217,7 @@ class Batch:
     def record(self, transactions: dict[int, bytes]) -> None:
         """Record batch 7, and nothing more."""
         key = query_key("query", self.query, "", self.options.name)
-        state = BatchState(transactions, batch=7, plan="a plan", segments=self.segments)
+        state = BatchState(transactions, 7, "a plan", len(transactions), self.segments)
         assert self.log().write(key, state)
 
     def commit(self, transactions: dict[int, bytes]) -> None:

@@ -8,9 +8,6 @@ Owns: ``CommitLog``. A key is the SHA-256 of a query's name; its value is JSON:
 Spark repeats the last batch only, so a query has one record, which each batch replaces: before the
 first of its transactions is committed, and only if no other program has replaced it.
 
-Version 0.1 had a record for each batch, of ``transactions`` and ``done`` alone, under a name made
-of the checkpoint's path. ``old_key`` returns its key.
-
 Invariants:
 1. When a batch is repeated after a crash, it finds the transactions that its first attempt
    recorded, and commits those. Held by
@@ -22,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -49,17 +46,16 @@ class BatchState:
     """A batch: what tells it from others, and its transactions by task."""
 
     transactions: dict[int, bytes]
-    is_done: bool = False
-    """True when all transactions are committed."""
-    batch: int = 0
-    plan: str = ""
+    batch: int
+    plan: str
     """Hash of what the batch reads; "" if that is not known."""
-    row_count: int = -1
-    """Number of rows; -1 if it is not known."""
-    segments: frozenset[int] = frozenset()
+    row_count: int
+    segments: frozenset[int]
     """Segments of the stream to which the transactions write."""
     runs: tuple[str, ...] = ()
     """The runs of the query that recorded batches, the last one at the end."""
+    is_done: bool = False
+    """True when all transactions are committed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +69,6 @@ class BatchRecord:
 def query_key(*names: str) -> bytes:
     """Return the key of a query that is named by several texts."""
     return hashlib.sha256("\0".join(("last batch", *names)).encode()).digest()
-
-
-def old_key(name: str, stream: str, batch: int) -> bytes:
-    """Return the key of the record that version 0.1 kept of a batch; ``stream`` is scope/name."""
-    return hashlib.sha256(f"{name}\0{stream}\0{batch}".encode()).digest()
 
 
 class CommitLog:
@@ -120,17 +111,11 @@ class CommitLog:
         found = self.read(key)
         return found if found is not None and found.state == state else None
 
-    def remove(self, keys: Iterable[bytes]) -> None:
-        """Remove the records of some keys; one that does not exist is passed over."""
-        gone = tuple(wire.TableKey(key) for key in keys)
-        self._request(lambda i, token: wire.RemoveTableKeys(i, self._name, token, gone))
-
     def _request(self, make: Callable[[int, str], wire.Request]) -> wire.Reply:
         """Send what ``make`` returns for a request id and a token, until it is answered."""
         expected = (
             wire.TableRead,
             wire.TableEntriesUpdated,
-            wire.TableKeysRemoved,
             wire.TableKeyBadVersion,
             wire.TableKeyDoesNotExist,
         )
@@ -200,10 +185,10 @@ def _decode(value: bytes) -> BatchState:
     found = json.loads(value)
     return BatchState(
         {int(task): bytes.fromhex(text) for task, text in found["transactions"].items()},
-        found["done"],
-        batch=found.get("batch", 0),
-        plan=found.get("plan", ""),
-        row_count=found.get("rows", -1),
-        segments=frozenset(found.get("segments", ())),
-        runs=tuple(found.get("runs", ())),
+        batch=found["batch"],
+        plan=found["plan"],
+        row_count=found["rows"],
+        segments=frozenset(found["segments"]),
+        runs=tuple(found["runs"]),
+        is_done=found["done"],
     )

@@ -44,7 +44,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from pravega_spark.commit_log import BatchRecord, BatchState, CommitLog, old_key, query_key
+from pravega_spark.commit_log import BatchRecord, BatchState, CommitLog, query_key
 from pravega_spark.options import Options
 from pravega_wire.commands import NOT_EXISTS
 from pravega_wire.names import segment_epoch
@@ -61,8 +61,6 @@ COMMIT_SECONDS_MAX = 300.0
 RUNS_KEPT = 8
 """Maximum number of runs that a record names, so that a program of one of them is known when
 another has continued its query."""
-OF_VERSION_0_1 = "0.1:"
-"""Prefix of a ``query_id`` by which a user says that version 0.1 began the query."""
 _COMMITTED = ("committing", "committed")
 _ENDED = ("aborting", "aborted")
 
@@ -126,10 +124,7 @@ class Committer:
         kind = "query" if attempt.query else "write"
         key = query_key(kind, attempt.query, self._options.query_id, self._options.name)
         record = log.read(key)
-        if record is None:
-            known = self._find_old(log, attempt)
-        else:
-            known = self._find_known(record.state, attempt)
+        known = None if record is None else self._find_known(record.state, attempt)
         state = attempt.state()
         if known is not None:
             chosen = known.transactions
@@ -139,14 +134,10 @@ class Committer:
                 state,
                 transactions=chosen,
                 is_done=known.is_done,
-                row_count=known.row_count if known.row_count >= 0 else attempt.row_count,
+                row_count=known.row_count,
                 segments=known.segments | attempt.segments,
             )
         state = self._record_and_commit(log, key, record, state, attempt)
-        name = self._old_name()
-        if record is None and name and (attempt.batch or known is not None):
-            # Otherwise a later query with this checkpoint's path could take them for its own.
-            log.remove(old_key(name, self._options.name, each) for each in {0, attempt.batch})
         if known is not None and known.is_done:
             self._tell(
                 f"batch {attempt.batch} of query {attempt.query or self._options.query_id} is in"
@@ -228,48 +219,6 @@ class Committer:
             return True
         except NotFoundError:
             return False  # An original controller does not say which.
-
-    def _find_old(self, log: CommitLog, attempt: Attempt) -> BatchState | None:
-        """Return what version 0.1 recorded of the batch; None for a new batch.
-
-        That version named a query by its checkpoint's path, so a record may be of an earlier query.
-        It is of this one if this one has ended batches, of which there is no record yet, and if it
-        is the last one under that name.
-        """
-        name, stream = self._old_name(), self._options.name
-        record = log.read(old_key(name, stream, attempt.batch)) if name else None
-        if record is None:
-            return None
-        if not attempt.query:
-            return self._check_old_write(record.state)
-        is_last = log.read(old_key(name, stream, attempt.batch + 1)) is None
-        if not is_last:
-            return None
-        if attempt.batch == 0 and not self._options.query_id.startswith(OF_VERSION_0_1):
-            raise RefusedError(
-                f"version 0.1 wrote a batch 0 from {name} to {stream}, and it is not known whether"
-                f" it is this one: set query_id to {OF_VERSION_0_1 + name!r} if its rows are in the"
-                " stream, and to another name if they are missing"
-            )
-        return record.state
-
-    def _check_old_write(self, state: BatchState) -> BatchState:
-        """Return the state of a write of version 0.1 that is provably in this stream."""
-        states = {
-            self._controller.transaction_state(self._options.scope, self._options.stream, ident)
-            for ident in state.transactions.values()
-        }
-        if state.is_done and states - {*_COMMITTED}:
-            raise RefusedError(
-                f"version 0.1 wrote {self._options.query_id!r} to a stream {self._options.name},"
-                " and it is not known whether it is this one: set another query_id if the rows are"
-                " missing"
-            )
-        return state
-
-    def _old_name(self) -> str:
-        """Return the name by which version 0.1 knew the query."""
-        return self._options.query_id.removeprefix(OF_VERSION_0_1) or self._options.checkpoint
 
     def _cannot_tell(self, state: BatchState, attempt: Attempt) -> PravegaError:
         if not attempt.query:

@@ -59,6 +59,7 @@ def list_steps(seed: int, seeds: int, minutes: float) -> tuple[Step, ...]:
         pytest("unit-random", "unit tests on new examples", "not proof", "tests", "-n2", *drawn),
         pytest("unit-proof", "long unit tests", "proof", "tests", "-n2", *drawn),
         pytest("clients-proof", "long tests of official clients", "proof", *clients),
+        Step("trio-versions", "the reactor on each supported trio", ("make", "trio-versions")),
         simulate("sim-tokens", "tokens that expire among calls"),
         simulate("sim-bookkeeper", "a ledger among failing bookies"),
         simulate("sim-controllers", "two controllers that are killed and cut off"),

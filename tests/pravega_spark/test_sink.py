@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +15,6 @@ from segstore_client.errors import RefusedError
 from support.models.memory_pravega import MemoryPravega
 from support.models.spark_programs import (
     SCHEMA,
-    TASKS,
     Crash,
     DiedError,
     Plan,
@@ -258,89 +255,6 @@ def test_two_programs_at_one_batch_write_it_once(scene: Scene) -> None:
     assert scene.counts() == Counter({1: 4})
 
 
-# ---- What version 0.1 left -----------------------------------------------------------------------
-
-
-class OldVersion:
-    """Writes batches as version 0.1 did, which recorded them by the checkpoint's path."""
-
-    def __init__(self, scene: Scene) -> None:
-        self._scene = scene
-
-    def run(self, *, until: str = "end", name: str = "") -> None:
-        """Run a batch until it is ``recorded``, ``half`` or wholly ``committed``, or ends."""
-        scene, pravega = self._scene, self._scene.pravega
-        program = scene.program()
-        program.step(scene.source)
-        program.step(scene.source)
-        assert program.plan is not None
-        transactions = dict(enumerate(program.transactions))
-        record = {"transactions": {str(each): transactions[each].hex() for each in transactions}}
-        name = name or str(scene.checkpoint)
-        key = hashlib.sha256(f"{name}\0s/t\0{program.plan.batch}".encode()).digest()
-        pravega.table = {} if pravega.table is None else pravega.table
-        pravega.table[key] = (json.dumps({**record, "done": False}).encode(), 1)
-        count = {"recorded": 0, "half": 1}.get(until, TASKS)
-        for ident in program.transactions[:count]:
-            found = pravega.transactions[ident]
-            found.state = "committed"
-            found.stream.events += found.events
-        if count == TASKS:
-            pravega.table[key] = (json.dumps({**record, "done": True}).encode(), 2)
-        if until == "end":
-            (scene.checkpoint / "commits" / str(program.plan.batch)).write_text("")
-
-
-@pytest.mark.parametrize("until", ["recorded", "half", "committed", "end"])
-@pytest.mark.parametrize("batches", [1, 3])
-def test_a_checkpoint_of_version_0_1_goes_on_without_loss_or_doubles(
-    batches: int, until: str, scene: Scene
-) -> None:
-    old = OldVersion(scene)
-    for _ in range(batches):
-        scene.add(4)
-        old.run()
-    scene.add(4)
-    old.run(until=until)
-    scene.add(4)
-    scene.run()
-    assert scene.counts() == Counter({1: 4 * (batches + 2)})
-    # And then its checkpoint is removed.
-    shutil.rmtree(scene.checkpoint)
-    scene.run()
-    assert scene.counts() == Counter({2: 4 * (batches + 2)})
-
-
-def test_batches_that_version_0_1_wrote_from_a_removed_checkpoint_are_written_again(
-    scene: Scene,
-) -> None:
-    old = OldVersion(scene)
-    for _ in range(3):
-        scene.add(4)
-        old.run()
-    shutil.rmtree(scene.checkpoint)
-    scene.run()
-    scene.add(4)
-    scene.run()
-    assert scene.counts() == Counter({2: 12, 1: 4})
-
-
-@pytest.mark.parametrize(("prefix", "copies"), [("0.1:", 1), ("again ", 2)])
-def test_a_first_batch_of_version_0_1_waits_for_a_person(
-    prefix: str, copies: int, scene: Scene
-) -> None:
-    """It may be of this query, or of one whose checkpoint was removed."""
-    scene.add(4)
-    OldVersion(scene).run(until="committed")
-    with pytest.raises(RefusedError, match=r"set query_id to '0\.1:"):
-        scene.run()
-    scene.run(query_id=prefix + str(scene.checkpoint))
-    assert scene.counts() == Counter({copies: 4})
-    scene.add(4)
-    scene.run()
-    assert scene.counts() == Counter({copies: 4}) + Counter({1: 4})
-
-
 # ---- Writes that ``query_id`` names --------------------------------------------------------------
 
 
@@ -371,22 +285,4 @@ def test_a_write_is_repeated_in_a_stream_that_was_made_again(scene: Scene) -> No
     scene.write(["a", "b"], query_id="once")
     scene.pravega.scale("t")
     scene.write(["a", "b"], query_id="once")
-    assert scene.counts() == Counter({1: 2})
-
-
-@pytest.mark.parametrize(
-    ("change", "copies"),
-    [(lambda pravega: None, 1), (lambda pravega: pravega.transactions.clear(), 0)],
-)
-def test_a_write_of_version_0_1_is_known_while_its_transactions_are(
-    change: Callable[[MemoryPravega], None], copies: int, scene: Scene
-) -> None:
-    scene.add(2)
-    OldVersion(scene).run(name="once")
-    change(scene.pravega)
-    if copies:
-        scene.write(scene.source, query_id="once")
-    else:
-        with pytest.raises(RefusedError, match="set another query_id"):
-            scene.write(scene.source, query_id="once")
     assert scene.counts() == Counter({1: 2})

@@ -345,7 +345,7 @@ async def leave_in_doubt(tiers: CrashingTiers, *, times: int = 1) -> None:
         await container.flush()
         tiers.crash()
     assert isinstance(tiers.chunks, MemoryChunkStorage)
-    [chunk] = [data for name, data in tiers.chunks._chunks.items() if name.startswith("inactive")]
+    [chunk] = [data for name, data in tiers.chunks.contents.items() if name.startswith("inactive")]
     assert chunk == b"0123" + b"4567" * times
     chunk[4:] = bytes(4 * times)
     tiers.boot_id = "second"
@@ -397,7 +397,7 @@ async def test_a_segment_that_became_inactive_and_lacks_bytes_in_tier_2_is_damag
     tiers = CrashingTiers()
     await leave_in_doubt(tiers)
     assert isinstance(tiers.chunks, MemoryChunkStorage)
-    [chunk] = [data for name, data in tiers.chunks._chunks.items() if name.startswith("inactive")]
+    [chunk] = [data for name, data in tiers.chunks.contents.items() if name.startswith("inactive")]
     del chunk[2:]
     with pytest.raises(ExceptionGroup) as caught:
         async with tiers.open(drain_seconds=0):
@@ -422,7 +422,7 @@ async def test_a_segment_that_became_inactive_when_all_was_truncated_lacks_nothi
         tiers.crash()
     # No byte of it was ever in tier 2.
     assert isinstance(tiers.chunks, MemoryChunkStorage)
-    assert not [name for name in tiers.chunks._chunks if name.startswith("inactive.S-1$0")]
+    assert not [name for name in tiers.chunks.contents if name.startswith("inactive.S-1$0")]
     async with tiers.open() as container:
         await container.activate("inactive")
         info = container.segment_info("inactive")

@@ -61,7 +61,7 @@ class Store:
     @property
     def files(self) -> Files:
         assert isinstance(self.tiers.chunks, MemoryChunkStorage)
-        return self.tiers.chunks._chunks
+        return self.tiers.chunks.contents
 
     async def write(self) -> None:
         async with self.tiers.open() as container:
@@ -78,7 +78,7 @@ class Store:
             await container.flush()
             if self.killed:
                 storage: Any = container.parts.storage
-                await storage._journal.record_checksums()
+                await storage.journal.record_checksums()
                 self.tiers.crash()
 
     async def read(self) -> str:

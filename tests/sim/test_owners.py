@@ -15,7 +15,7 @@ from segstore.durable_log.recovery import Recovery
 from segstore.errors import IdentityError, StorageAbsentError, leaf_errors
 from segstore.model.metadata import SegmentMetadata
 from segstore.ownership import claims, journal_identity, new_store
-from segstore.ownership.claims import _Ownership
+from segstore.ownership.claims import Ownership
 from segstore.ownership.data_directory import DataDirectory
 from segstore.ownership.epoch_claims import EpochClaim
 from segstore.ownership.journal_identity import JournalIdentity
@@ -63,14 +63,14 @@ def test_a_seed_is_replayed(tmp_path: Path) -> None:
 
 
 def take_copies_for_originals(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(_Ownership, "_is_elsewhere", False)
+    patch.setattr(Ownership, "_is_elsewhere", False)
 
 
 def look_for_nobody(patch: pytest.MonkeyPatch) -> None:
     async def find_none(*_: object) -> None:
         return
 
-    patch.setattr(_Ownership, "_refuse_rivals", find_none)
+    patch.setattr(Ownership, "_refuse_rivals", find_none)
 
 
 def make_what_is_missing(patch: pytest.MonkeyPatch) -> None:
@@ -88,7 +88,7 @@ def make_what_is_missing(patch: pytest.MonkeyPatch) -> None:
         return claims.RELEASED
 
     patch.setattr(claims, "check_tier_two", make)
-    patch.setattr(_Ownership, "_read", read)
+    patch.setattr(Ownership, "_read", read)
     trust_older_tiers(patch)
 
 
@@ -103,9 +103,9 @@ def trust_older_tiers(patch: pytest.MonkeyPatch) -> None:
 
 def trust_older_journals(patch: pytest.MonkeyPatch) -> None:
     """Trust older journals, unless an owner is alive: that is what other planted faults are for."""
-    check = _Ownership.check
+    check = Ownership.check
 
-    async def trust(self: _Ownership, found: TierTwoIdentity) -> None:
+    async def trust(self: Ownership, found: TierTwoIdentity) -> None:
         last = max(found.claims.get(0, []), default=None)
         if last is not None and (await self._read(last)).endswith(claims.RELEASED):
             self._last = last
@@ -122,7 +122,7 @@ def trust_older_journals(patch: pytest.MonkeyPatch) -> None:
     async def trust_logs(self: ChunkedSegmentStorage, ends: Mapping[str, int]) -> None:
         return
 
-    patch.setattr(_Ownership, "check", trust)
+    patch.setattr(Ownership, "check", trust)
     patch.setattr(Recovery, "_verify", trust_log)
     patch.setattr(ChunkedSegmentStorage, "_refuse_newer", trust_logs)
 

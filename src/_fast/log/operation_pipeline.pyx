@@ -134,7 +134,7 @@ cdef _Target find_target(object state, object name):
     """Return the segment, or None if appends to it are unusual."""
     cdef _Target target
     try:
-        pending = state._find(name)
+        pending = state.find(name)
     except Exception:
         return None  # it will be raised again where the append is checked and refused
     base = pending.base
@@ -163,7 +163,7 @@ def accept_appends(
     cdef _Target target = None
     cdef object target_name = None
     cdef dict targets = {}
-    cdef long long sequence_number = state._next_sequence_number
+    cdef long long sequence_number = state.next_number
     cdef Py_ssize_t total = 0
     cdef Py_ssize_t blocks
     popleft = queue.popleft
@@ -205,12 +205,12 @@ def accept_appends(
             sequence_number += 1
             total += blocks
     finally:
-        state._next_sequence_number = sequence_number
+        state.next_number = sequence_number
         for target in targets.values():
             if target.count:
                 target.pending.length = target.length
                 target.pending.in_flight += target.count
-                state._segments[target.segment_id] = target.pending
+                state.segments[target.segment_id] = target.pending
     return total
 
 
@@ -316,7 +316,7 @@ def commit_appends(
         # Apply only the last append, with the values that all appends of the run set: the effect is
         # the same as that of all.
         run.last.attribute_values = run.values
-        metadata._apply_append(run.last, now_ms)
+        metadata.apply_append(run.last, now_ms)
         if numbers is not None:
             segments[run.last.segment_id].attribute_memory.set_change_numbers(numbers)
         memory_log.add_range(
@@ -355,8 +355,8 @@ cdef int add_pieces(object segment, _Run run, object read_index) except -1:
 cdef int release(object pending, _Run run) except -1:
     """Release the pending state of all appends of a run at once."""
     if run.count > 1:
-        segment = pending._segments.get(run.last.segment_id)
+        segment = pending.segments.get(run.last.segment_id)
         if segment is not None:
             segment.in_flight -= run.count - 1
-    pending._release(run.last.segment_id, run.last.sequence_number)
+    pending.release(run.last.segment_id, run.last.sequence_number)
     return 0

@@ -12,7 +12,6 @@ Invariants:
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import logging
 import os
@@ -208,7 +207,6 @@ def replay(
     plan = {"from": source, "to": str(name), "key": key or None}
     if _is_dry(dry_run, "replay", plan, output):
         return
-    _refuse_old_replay(controller, source, name, again)
     with (
         _session("segstore replay", master, conf, controller=controller) as job,
         _sentences(),
@@ -459,30 +457,6 @@ def _follow(
     report(f"{label}: {done.rows} {unit} in {job.seconds:.1f} s", fields, output)
     if not done.rows:
         print_message(f"there was nothing new in {label.split(' -> ', maxsplit=1)[0]}")
-
-
-def _refuse_old_replay(controller: str, source: str, name: StreamName, again: str) -> None:
-    """Raise ``UsageError`` if version 0.1 wrote an archive at this path to this stream.
-
-    It named the write by the path, so nobody knows whether it was this archive.
-    """
-    from pravega_spark.commit_log import CommitLog, old_key
-    from pravega_spark.options import COMMIT_TABLE
-    from segstore_client.errors import NotFoundError
-
-    path = str(Path(source).resolve()) if "://" not in source else source
-    query = "replay-" + hashlib.sha256(f"{path}\0{name}\0{again}".encode()).hexdigest()
-    with open_controller(controller) as client:
-        try:
-            client.table_settings(name.scope, COMMIT_TABLE)
-        except NotFoundError:
-            return
-        log = CommitLog(client, name.scope, COMMIT_TABLE)
-        if log.read(old_key(query, str(name), 0)) is not None:
-            raise UsageError(
-                f"version 0.1 wrote an archive at {path} to {name}, and it is not known whether it"
-                " was this one: give --again NAME to write this one"
-            )
 
 
 def _size_stream(controller: str, name: StreamName) -> int:

@@ -59,8 +59,7 @@ class CounterRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1):
     next_number: str
     """A number of 96 bits, in hexadecimal."""
     block: str
-    """A random value of the controller that took the last block of numbers. Controllers of earlier
-    versions recognize their own writes by it."""
+    """A random value that is not used. Version 0.2.0 does not read a record without it."""
 
 
 class Outcome(msgspec.Struct, frozen=True, array_like=True):

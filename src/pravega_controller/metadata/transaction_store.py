@@ -234,7 +234,6 @@ class TransactionStore:
             entry = await self._tables.get(NUMBERS, COUNTER_KEY)
             # Numbers begin at 1, because many programs take an id of zeros for no id.
             number = 1 if entry is None else int(decode(entry.value, CounterRecord).next_number, 16)
-            # A controller of an earlier version takes an equal record for its own.
             block = f"{self._random.getrandbits(64):016x}"
             record = CounterRecord(f"{number + BLOCK_NUMBERS:024x}", block)
             try:

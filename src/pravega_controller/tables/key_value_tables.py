@@ -97,14 +97,9 @@ class KeyValueTableRecord(msgspec.Struct, frozen=True, tag_field="format", tag=1
     configuration: KeyValueTableConfiguration
     created_ms: int
     first_number: int
-    pending: TableWorkflow | None = None
-    creation: str = ""
-    """A random id of the request that has created the table; empty if version 0.1 has."""
-
-    @property
-    def identity(self) -> str:
-        """Return a text that no other table of this name has in this scope."""
-        return self.creation or str(self.first_number)
+    pending: TableWorkflow | None
+    creation: str
+    """A random id of the request that has created the table: no other table of its name has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +270,7 @@ class KeyValueTableOperations:
                 table = await self._load(scope, name)
                 owner_id = table.scope.record.scope_id
                 is_in_scope = not scope_id or owner_id == scope_id
-                if not is_in_scope or not target.includes(f"{owner_id}/{table.record.identity}"):
+                if not is_in_scope or not target.includes(f"{owner_id}/{table.record.creation}"):
                     raise KeyValueTableNotFoundError(f"{scope}/{name} is another table by now")
                 table = await self._finish_found(table)
                 await self._store.intents.put(_intent(scope, name))
@@ -406,7 +401,7 @@ class KeyValueTableOperations:
             current = await self._load(table.scope.name, table.name)
         except NotFoundError:
             return False
-        is_same = current.record.identity == table.record.identity
+        is_same = current.record.creation == table.record.creation
         return is_same and not isinstance(current.record.pending, DeleteTable)
 
     async def _delete_segments(self, table: KeyValueTable) -> None:

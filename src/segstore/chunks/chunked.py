@@ -119,7 +119,7 @@ class ChunkedSegmentStorage:
     ) -> None:
         self._chunks = chunks
         self._reads = CheckedReads(chunks)
-        self._journal = SystemJournal(
+        self.journal = SystemJournal(
             chunks,
             container_id=container_id,
             epoch=epoch,
@@ -129,8 +129,8 @@ class ChunkedSegmentStorage:
             lack=lack,
             token=token,
         )
-        self._additions = Additions(self._journal)
-        self._scrub = BackgroundScrub(chunks, self._journal, self._reads, scrub)
+        self._additions = Additions(self.journal)
+        self._scrub = BackgroundScrub(chunks, self.journal, self._reads, scrub)
         self._readable = readable
         self._leases = ChunkLeases()
         self._lease_marks = LeaseMarks(chunks, container_id, epoch)
@@ -142,10 +142,10 @@ class ChunkedSegmentStorage:
         """Delete obsolete chunks, record checksums and look for damage, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._scrub.run)
-            nursery.start_soon(record_checksums, self._journal)
+            nursery.start_soon(record_checksums, self.journal)
             await collect_garbage(
                 self._chunks,
-                self._journal,
+                self.journal,
                 self._leases,
                 self._lease_marks,
                 self._garbage_delay_seconds,
@@ -153,20 +153,20 @@ class ChunkedSegmentStorage:
 
     async def settle(self) -> None:
         """Record the lengths and checksums of all chunks; see ``SegmentStorage.settle``."""
-        if self._journal.opened.is_set():
-            await self._journal.settle()
+        if self.journal.opened.is_set():
+            await self.journal.settle()
 
     async def collect(self) -> None:
         """Delete condemned chunks without a lease now, even if reads of them are under way."""
-        await self._journal.ready()
-        await collect_now(self._chunks, self._journal, self._leases)
+        await self.journal.ready()
+        await collect_now(self._chunks, self.journal, self._leases)
 
     async def check_log(self, last_epoch: LastEpoch) -> None:
         """Raise ``LogBehindError`` when tier 2 was used under a later epoch than the log had.
 
         Call this before the log is opened under its next epoch.
         """
-        await self._journal.claim.check_log(last_epoch)
+        await self.journal.claim.check_log(last_epoch)
 
     async def recovered(
         self,
@@ -180,11 +180,11 @@ class ChunkedSegmentStorage:
         ``certain``."""
         needed, ends = needed or {}, ends or {}
         known = bool(needed or ends)
-        await self._journal.recovered(last_operation=last_operation, is_known=known)
-        if not self._journal.opened.is_set():
+        await self.journal.recovered(last_operation=last_operation, is_known=known)
+        if not self.journal.opened.is_set():
             return
         if next_segment_id is not None:
-            for segment in self._journal.metadata.segment_names():
+            for segment in self.journal.metadata.segment_names():
                 if _segment_id(segment) >= next_segment_id:
                     raise LogBehindError(
                         f"tier 2 has {segment}, which the log never knew: the journal is an older"
@@ -196,7 +196,7 @@ class ChunkedSegmentStorage:
 
     async def _refuse_newer(self, ends: Mapping[str, int]) -> None:
         """Raise ``LogBehindError`` when tier 2 has bytes that the log never had."""
-        metadata, unsettled = self._journal.metadata, dict[str, Chunk]()
+        metadata, unsettled = self.journal.metadata, dict[str, Chunk]()
         chunk_count = 0
         for segment, end in ends.items():
             if chunk_count >= CHUNKS_PER_TURN:
@@ -209,10 +209,10 @@ class ChunkedSegmentStorage:
             last = record.chunks[-1] if record.chunks else None
             if record.end > end:
                 raise _newer(segment, end, record.end)
-            if last is None or not last.is_open or last.epoch == self._journal.epoch:
+            if last is None or not last.is_open or last.epoch == self.journal.epoch:
                 continue
             # A chunk in doubt is not compared: it may have unsynced bytes, which do not count.
-            if not self._journal.claim.doubts(last.epoch):
+            if not self.journal.claim.doubts(last.epoch):
                 unsettled[segment] = last
         if unsettled:
             lengths = await self._chunks.lengths([chunk.name for chunk in unsettled.values()])
@@ -222,7 +222,7 @@ class ChunkedSegmentStorage:
 
     async def _refuse_older(self, needed: Mapping[str, int]) -> None:
         """Raise ``StorageDamagedError`` when tier 2 lacks bytes that the log has dropped."""
-        metadata = self._journal.metadata
+        metadata = self.journal.metadata
         unsettled: dict[str, tuple[Chunk, int]] = {}
         chunk_count = 0
         for segment, end in needed.items():
@@ -245,24 +245,24 @@ class ChunkedSegmentStorage:
 
     async def keep_container(self, snapshot: bytes, sequence_number: int) -> None:
         """See ``SegmentStorage.keep_container``."""
-        await self._journal.keep_container(snapshot, sequence_number)
+        await self.journal.keep_container(snapshot, sequence_number)
 
     async def close(self, *, last_operation: int) -> None:
         """See ``SegmentStorage.close``."""
-        await self._journal.close(last_operation=last_operation)
+        await self.journal.close(last_operation=last_operation)
 
     async def inspect(self, *, tolerates_damage: bool = False) -> StoredState:
         """Return what the last owner of a stopped container left. See ``SystemJournal.inspect``."""
-        return await self._journal.inspect(tolerates_damage=tolerates_damage)
+        return await self.journal.inspect(tolerates_damage=tolerates_damage)
 
     def adopt(self, state: StoredState) -> None:
         """Use these metadata when the epoch is claimed. See ``SystemJournal.adopt``."""
-        self._journal.adopt(state)
+        self.journal.adopt(state)
 
     async def begin_recovery(self, log_epoch: int) -> None:
         """Record that a recovery of the last owner's log begins. See
         ``SystemJournal.begin_recovery``."""
-        await self._journal.begin_recovery(log_epoch)
+        await self.journal.begin_recovery(log_epoch)
 
     async def replace_records(
         self,
@@ -273,7 +273,7 @@ class ChunkedSegmentStorage:
     ) -> None:
         """Replace the records of some segments, forget others, and condemn chunks, all in one
         durable change."""
-        await self._journal.replace_records(records, forgotten=forgotten, condemned=condemned)
+        await self.journal.replace_records(records, forgotten=forgotten, condemned=condemned)
 
     async def stored_length(self, segment: str, *, certain: int | None = None) -> int:
         """Return the offset up to which the segment's bytes are stored; 0 if it has none.
@@ -285,8 +285,8 @@ class ChunkedSegmentStorage:
 
     async def segment_names(self) -> list[str]:
         """Return the names of all stored segments."""
-        await self._journal.ready()
-        return self._journal.metadata.segment_names()
+        await self.journal.ready()
+        return self.journal.metadata.segment_names()
 
     async def chunks_of(self, segment: str) -> tuple[Chunk, ...]:
         """Return the segment's chunks, by offset."""
@@ -323,7 +323,7 @@ class ChunkedSegmentStorage:
         """Return where the bytes of a range are; see ``SegmentStorage.plan_scan``."""
         if self._readable is None:
             return None
-        await self._journal.ready()
+        await self.journal.ready()
         await self._lease_marks.make()
         record = await self._settled(segment)
         # There is no await between reading the record and holding its chunks, so that no deletion
@@ -342,10 +342,10 @@ class ChunkedSegmentStorage:
         if lease_seconds <= 0:
             self._leases.end(lease_id)
             return True
-        await self._journal.ready()
+        await self.journal.ready()
         await self._lease_marks.make()
         record = await self._settled(segment) if segment is not None else None
-        known = set(self._journal.metadata.condemned).intersection(names)
+        known = set(self.journal.metadata.condemned).intersection(names)
         if record is not None:
             known.update(chunk.name for chunk in record.chunks)
         if not self._leases.may_hold(names, known):
@@ -358,7 +358,7 @@ class ChunkedSegmentStorage:
     ) -> None:
         """Store ``data`` at ``offset``; see ``SegmentStorage.write``."""
         record = await self._unchanging(segment)
-        await self._journal.restore_reserve()
+        await self.journal.restore_reserve()
         remaining = _Buffers(data)
         if record is not None:
             if offset > record.end:
@@ -406,8 +406,8 @@ class ChunkedSegmentStorage:
         if end == record.end and gone_chunk_count(record, offset, end) == 0:
             return
         _refuse_moved(segment, record)
-        async with self._journal.changing():
-            await self._journal.commit(Truncate(segment, offset, end))
+        async with self.journal.changing():
+            await self.journal.commit(Truncate(segment, offset, end))
 
     async def concat(
         self, target: str, *, offset: int, source: str, length: int, rollover_bytes: int
@@ -433,8 +433,8 @@ class ChunkedSegmentStorage:
         is_long = length >= self._move_bytes_min * len(given.chunks)
         first = [] if is_long or not may_move else await self._read_sound(source, length)
         if may_move and (is_long or first is None):
-            async with self._journal.changing():
-                await self._journal.commit(MoveChunks(target, offset, source, length))
+            async with self.journal.changing():
+                await self.journal.commit(MoveChunks(target, offset, source, length))
             return
         copied = max(0, end - offset)
         while copied < length:
@@ -469,44 +469,44 @@ class ChunkedSegmentStorage:
 
     async def delete(self, segment: str, *, merged_into: str | None = None) -> None:
         """Forget the segment. Its chunks are deleted later."""
-        await self._journal.ready()
-        if not self._journal.is_unfinished and self._journal.metadata.get(segment) is None:
+        await self.journal.ready()
+        if not self.journal.is_unfinished and self.journal.metadata.get(segment) is None:
             # No lock is needed: changes that are under way concern other segments.
             return
         target = None if merged_into is None else await self._unchanging(merged_into)
-        async with self._journal.changing():
-            if self._journal.metadata.get(segment) is None:
+        async with self.journal.changing():
+            if self.journal.metadata.get(segment) is None:
                 return
             known: list[Change] = []
             if merged_into is not None and target is not None and target.end > 0:
                 # After this change only the target has the bytes. The target's length is recorded
                 # with the change, so that these bytes are not in doubt after a power cut.
                 known.append(Truncate(merged_into, 0, target.end))
-            await self._journal.commit(*known, Forget(segment))
+            await self.journal.commit(*known, Forget(segment))
 
     # ---- Chunks ----------------------------------------------------------------------------------
 
     async def _unchanging(self, segment: str) -> StoredSegment | None:
         """Return the segment's record, after repeating a change that failed, which may have taken
         effect."""
-        await self._journal.ready()
-        if self._journal.is_unfinished:
-            async with self._journal.changing():
+        await self.journal.ready()
+        if self.journal.is_unfinished:
+            async with self.journal.changing():
                 pass
         return await self._settled(segment)
 
     async def _settled(self, segment: str, certain: int | None = None) -> StoredSegment | None:
         """Return the segment's record. If its last chunk is one of an earlier owner, look up and
         record the length of that chunk first."""
-        await self._journal.ready()
-        metadata = self._journal.metadata
+        await self.journal.ready()
+        metadata = self.journal.metadata
         record = metadata.get(segment)
         while record is not None and record.chunks:
             last = record.chunks[-1]
-            if not last.is_open or last.epoch == self._journal.epoch:
+            if not last.is_open or last.epoch == self.journal.epoch:
                 break
             length = await self._length_of(segment, last)
-            if certain is not None and self._journal.claim.doubts(last.epoch):
+            if certain is not None and self.journal.claim.doubts(last.epoch):
                 length = min(length, max(last.length, certain - last.start))
             if metadata.get(segment) == record:  # otherwise another task has recorded the length
                 record = _with_last(record, replace(last, length=length, is_open=False))
@@ -529,7 +529,7 @@ class ChunkedSegmentStorage:
 
     async def _chunk_with_room(self, segment: str, offset: int, rollover_bytes: int) -> Chunk:
         """Return the segment's last chunk if bytes can be appended to it, otherwise a new one."""
-        metadata, epoch = self._journal.metadata, self._journal.epoch
+        metadata, epoch = self.journal.metadata, self.journal.epoch
         record = metadata.get(segment)
         if record is not None and record.chunks:
             last = record.chunks[-1]
@@ -556,28 +556,28 @@ class ChunkedSegmentStorage:
             await self._chunks.write(chunk.name, offset=chunk.length, data=data, meanwhile=extend)
         except BaseException as error:
             if isinstance(error, StorageFullError):
-                self._journal.lack.begin()
+                self.journal.lack.begin()
             self._replace_last(segment, chunk, replace(chunk, is_open=False))
             raise
         assert checksums.length == chunk.length + sum(map(len, data)), "the storage did not call it"
         grown = replace(chunk, length=checksums.length, checksums=checksums)
         if self._replace_last(segment, chunk, grown):
-            self._journal.record_append(segment, known.length)
+            self.journal.record_append(segment, known.length)
         elif self._has_chunk(segment, chunk):
             # In the metadata the chunk ends before these bytes, so they would never be read.
             raise StorageError(f"chunk {chunk.name} was closed while it was written to")
         return grown.end
 
     def _has_chunk(self, segment: str, chunk: Chunk) -> bool:
-        record = self._journal.metadata.get(segment)
+        record = self.journal.metadata.get(segment)
         return record is not None and any(each.name == chunk.name for each in record.chunks)
 
     def _replace_last(self, segment: str, old: Chunk, new: Chunk) -> bool:
         """Record the result of a write to a chunk, unless the chunk was removed meanwhile."""
-        record = self._journal.metadata.get(segment)
+        record = self.journal.metadata.get(segment)
         if record is None or not record.chunks or record.chunks[-1] != old:
             return False
-        self._journal.metadata.put(segment, _with_last(record, new))
+        self.journal.metadata.put(segment, _with_last(record, new))
         return True
 
 

@@ -231,9 +231,7 @@ class SystemJournal:
         async with self._lock:
             if self.opened.is_set():
                 self.claim.refuse_shorter_log(last_operation)
-                await self._record_recovered(
-                    found_out=self.claim.doubted_before > 0 or self.claim.has_old
-                )
+                await self._record_recovered(found_out=self.claim.doubted_before > 0)
 
     async def close(self, *, last_operation: int) -> None:
         """Record that this owner has ended, with the numbers of its last change and operation."""

@@ -136,8 +136,12 @@ class UpdateTransaction:
 
 
 class PendingState:
-    """Validates operations in queue order, each against all operations that were accepted
-    before."""
+    """Validates operations in queue order, each against all operations that were accepted before.
+
+    ``_fast.log.operation_pipeline`` does the same for the usual appends, all at once. ``segments``
+    has the segments with operations in flight by their ids, ``next_number`` is the sequence number
+    of the next operation.
+    """
 
     def __init__(
         self,
@@ -148,7 +152,7 @@ class PendingState:
         self._metadata = metadata
         self._now_ms = now_ms
         self._offset_now = offset_now
-        self._segments: dict[int, PendingSegment] = {}
+        self.segments: dict[int, PendingSegment] = {}
         self._names: dict[str, int | None] = {}
         self.begin()
 
@@ -156,18 +160,18 @@ class PendingState:
         """Copy the counters from the metadata; call this again after a recovery."""
         metadata = self._metadata
         self._records_id = 0 if metadata.records is None else metadata.records.segment_id
-        self._next_sequence_number = metadata.sequence_number + 1
+        self.next_number = metadata.sequence_number + 1
         self._next_segment_id = metadata.next_segment_id
 
     @property
     def last_sequence_number(self) -> int:
         """Return the last sequence number that was given to an operation."""
-        return self._next_sequence_number - 1
+        return self.next_number - 1
 
     def next_sequence_number(self) -> int:
         """Return a new sequence number, one higher than the last."""
-        number = self._next_sequence_number
-        self._next_sequence_number = number + 1
+        number = self.next_number
+        self.next_number = number + 1
         return number
 
     def accept(self, operation: Operation) -> None:
@@ -179,12 +183,12 @@ class PendingState:
     def committed(self, operation: Operation) -> None:
         """Record that an accepted operation is durable and applied to the metadata."""
         segment_id = operation.segment_id
-        self._release(segment_id, operation.sequence_number)
+        self.release(segment_id, operation.sequence_number)
         is_new = isinstance(operation, MapOperation | ActivateOperation | EvictOperation)
-        if is_new and segment_id in self._segments:
-            self._segments[segment_id].base = self._metadata.segments[segment_id]
+        if is_new and segment_id in self.segments:
+            self.segments[segment_id].base = self._metadata.segments[segment_id]
         if isinstance(operation, MergeOperation):
-            self._release(operation.source_id, operation.sequence_number)
+            self.release(operation.source_id, operation.sequence_number)
             self._settle_name(operation.source_name)
         elif isinstance(operation, MapOperation | DeleteOperation | ActivateOperation):
             self._settle_name(operation.name)
@@ -203,7 +207,7 @@ class PendingState:
         if not isinstance(operation, AppendOperation | UpdateAttributesOperation | MergeOperation):
             return None, set()
         try:
-            pending = self._find(operation.name)
+            pending = self.find(operation.name)
             return pending.base, {
                 update.attribute_id
                 for update in operation.updates
@@ -233,14 +237,15 @@ class PendingState:
             return self._names[name] == LEAVING
         return name not in self._metadata.by_name and self._offset_now(name) != NO_RECORD
 
-    def _release(self, segment_id: int, sequence_number: int) -> None:
-        pending = self._segments.get(segment_id)
+    def release(self, segment_id: int, sequence_number: int) -> None:
+        """Forget an operation in flight, and its segment when it was the last one."""
+        pending = self.segments.get(segment_id)
         if pending is not None:
             pending.in_flight -= 1
             if pending.in_flight == 0:
-                del self._segments[segment_id]
+                del self.segments[segment_id]
             elif pending.older is not NOTHING or len(pending.attributes) > CHANGES_COUNT_MAX:
-                pending.forget_durable(sequence_number, self._next_sequence_number - 1)
+                pending.forget_durable(sequence_number, self.next_number - 1)
 
     def _settle_name(self, name: str) -> None:
         # Remove the pending name once the committed names are the same. A newer pending change of
@@ -250,7 +255,9 @@ class PendingState:
             if self._names[name] == (committed.segment_id if committed else None):
                 del self._names[name]
 
-    def _find(self, name: str) -> PendingSegment:
+    def find(self, name: str) -> PendingSegment:
+        """Return the state of a segment after all accepted operations. Raises
+        ``NoSuchSegmentError``, and ``SegmentNotLoadedError`` for one that may be inactive."""
         segment_id: int | None
         if name in self._names:
             segment_id = self._names[name]
@@ -264,7 +271,7 @@ class PendingState:
             segment_id = base.segment_id if base is not None else None
         if segment_id is None:
             raise NoSuchSegmentError(name)
-        pending = self._segments.get(segment_id)
+        pending = self.segments.get(segment_id)
         if pending is None:
             pending = PendingSegment(base or self._metadata.segments[segment_id])
         return pending
@@ -273,12 +280,12 @@ class PendingState:
         """Keep the pending segment until the operation commits; return the segment's id."""
         segment_id = pending.base.segment_id
         pending.in_flight += 1
-        self._segments[segment_id] = pending
+        self.segments[segment_id] = pending
         return segment_id
 
     def _accept_append(self, operation: AppendOperation) -> None:
         name = operation.name
-        pending = self._find(name)
+        pending = self.find(name)
         if pending.sealed:
             raise SegmentSealedError(name)
         values = resolve_updates(pending, operation.updates) if operation.updates else {}
@@ -292,7 +299,7 @@ class PendingState:
         pending.attributes.update(values)
 
     def _accept_seal(self, operation: SealOperation) -> None:
-        pending = self._find(operation.name)
+        pending = self.find(operation.name)
         if pending.sealed:
             raise SegmentSealedError(operation.name)
         operation.segment_id = self._hold(pending)
@@ -300,8 +307,8 @@ class PendingState:
         pending.sealed = True
 
     def _accept_merge(self, operation: MergeOperation) -> None:
-        source = self._find(operation.source_name)
-        target = self._find(operation.name)
+        source = self.find(operation.source_name)
+        target = self.find(operation.name)
         if source.base is target.base:
             raise InvalidRequestError(operation.name, f"{operation.name} merged into itself")
         if target.sealed:
@@ -332,7 +339,7 @@ class PendingState:
         operation.created_ms = self._now_ms()
         self._next_segment_id += 1
         base = SegmentMetadata(operation.segment_id, name)
-        base.attribute_memory.start_with(operation.attribute_values, self._next_sequence_number)
+        base.attribute_memory.start_with(operation.attribute_values, self.next_number)
         self._hold(PendingSegment(base))
         self._names[name] = operation.segment_id
 
@@ -353,7 +360,7 @@ class PendingState:
             return PendingSegment(
                 new_records_segment(self._metadata.container_id, self._records_id)
             )
-        pending = self._segments.get(self._records_id)
+        pending = self.segments.get(self._records_id)
         return pending or PendingSegment(self._metadata.segments[self._records_id])
 
     def _accept_evict(self, operation: EvictOperation) -> None:
@@ -362,7 +369,7 @@ class PendingState:
             [
                 segment
                 for number in operation.candidates
-                if number not in self._segments
+                if number not in self.segments
                 and (segment := segments.get(number)) is not None
                 and segment.name not in self._names
             ]
@@ -392,7 +399,7 @@ class PendingState:
         if operation.segment_id == self._records_id:
             pending = self._find_records()
         else:
-            pending = self._find(operation.name)
+            pending = self.find(operation.name)
         if operation.segment_id >= 0:
             # The container itself sends this, for a segment of a certain id, which may be sealed.
             if operation.segment_id != pending.base.segment_id:
@@ -408,14 +415,14 @@ class PendingState:
         if operation.segment_id == self._records_id:
             pending = self._find_records()
         else:
-            pending = self._find(operation.name)
+            pending = self.find(operation.name)
         if not pending.start_offset <= operation.offset <= pending.length:
             raise SegmentTruncatedError(operation.name, start_offset=pending.start_offset)
         operation.segment_id = self._hold(pending)
         pending.start_offset = operation.offset
 
     def _accept_delete(self, operation: DeleteOperation) -> None:
-        pending = self._find(operation.name)
+        pending = self.find(operation.name)
         operation.segment_id = self._hold(pending)
         pending.sealed = True
         self._names[operation.name] = None

@@ -386,7 +386,8 @@ class ContainerMetadata:
             self.dirty_count += count - self._dirty_counts.get(number, 0)
             self._dirty_counts[number] = count
 
-    def _apply_append(self, operation: AppendOperation, now_ms: int) -> None:
+    def apply_append(self, operation: AppendOperation, now_ms: int) -> None:
+        """Apply an append, or one that stands for several: it has the values of all."""
         segment = self.segments[operation.segment_id]
         segment.length = operation.offset + operation.length
         # This repeats ``record_change`` instead of calling it, because every append runs this line.
@@ -496,7 +497,7 @@ class ContainerMetadata:
 
 
 _APPLY: Final[dict[type[Operation], Callable[..., None]]] = {
-    AppendOperation: ContainerMetadata._apply_append,
+    AppendOperation: ContainerMetadata.apply_append,
     SealOperation: ContainerMetadata._apply_seal,
     MergeOperation: ContainerMetadata._apply_merge,
     MapOperation: ContainerMetadata._apply_map,

@@ -9,8 +9,8 @@ that are not answered yet.
 
 Invariants:
 1. When requests about one segment come one after another, each takes effect after those before it
-   that it conflicts with (``RequestLanes``). Held by ``test_append_seal_and_info_in_one_packet``
-   and ``test_a_whole_life_in_one_packet``.
+   that it conflicts with (``admission.request_lanes``). Held by
+   ``test_append_seal_and_info_in_one_packet`` and ``test_a_whole_life_in_one_packet``.
 2. While reads wait for data, no other request waits for them. Held by
    ``test_parked_reads_block_nothing``.
 3. When a connection reaches a bound of ``ConnectionAdmission``, it dispatches nothing more, and
@@ -50,12 +50,12 @@ from pravega_wire.errors import LocalProtocolError, RemoteProtocolError
 from segstore.errors import NoSuchSegmentError, SegmentStoreError
 from segstore.network.admission.buffer_bytes import COMMAND_BYTES_FREE
 from segstore.network.admission.policy import Admission, ConnectionAdmission
+from segstore.network.admission.request_lanes import Ticket
 from segstore.network.append_processor import AppendProcessor
 from segstore.network.handler_table import Handler, RequestContext, Store
 from segstore.network.handlers import SEGMENT_HANDLERS
 from segstore.network.reads import ConnectionReads
 from segstore.network.replies import Asked, refusal
-from segstore.network.request_lanes import RequestLanes, Ticket
 from segstore.network.scan_handlers import SCAN_HANDLERS
 from segstore.network.table_handlers import TABLE_HANDLERS
 from segstore.network.token_checks import TokenChecks
@@ -90,15 +90,15 @@ class ServerConnection:
     def __init__(self, transport: Transport, *, store: Store, admission: Admission) -> None:
         self._transport = transport
         self._log = logger.bind(peer=transport.peer)
-        self._protocol = Connection(Role.SERVER)
+        self.protocol = Connection(Role.SERVER)
         self._context = RequestContext(store)
         self._admission = ConnectionAdmission(admission, transport.send_now, self.end_if_stalled)
-        self._replies = self._admission.replies
+        self.replies = self._admission.replies
         self._appends = AppendProcessor(
             store.registry,
             self._admission.outstanding,
             send=self.send,
-            send_late=self._replies.put,
+            send_late=self.replies.put,
             close=self.close,
         )
         self._context.set_up_append = self._appends.set_up
@@ -112,10 +112,9 @@ class ServerConnection:
                 start_task=self._start_task,
             )
             self._context.set_up_append = self._tokens.watch_setups(self._appends.set_up)
-        self._lanes = RequestLanes()
         self._reads = ConnectionReads(
             self._context,
-            self._replies,
+            self.replies,
             admission,
             refuse=self._refuse,
             close=self.close,
@@ -148,7 +147,7 @@ class ServerConnection:
                 nursery.cancel_scope.cancel()
         finally:
             self._reads.forget()
-            self._replies.finish()
+            self.replies.finish()
             # Requests that have not begun will never begin.
             self._admission.outstanding.release_requests()
             self._drop_buffers()
@@ -157,10 +156,9 @@ class ServerConnection:
 
     def _drop_buffers(self) -> None:
         """Drop what is in buffers, and references that would keep this connection in memory."""
-        self._protocol.close()
+        self.protocol.close()
         self._admission.drop()
         self._undispatched = []
-        self._lanes = RequestLanes()
         self._appends.detach()
         if self._tokens is not None:
             self._tokens.detach()
@@ -173,7 +171,7 @@ class ServerConnection:
             self._log.warning(
                 "connection closed", reason=reason, received_bytes=self._received_bytes
             )
-            self._replies.finish()
+            self.replies.finish()
             self._receiving.cancel()
 
     def drain(self) -> None:
@@ -194,22 +192,22 @@ class ServerConnection:
         """
         received, sent = self._progress
         is_held_up = self._transport.waits_for_turn
-        waits_for_peer = self._is_receiving and self._protocol.needed_bytes > 0 and not is_held_up
+        waits_for_peer = self._is_receiving and self.protocol.needed_bytes > 0 and not is_held_up
         is_in_the_way = self._admission.reserved.is_in_the_way and not is_held_up
         progress_min = PROGRESS_BYTES_MIN if is_in_the_way else 1
         command_stalls = (waits_for_peer or is_in_the_way) and (
             self._received_bytes < received + progress_min
         )
-        replies_stall = self._admission.peer_takes_no_replies and self._replies.sent_bytes == sent
+        replies_stall = self._admission.peer_takes_no_replies and self.replies.sent_bytes == sent
         seconds_max = self._admission.settings.stalled_seconds_max
         if is_in_the_way and waits_for_peer:
             seconds_max = min(seconds_max, IN_THE_WAY_SECONDS)
         if not command_stalls and not replies_stall:
-            self._progress = (self._received_bytes, self._replies.sent_bytes)
+            self._progress = (self._received_bytes, self.replies.sent_bytes)
             self._progress_time = now
         elif now - self._progress_time >= seconds_max:
             if replies_stall:
-                self._replies.discard()
+                self.replies.discard()
                 what = "the peer took none of its replies, and others need the room,"
             elif waits_for_peer:
                 what = "a command made no progress"
@@ -220,14 +218,14 @@ class ServerConnection:
     async def _finish(self) -> None:
         """Send the last replies, and wait for the peer's end if the peer may still read."""
         self._reads.finish()
-        self._protocol.close()
+        self.protocol.close()
         self._admission.reserved.release()
         # A peer that has ended its sending may still read. If it is gone, sending a reply fails.
         with trio.move_on_after(ANSWER_SECONDS if self._peer_has_ended else math.inf):
             outstanding = self._admission.outstanding
             while not self._closing and not outstanding.is_empty:
                 await outstanding.wait_for_change()
-        self._replies.finish()
+        self.replies.finish()
         with trio.move_on_after(LINGER_SECONDS):
             await self._sent.wait()
             if self._peer_has_ended:
@@ -242,7 +240,7 @@ class ServerConnection:
 
     def _peer_is_gone(self) -> None:
         self._closing = True
-        self._replies.discard()
+        self.replies.discard()
         self._receiving.cancel()
 
     def _start_task(self, function: Callable[[], Awaitable[None]]) -> None:
@@ -251,7 +249,7 @@ class ServerConnection:
 
     async def _send_replies(self) -> None:
         try:
-            await self._replies.run(self._transport.send)
+            await self.replies.run(self._transport.send)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             self._peer_is_gone()
         finally:
@@ -293,13 +291,13 @@ class ServerConnection:
         long command, receive in this task until a command has come."""
         before = self._batch_count
         try:
-            if before and self._protocol.needed_bytes <= COMMAND_BYTES_FREE:
+            if before and self.protocol.needed_bytes <= COMMAND_BYTES_FREE:
                 self._is_receiving = True
                 await self._transport.receive_with(self._data_received)
                 self._is_receiving = False
             while self._batch_count == before and not self._is_over:
-                if self._protocol.needed_bytes > COMMAND_BYTES_FREE:
-                    await self._reserve(self._protocol.needed_bytes)
+                if self.protocol.needed_bytes > COMMAND_BYTES_FREE:
+                    await self._reserve(self.protocol.needed_bytes)
                 self._is_receiving = True
                 self._data_received(await self._transport.receive())
                 self._is_receiving = False
@@ -314,7 +312,7 @@ class ServerConnection:
             self._peer_has_ended = True
             return False
         self._received_bytes += len(data)
-        protocol = self._protocol
+        protocol = self.protocol
         try:
             commands = protocol.receive_data(data)
         except RemoteProtocolError as error:
@@ -345,12 +343,12 @@ class ServerConnection:
                 self._undispatched = commands[count:]
                 return False
             # Most appends come while no earlier request is under way.
-            if type(command) is Append and not self._lanes.by_segment:
+            if type(command) is Append and not admission.lanes.by_segment:
                 self._appends.append(command)
             else:
                 self._dispatch(command)
         if admission.reserved.count:
-            admission.renew_reserved(self._protocol.needed_bytes)
+            admission.renew_reserved(self.protocol.needed_bytes)
         return True
 
     async def _dispatch_rest(self) -> None:
@@ -375,7 +373,7 @@ class ServerConnection:
             if self._tokens is None or self._tokens.allows_read(command):
                 self._dispatch_in_order(command, self._reads.start)
         elif kind is wire.KeepAlive:
-            self._replies.put(_KEEP_ALIVE)
+            self.replies.put(_KEEP_ALIVE)
         elif kind is wire.Hello:
             self._greet(command)
         elif (handler := HANDLERS.get(kind)) is not None:
@@ -386,25 +384,26 @@ class ServerConnection:
 
     def _dispatch_in_order(self, command: Any, start: Callable[[Any], None]) -> None:
         """Run a short action now, or when the requests before it are done."""
-        if not self._lanes.is_held_up(command.segment):
+        admission = self._admission
+        if not admission.lanes.is_held_up(command.segment):
             start(command)
             return
 
         def start_late(ticket: Ticket) -> None:
-            self._admission.release(command)
+            admission.release(command)
             if not self._closing:
                 start(command)
-            self._lanes.leave(ticket)
+            admission.lanes.leave(ticket)
 
-        self._admission.hold(command)
-        self._lanes.enter((command.segment,), start_late, exclusive=False)
+        admission.hold(command)
+        admission.lanes.enter((command.segment,), start_late, exclusive=False)
 
     def _dispatch_task(self, request: Any, handler: Handler) -> None:
         def start(ticket: Ticket) -> None:
             self._nursery.start_soon(self._handle, request, handler, ticket)
 
         self._admission.hold(request)
-        self._lanes.enter(handler.segments(request), start, exclusive=handler.exclusive)
+        self._admission.lanes.enter(handler.segments(request), start, exclusive=handler.exclusive)
 
     async def _handle(self, request: Any, handler: Handler, ticket: Ticket) -> None:
         began, result = now_ns(), "failed"
@@ -433,7 +432,7 @@ class ServerConnection:
         finally:
             REQUEST_SECONDS.of(type(request).__name__, result).record_since(began)
             self._admission.release(request)
-            self._lanes.leave(ticket)
+            self._admission.lanes.leave(ticket)
 
     def _refuse(self, error: SegmentStoreError, asked: Asked) -> None:
         REFUSALS.of(type(error).__name__).add(1)
@@ -445,7 +444,7 @@ class ServerConnection:
 
     def send(self, reply: wire.Reply) -> None:
         """Queue a reply. Raises ``LocalProtocolError`` when the reply is too long for a frame."""
-        self._replies.put(encode(reply))
+        self.replies.put(encode(reply))
 
     def _greet(self, hello: Any) -> None:
         self.send(wire.HELLO)

@@ -38,9 +38,9 @@ from pravega_wire.codec import encode
 from segstore.api import ReadHandle, ReadResult, SegmentContainer
 from segstore.errors import NoSuchSegmentError, SegmentStoreError
 from segstore.network.admission.policy import Admission
+from segstore.network.admission.read_pacing import HeldRead
 from segstore.network.admission.send_buffer import SendBuffer
 from segstore.network.handler_table import RequestContext
-from segstore.network.read_pacing import HeldRead
 from segstore.network.replies import Asked, around_data
 
 READ_BYTES_MIN: Final = 8

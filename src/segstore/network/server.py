@@ -105,7 +105,7 @@ class ConnectionServer:
         self._receive_buffer = ReceiveBuffer(settings.receive_bytes)
         self.admission = Admission(settings, registry.container_count, self._receive_buffer.narrow)
         # The connections, in the order in which they were accepted.
-        self._connections: dict[ServerConnection, None] = {}
+        self.connections: dict[ServerConnection, None] = {}
         self._draining = False
         self._refusals = _Refusals()
         self._reactor = current_reactor()
@@ -130,11 +130,11 @@ class ConnectionServer:
     @property
     def connection_count(self) -> int:
         """Return how many connections are open."""
-        return len(self._connections)
+        return len(self.connections)
 
     async def serve(self, stream: trio.abc.HalfCloseableStream) -> None:
         """Serve one connection until it ends. Never raises an ``Exception``."""
-        count = len(self._connections) + (0 if self._tls is None else self._tls.handshake_count)
+        count = len(self.connections) + (0 if self._tls is None else self._tls.handshake_count)
         if self._draining or count >= self._settings.connections_max:
             reason = "the store stops" if self._draining else "connections_max is reached"
             self.log_refused(reason)
@@ -150,14 +150,14 @@ class ConnectionServer:
         if transport is None:
             return
         connection = ServerConnection(transport, store=self._store, admission=self.admission)
-        self._connections[connection] = None
+        self.connections[connection] = None
         try:
             await connection.serve()
         # A defect must end only this connection, not the process with all others.
         except Exception:
             logger.exception("connection failed", peer=transport.peer)
         finally:
-            del self._connections[connection]
+            del self.connections[connection]
 
     async def end_stalled(self) -> None:
         """End connections that keep memory and make no progress, until cancelled."""
@@ -173,7 +173,7 @@ class ConnectionServer:
             if trio.current_time() < next_look:
                 continue
             next_look = trio.current_time() + pause
-            for count, connection in enumerate(list(self._connections)):
+            for count, connection in enumerate(list(self.connections)):
                 connection.end_if_stalled(trio.current_time())
                 if count % STALLED_LOOK_COUNT == STALLED_LOOK_COUNT - 1:
                     await trio.lowlevel.checkpoint()
@@ -181,14 +181,14 @@ class ConnectionServer:
     def log_refused(self, reason: str) -> None:
         """Log that a connection was refused or could not be accepted, at most once in
         ``REFUSAL_LINE_SECONDS``."""
-        self._refusals.log(reason, len(self._connections))
+        self._refusals.log(reason, len(self.connections))
 
     def drain(self) -> None:
         """End each connection after it has answered what it has dispatched."""
         self._draining = True
         if self._tls is not None:
             self._tls.stop()
-        for connection in self._connections:
+        for connection in self.connections:
             connection.drain()
 
     async def _let_in(self, stream: trio.abc.HalfCloseableStream) -> Transport | None:
@@ -258,19 +258,21 @@ async def serve_connections(
             watching.start_soon(server.end_stalled)
             watching.start_soon(server.admission.held_reads.run, alarm)
             async with trio.open_nursery() as connections:
-                await _accept(server, listeners, connections, shutdown, task_status)
+                await accept_connections(server, listeners, connections, shutdown, task_status)
                 server.drain()
                 connections.cancel_scope.deadline = trio.current_time() + drain_seconds
             watching.cancel_scope.cancel()
 
 
-async def _accept(
+async def accept_connections(
     server: ConnectionServer,
     listeners: Sequence[trio.abc.Listener[StreamType]],
     connections: trio.Nursery,
     shutdown: trio.Event,
     task_status: trio.TaskStatus[None],
 ) -> None:
+    """Serve the connections that come to the listeners, each in a task of ``connections``, until
+    ``shutdown``."""
     async with trio.open_nursery() as acceptors:
         for listener in listeners:
             acceptors.start_soon(_accept_from, server, listener, connections)

@@ -85,7 +85,7 @@ async def check_claims(
     directory: DataDirectory, tier: TierTwoPlace, journal: int, found: TierTwoIdentity
 ) -> None:
     """Check that a journal may claim tier 2. Raises ``IdentityError`` when it may not."""
-    await _Ownership(directory, tier, journal).check(found)
+    await Ownership(directory, tier, journal).check(found)
 
 
 def renew_journal_identity(
@@ -113,7 +113,7 @@ class OwnedTier:
     claim, which may have changed its version file."""
 
     directory: DataDirectory
-    _ownerships: Mapping[int, _Ownership]
+    _ownerships: Mapping[int, Ownership]
 
     async def confirm(self, journal: int) -> None:
         """Check by one listing that this process still has the last claim for a journal.
@@ -169,12 +169,12 @@ async def _claim_all(
     tier: TierTwoPlace,
     journals: Sequence[int],
     random_bytes: Callable[[int], bytes],
-) -> list[_Ownership]:
+) -> list[Ownership]:
     """Check the identities of all tiers, then claim tier 2 for each of the journals."""
     for journal in journals:
         check_journal(directory, journal)
     found = await check_tier_two(directory, tier)
-    ownerships = [_Ownership(directory, tier, journal) for journal in journals]
+    ownerships = [Ownership(directory, tier, journal) for journal in journals]
     for ownership in ownerships:
         await ownership.check(found)
     for ownership in ownerships:
@@ -182,7 +182,7 @@ async def _claim_all(
     return ownerships
 
 
-class _Ownership:
+class Ownership:
     """The claim of one journal."""
 
     def __init__(self, directory: DataDirectory, tier: TierTwoPlace, journal: int) -> None:

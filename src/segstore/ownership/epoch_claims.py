@@ -21,7 +21,9 @@ Invariants:
 5. When the machine was started again, chunks of owners before that are in doubt until one later
    owner has completed its recovery (docs/adr/0198). Held by
    ``test_after_another_start_of_the_machine_a_chunk_counts_as_far_as_is_certain`` and
-   ``test_a_recovery_that_cannot_be_noted_is_in_doubt_again``.
+   ``test_a_recovery_that_cannot_be_noted_is_in_doubt_again``. When an owner ends before its claim
+   has bytes, that ends no doubt. Held by
+   ``test_an_owner_that_ended_before_its_claim_ends_no_doubt``.
 """
 
 from __future__ import annotations
@@ -79,8 +81,6 @@ class EpochClaim:
         self.doubted_before: float = 0
         """The epoch before which chunks are in doubt: they may have bytes that were not synced
         before a power cut."""
-        self.has_old = False
-        """True if the last claim was written by an older version, which wrote no notes."""
         self.are_known = False
         """True if ``check_log`` has found claims."""
         self.last_operation = 0
@@ -226,11 +226,8 @@ class EpochClaim:
     async def _find_doubted(self, found: Sequence[SystemChunk]) -> float:
         self._read_claims.clear()
         doubted_before = inf
-        claims = [each for each in found if each.kind == CLAIM and self._text]
+        claims = [each for each in found if each.kind == CLAIM and each.length and self._text]
         for each in sorted(claims, key=lambda each: each.order, reverse=True):
-            if not each.length:  # an older segstore, which wrote no notes
-                self.has_old = True
-                return 0
             data = await self._read(each)
             if b"\n" not in data:
                 continue  # its owner ended while it wrote the claim, and has changed nothing

@@ -27,6 +27,12 @@ Invariants:
 7. When a request is for a container that is being opened, it waits for up to
    ``OPENING_SECONDS_MAX``: a client that is refused a few times waits for 10 seconds. Held by
    ``test_who_asks_for_a_container_that_is_being_opened_waits_for_it``.
+
+Tier 2 goes away for 10 seconds. ``restart_seconds_min`` is 0.5; an opening takes no time here.
+
+    0 s                     the container fails, and is tried again after 0.5 s
+    0.5, 1.5, 3.5, 7.5 s    its recovery fails; the pauses are 1, 2, 4 and 8 s
+    15.5 s                  it is online; after its next failure the pause is 0.5 s again
 """
 
 from __future__ import annotations

@@ -12,6 +12,15 @@ Invariants:
    them. Held by ``test_a_redirect_shows_a_merged_segments_bytes_until_they_have_moved``.
 3. When a range is cached or being read, a new read of tier 2 ends before it, so that no range is
    read twice. Held by ``test_what_is_unknown_ends_at_what_is_cached_fetched_or_not_stored``.
+
+A segment of 100 bytes gets the 40 bytes of another one by a merge; tier 2 has all 140, and the
+cache has none of them.
+
+    redirect        100 to 140, to the other segment
+    read at 90      reads 90 to 100 of this segment in tier 2: it ends before the redirect
+    read at 110     reads 10 to 40 of the other segment in tier 2
+    tier 2 has moved the bytes: the redirect is dropped, and a read at 110 reads this segment; what
+    the cache has of the other segment by then belongs to this one
 """
 
 from __future__ import annotations

@@ -3,11 +3,9 @@
 Owns: ``RovingWriter``. It asks the stores in turn, as there need be no controller in a test, and
 continues where the store says that it has stopped, as official writers do.
 
-Invariants:
-1. Record ``n`` is its number in eight bytes: so it lies at ``8 * n``, and any record that is lost,
-   stored twice or out of order shows when the segment is read.
-2. Every acknowledged record must be there later: a store that returns fewer has lost records, or
-   answers although it has lost the container.
+Record ``n`` is its number in eight bytes: so it lies at ``8 * n``, and any record that is lost,
+stored twice or out of order shows when the segment is read. Every acknowledged record must be there
+later: a store that returns fewer has lost records, or answers although it has lost the container.
 """
 
 from __future__ import annotations

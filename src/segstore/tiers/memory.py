@@ -221,14 +221,14 @@ class MemoryDataLog:
 
 
 class MemoryChunkStorage:
-    """Chunks as byte arrays in a dictionary.
+    """Chunks as byte arrays in a dictionary, ``contents``, in which tests damage them.
 
     With ``capacity_bytes``, writes fail when the chunks and the bytes that ``other_bytes`` returns
     would exceed it.
     """
 
     def __init__(self, *, capacity_bytes: int | None = None) -> None:
-        self._chunks: dict[str, bytearray] = {}
+        self.contents: dict[str, bytearray] = {}
         self.capacity_bytes = capacity_bytes
         self.other_bytes: Callable[[], int] = lambda: 0
         self.refused_count = 0
@@ -236,7 +236,7 @@ class MemoryChunkStorage:
     @property
     def used_bytes(self) -> int:
         """Return the length of all chunks together."""
-        return sum(map(len, self._chunks.values()))
+        return sum(map(len, self.contents.values()))
 
     async def write(
         self,
@@ -248,7 +248,7 @@ class MemoryChunkStorage:
     ) -> None:
         """Write ``data`` at ``offset``; see ``ChunkStorage.write``."""
         await trio.lowlevel.checkpoint()
-        chunk = self._chunks.get(name)
+        chunk = self.contents.get(name)
         if chunk is None and offset != 0:
             raise ChunkNotFoundError(f"there is no chunk {name}")
         length = 0 if chunk is None else len(chunk)
@@ -257,7 +257,7 @@ class MemoryChunkStorage:
         joined = b"".join(data)
         self._refuse_too_many(max(0, offset + len(joined) - length))
         if chunk is None:
-            chunk = self._chunks[name] = bytearray()
+            chunk = self.contents[name] = bytearray()
         if meanwhile is not None:
             meanwhile()
         chunk[offset : offset + len(joined)] = joined
@@ -285,19 +285,19 @@ class MemoryChunkStorage:
     async def lengths(self, names: Sequence[str]) -> list[int | None]:
         """Return chunks' lengths."""
         await trio.lowlevel.checkpoint()
-        chunks = self._chunks
+        chunks = self.contents
         return [len(chunks[name]) if name in chunks else None for name in names]
 
     async def delete(self, name: str) -> None:
         """Forget a chunk."""
         await trio.lowlevel.checkpoint()
-        self._chunks.pop(name, None)
+        self.contents.pop(name, None)
 
     async def list_chunks(self, prefix: str) -> list[ChunkInfo]:
         """List chunks by prefix, sorted by name."""
         await trio.lowlevel.checkpoint()
-        names = sorted(name for name in self._chunks if name.startswith(prefix))
-        return [ChunkInfo(name, len(self._chunks[name])) for name in names]
+        names = sorted(name for name in self.contents if name.startswith(prefix))
+        return [ChunkInfo(name, len(self.contents[name])) for name in names]
 
     def _refuse_too_many(self, added_bytes: int) -> None:
         if self.capacity_bytes is not None and added_bytes:
@@ -307,7 +307,7 @@ class MemoryChunkStorage:
                 raise StorageFullError(f"there is no room for {added_bytes} bytes: {free_bytes}")
 
     def _existing(self, name: str) -> bytearray:
-        chunk = self._chunks.get(name)
+        chunk = self.contents.get(name)
         if chunk is None:
             raise ChunkNotFoundError(f"there is no chunk {name}")
         return chunk

@@ -172,7 +172,7 @@ class StorageWriter:
             flush_all, self._flush_all = self._flush_all, False
             attributes, self._flush_attributes = self._flush_attributes, False
             try:
-                await self._flush(everything=flush_all, all_attributes=attributes)
+                await self.flush_once(everything=flush_all, all_attributes=attributes)
                 strange_count, self._failure = 0, None
             except StorageError as error:
                 self._failure = error
@@ -235,9 +235,9 @@ class StorageWriter:
 
     async def flush(self) -> None:
         """Flush everything that was committed before the call, or raise ``StorageError``."""
-        await self._flush(everything=True, all_attributes=True, tolerate_failures=False)
+        await self.flush_once(everything=True, all_attributes=True, tolerate_failures=False)
         while not self._attributes.is_settled:  # The bounded wait for the log has ended too early.
-            await self._flush(everything=True, all_attributes=True, tolerate_failures=False)
+            await self.flush_once(everything=True, all_attributes=True, tolerate_failures=False)
 
     async def make_room(self) -> None:
         """Flush all bytes that a recovery has replayed so far.
@@ -261,7 +261,7 @@ class StorageWriter:
             finally:
                 self._failing.forget_others(())
 
-    async def _flush(
+    async def flush_once(
         self, *, everything: bool, all_attributes: bool, tolerate_failures: bool = True
     ) -> None:
         """Flush the segments that are due, or all, then truncate the log and flush attributes.

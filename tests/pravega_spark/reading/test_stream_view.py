@@ -127,7 +127,6 @@ async def test_a_stream_that_was_made_again_is_told_or_read_from_its_head(
     for position in (old, head):
         with pytest.raises(DataLossError, match=f"this checkpoint {EARLIER}"):
             await read(served, position)
-        # The offsets of version 0.1 are the same ones.
         end, slices = await read(served, position, **LOSS_IS_ALLOWED)
         assert (end, whole(slices)) == (tail, {segment: (0, length)})
     # A batch that was planned before, which Spark asks for again.

@@ -215,7 +215,7 @@ class World:
             await flush(container)
         elif kind == "flush_data":
             with suppress(StorageError):
-                await container.parts.writer._flush(everything=True, all_attributes=False)
+                await container.parts.writer.flush_once(everything=True, all_attributes=False)
         elif kind == "race":
             await self.race(container, *arguments)
         elif kind == "checkpoint":
@@ -251,7 +251,7 @@ def test_attributes_equal_the_model_whatever_happens(
 
 def random_updates(choose: Random, model: MemoryContainer, name: str) -> list[AttributeUpdate]:
     """Draw updates whose conditions are often true."""
-    present = model._segments[name].attributes if name in model._segments else {}
+    present = model.segments[name].attributes if name in model.segments else {}
     made = []
     for each in choose.sample([*IDS, EVENT_COUNT], choose.choice([0, 1, 1, 2, 3])):
         verb = choose.choice(list(AttributeUpdateType))

@@ -92,7 +92,7 @@ async def test_a_crash(
             if checkpointed:
                 # The log is cut off here: the checkpoint has what is not in the index.
                 await checkpoint(container)
-                await container.parts.writer._flush(everything=True, all_attributes=False)
+                await container.parts.writer.flush_once(everything=True, all_attributes=False)
             tiers.next_fault = crash_at
             await container.flush()
             await container.parts.storage.collect()
@@ -223,7 +223,7 @@ async def test_a_removed_attribute_does_not_come_back_from_the_index(tiers: Any)
         await container.flush()
         await container.update_attributes("s", replace({key(1): NULL_ATTRIBUTE_VALUE}))
         await checkpoint(container)
-        await container.parts.writer._flush(everything=True, all_attributes=False)
+        await container.parts.writer.flush_once(everything=True, all_attributes=False)
         assert await everything(container) == {key(2): 2}
         tiers.crash()
     async with tiers.open() as container:

@@ -128,7 +128,7 @@ async def test_who_gives_up_waiting_adds_nothing() -> None:
         with trio.move_on_after(0.01):
             await storage._additions.add(AddChunk("s0", 0, 1, "s0$0"))
 
-    async with storage._journal.changing(), trio.open_nursery() as nursery:
+    async with storage.journal.changing(), trio.open_nursery() as nursery:
         nursery.start_soon(give_up)
     await storage.write("s1", offset=0, data=[b"x"], rollover_bytes=0)
     assert await storage.segment_names() == ["s1"]
@@ -165,7 +165,7 @@ async def test_who_waits_for_one_that_gives_up_is_not_told_that_it_was_added() -
         with giving_up:
             await add(AddChunk("s0", 0, 1, "s0$0"))
 
-    async with trio.open_nursery() as nursery, storage._journal.changing():
+    async with trio.open_nursery() as nursery, storage.journal.changing():
         nursery.start_soon(give_up)
         await trio.testing.wait_all_tasks_blocked()
         nursery.start_soon(add, AddChunk("damaged", 3, 1, "damaged$3"))

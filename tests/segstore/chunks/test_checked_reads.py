@@ -30,8 +30,8 @@ async def write(storage: ChunkedSegmentStorage, segment: str, *pieces: bytes) ->
 
 
 def flip(chunks: MemoryChunkStorage, segment: str, offset: int, bit: int = 3) -> str:
-    [name] = [each for each in chunks._chunks if each.startswith(f"{segment}$")]
-    chunks._chunks[name][offset] ^= 1 << bit
+    [name] = [each for each in chunks.contents if each.startswith(f"{segment}$")]
+    chunks.contents[name][offset] ^= 1 << bit
     return name
 
 
@@ -87,15 +87,15 @@ async def test_a_later_owner_has_the_checksums(noted_by: str) -> None:
     chunks = MemoryChunkStorage()
     first = next_owner(chunks)
     await write(first, "s", DATA[:5], DATA[5:BLOCK_BYTES])
-    await first._journal.record_checksums()
+    await first.journal.record_checksums()
     await write(first, "s", DATA[BLOCK_BYTES:90_000], DATA[90_000:])
     if noted_by == "note":
-        await first._journal.record_checksums()
+        await first.journal.record_checksums()
     elif noted_by == "settle":
         await first.settle()
     else:
-        async with first._journal.changing():
-            await first._journal._write_snapshot()
+        async with first.journal.changing():
+            await first.journal._write_snapshot()
     flip(chunks, "s", len(DATA) - 1)
     second = next_owner(chunks)
     await read_refused(second, "s", 3 * BLOCK_BYTES)
@@ -108,7 +108,7 @@ async def test_after_a_crash_bytes_without_checksums_are_read_as_they_are() -> N
     chunks = MemoryChunkStorage()
     first = next_owner(chunks)
     await write(first, "s", DATA[:1000])
-    await first._journal.record_checksums()
+    await first.journal.record_checksums()
     await write(first, "s", DATA[1000:])
     second = next_owner(chunks)
     assert await second.read("s", offset=0, length=len(DATA)) == DATA
@@ -126,8 +126,8 @@ async def test_a_new_chunk_is_named_and_the_last_one_noted_in_one_write() -> Non
     chunks.calls.clear()
     await storage.write("s", offset=10, data=[b"ab"], rollover_bytes=10)
     assert [call.kind for call in chunks.calls] == ["write", "write"]
-    name = next(each for each in memory._chunks if each.startswith("s$"))
-    memory._chunks[name][0] ^= 1
+    name = next(each for each in memory.contents if each.startswith("s$"))
+    memory.contents[name][0] ^= 1
     await read_refused(next_owner(memory), "s", 0)
 
 
@@ -183,8 +183,8 @@ async def test_after_a_clean_end_nothing_has_to_be_found_out() -> None:
     first = next_owner(memory)
     await write(first, "s", DATA)
     await first.settle()
-    [name] = [each for each in memory._chunks if each.startswith("s$")]
-    memory._chunks[name] += b"what nobody wrote"
+    [name] = [each for each in memory.contents if each.startswith("s$")]
+    memory.contents[name] += b"what nobody wrote"
     chunks = ObservedChunks(memory)
     second = next_owner(chunks)
     assert await second.stored_length("s") == len(DATA), "what lies behind it does not count"
@@ -217,11 +217,11 @@ async def test_a_chunk_that_is_short_or_missing_is_damaged(left: int) -> None:
     chunks = MemoryChunkStorage()
     storage = next_owner(chunks)
     await write(storage, "s", DATA)
-    [name] = [each for each in chunks._chunks if each.startswith("s$")]
+    [name] = [each for each in chunks.contents if each.startswith("s$")]
     if left:
-        del chunks._chunks[name][left:]
+        del chunks.contents[name][left:]
     else:
-        del chunks._chunks[name]
+        del chunks.contents[name]
     message = await read_refused(storage, "s", len(DATA) - 10)
     assert name in message
     assert ("shorter" if left else "missing") in message
@@ -272,8 +272,8 @@ async def test_metadata_whose_checksums_have_a_gap_are_damaged() -> None:
     chunks = MemoryChunkStorage()
     storage = next_owner(chunks)
     await write(storage, "s", DATA[:100])
-    storage._journal._unrecorded["s"] = 50
-    await storage._journal.record_checksums()
+    storage.journal._unrecorded["s"] = 50
+    await storage.journal.record_checksums()
     with pytest.raises(StorageError, match="from 0 to 50 are missing"):
         await next_owner(chunks).stored_length("s")
 

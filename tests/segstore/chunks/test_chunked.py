@@ -320,7 +320,7 @@ async def test_a_write_that_failed_is_not_appended_to() -> None:
     chunks = FaultyChunkStorage(memory)
     storage = owner(chunks)
     await storage.write("s", offset=0, data=[b"01234"], rollover_bytes=100)
-    chunks._next_fault = lambda _: faults.pop() if faults else Fault.NONE
+    chunks.next_fault = lambda _: faults.pop() if faults else Fault.NONE
     with pytest.raises(StorageError):
         await storage.write("s", offset=5, data=[b"WRONG..."], rollover_bytes=100)
     assert await storage.stored_length("s") == 5

@@ -155,7 +155,7 @@ class ChunkedMachine(RuleBasedStateMachine):
 
     @rule()
     def record_checksums(self) -> None:
-        self.until_done(lambda owner: owner._journal.record_checksums())
+        self.until_done(lambda owner: owner.journal.record_checksums())
 
     @rule()
     def settle(self) -> None:
@@ -236,7 +236,7 @@ class ChunkedMachine(RuleBasedStateMachine):
         self.every_byte_that_counts_is_there()
 
         async def check() -> None:
-            metadata = self.storage._journal.metadata
+            metadata = self.storage.journal.metadata
             needed = set(metadata.chunk_names())
             assert not metadata.condemned
             system, users = 0, set()

@@ -55,8 +55,8 @@ class Store:
             nursery.cancel_scope.cancel()
 
     def chunk_of(self, segment: str) -> bytearray:
-        [name] = [each for each in self.memory._chunks if each.startswith(f"{segment}$")]
-        return self.memory._chunks[name]
+        [name] = [each for each in self.memory.contents if each.startswith(f"{segment}$")]
+        return self.memory.contents[name]
 
     async def write(self, *segments: str) -> None:
         storage = self.owner()
@@ -80,8 +80,8 @@ async def test_chunks_that_are_missing_or_short_are_told_at_start(
     store = Store(bytes_per_second=0)
     await store.write("whole", "damaged", "truncated")
     if left is None:
-        store.memory._chunks = {
-            name: data for name, data in store.memory._chunks.items() if "damaged" not in name
+        store.memory.contents = {
+            name: data for name, data in store.memory.contents.items() if "damaged" not in name
         }
     else:
         del store.chunk_of("damaged")[left:]
@@ -137,7 +137,7 @@ async def test_what_has_no_checksums_gets_them(autojump_clock: trio.testing.Mock
     store = Store()
     crashed = store.owner()
     await crashed.write("s", offset=0, data=[DATA[:700_000]], rollover_bytes=0)
-    await crashed._journal.record_checksums()
+    await crashed.journal.record_checksums()
     await crashed.write("s", offset=700_000, data=[DATA[700_000:]], rollover_bytes=0)
     await crashed.write("t", offset=100, data=[DATA], rollover_bytes=0)
     async with store.running() as storage:

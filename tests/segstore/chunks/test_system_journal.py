@@ -47,7 +47,7 @@ async def test_a_torn_end_of_the_journal_is_what_was_not_acknowledged() -> None:
     chunks = MemoryChunkStorage()
     await write_some(owner(chunks, 1), 3)
     [name] = await system_chunks(chunks, "journal")
-    del chunks._chunks[name][-1:]
+    del chunks.contents[name][-1:]
     storage = owner(chunks, 2)
     assert [await storage.stored_length(f"s{number}") for number in range(3)] == [4, 4, 0]
 
@@ -56,7 +56,7 @@ async def test_damage_before_the_end_is_told() -> None:
     chunks = MemoryChunkStorage()
     await write_some(owner(chunks, 1), 3)
     [name] = await system_chunks(chunks, "journal")
-    chunks._chunks[name][20] ^= 1
+    chunks.contents[name][20] ^= 1
     with pytest.raises(StorageError, match="journal-0000000001-0000000002 is damaged"):
         await owner(chunks, 2).stored_length("s0")
 
@@ -84,7 +84,7 @@ async def test_a_missing_journal_is_told() -> None:
 
 async def copied(chunks: MemoryChunkStorage) -> MemoryChunkStorage:
     copy = MemoryChunkStorage()
-    copy._chunks = {name: bytearray(data) for name, data in chunks._chunks.items()}
+    copy.contents = {name: bytearray(data) for name, data in chunks.contents.items()}
     return copy
 
 
@@ -111,7 +111,7 @@ async def test_a_snapshot_that_was_not_finished_does_not_count() -> None:
     storage = owner(faulty, 1, snapshot_bytes_min=1)
     await storage.stored_length("nothing")
     rng = random.Random(1)
-    faulty._next_fault = lambda call: (
+    faulty.next_fault = lambda call: (
         Fault.PARTIAL if call == "write" and rng.random() < 0.3 else Fault.NONE
     )
     for number in range(40):
@@ -125,7 +125,7 @@ async def test_a_snapshot_that_was_not_finished_does_not_count() -> None:
     assert len(snapshots) > 3
     expected = [f"s{number}" for number in range(40)]
     assert sorted(await owner(await copied(chunks), 2).segment_names()) == sorted(expected)
-    del chunks._chunks[snapshots[-1]][10:]
+    del chunks.contents[snapshots[-1]][10:]
     assert sorted(await owner(chunks, 2).segment_names()) == sorted(expected)
 
 
@@ -147,8 +147,8 @@ async def test_a_change_that_does_not_fit_never_reaches_the_journal(
     # A chunk that failed has an end that the metadata know.
     storage._replace_last("s0", *_closed(await storage.chunks_of("s0")))
     with pytest.raises(InvalidChunkOffsetError):
-        async with storage._journal.changing():
-            await storage._journal.commit(*changes)
+        async with storage.journal.changing():
+            await storage.journal.commit(*changes)
     await write_some(storage, 2)
     for each in (storage, owner(chunks, 2)):
         assert [await each.stored_length(f"s{number}") for number in range(2)] == [4, 4]
@@ -166,11 +166,11 @@ async def test_a_damaged_snapshot_is_not_taken_for_a_new_container() -> None:
     await second.collect()
     [name] = await system_chunks(chunks, "snapshot")
     assert await system_chunks(chunks, "journal") == []
-    for position in (0, 5, 20, 45, len(chunks._chunks[name]) - 1):
-        chunks._chunks[name][position] ^= 1
+    for position in (0, 5, 20, 45, len(chunks.contents[name]) - 1):
+        chunks.contents[name][position] ^= 1
         with pytest.raises(StorageError, match="snapshot-0000000002-0000000001 is damaged"):
             await owner(chunks, 3).stored_length("s0")
-        chunks._chunks[name][position] ^= 1
+        chunks.contents[name][position] ^= 1
     assert await owner(chunks, 4).stored_length("s0") == 4
 
 
@@ -180,7 +180,7 @@ async def test_a_journal_without_its_snapshot_is_damage() -> None:
     await write_some(owner(chunks, 2), 3)
     storage = owner(chunks, 3)
     await storage.write("more", offset=0, data=[b"data"], rollover_bytes=0)
-    chunks._chunks[(await system_chunks(chunks, "snapshot-0000000003"))[0]][8] ^= 1
+    chunks.contents[(await system_chunks(chunks, "snapshot-0000000003"))[0]][8] ^= 1
     with pytest.raises(StorageError, match="follows no whole snapshot"):
         await owner(chunks, 4).segment_names()
 
@@ -244,6 +244,16 @@ async def test_an_owner_that_ended_while_it_claimed_leaves_no_doubt() -> None:
         await owner(chunks, 4, boot_id="a").recovered(needed={"s": 4}, ends={"s": 4})
 
 
+async def test_an_owner_that_ended_before_its_claim_ends_no_doubt() -> None:
+    """A claim without bytes was taken for one of an owner that needs no notes."""
+    chunks = MemoryChunkStorage()
+    await grown_in_two_lives(chunks)
+    await owner(chunks, 2, boot_id="b").stored_length("s", certain=4)
+    *_, name = await system_chunks(chunks, "claim")
+    del chunks.contents[name][:]
+    assert await owner(chunks, 3, boot_id="b").stored_length("s", certain=4) == 4
+
+
 async def test_an_owner_that_ended_while_it_noted_its_recovery_leaves_no_doubt() -> None:
     chunks = MemoryChunkStorage()
     storage = owner(chunks, 1, boot_id="a")
@@ -251,7 +261,7 @@ async def test_an_owner_that_ended_while_it_noted_its_recovery_leaves_no_doubt()
     await storage.recovered()
     await storage.write("s", offset=4, data=[bytes(4)], rollover_bytes=0)
     [name] = await system_chunks(chunks, "claim")
-    del chunks._chunks[name][len("a\nrecov") :]
+    del chunks.contents[name][len("a\nrecov") :]
     assert await owner(chunks, 2, boot_id="a").stored_length("s", certain=4) == 8
 
 
@@ -271,17 +281,6 @@ async def test_a_length_in_metadata_is_certain() -> None:
     assert await owner(chunks, 2, boot_id="b").stored_length("s0", certain=2) == 8
 
 
-async def test_chunks_of_an_older_version_count_as_they_are_from_then_on() -> None:
-    chunks = MemoryChunkStorage()
-    storage = owner(chunks, 1)
-    await storage.write("s", offset=0, data=[b"data"], rollover_bytes=0)
-    assert [each.length for each in await chunks.list_chunks(f"{PREFIX}claim")] == [0]
-    storage = owner(chunks, 2, boot_id="a")
-    assert await storage.stored_length("s", certain=0) == 4
-    await storage.recovered()
-    assert await owner(chunks, 3, boot_id="b").stored_length("s", certain=0) == 4
-
-
 async def test_a_recovery_that_asked_for_nothing_opens_nothing() -> None:
     chunks = MemoryChunkStorage()
     await grown_in_two_lives(chunks)
@@ -298,9 +297,9 @@ async def recovered_without_a_note(chunks: MemoryChunkStorage) -> ChunkedSegment
     faulty = FaultyChunkStorage(chunks)
     storage = owner(faulty, 2, boot_id="b")
     assert await storage.stored_length("s", certain=4) == 4
-    faulty._next_fault = lambda _: Fault.REFUSED
+    faulty.next_fault = lambda _: Fault.REFUSED
     await storage.recovered()
-    faulty._next_fault = lambda _: Fault.NONE
+    faulty.next_fault = lambda _: Fault.NONE
     return storage
 
 
@@ -341,11 +340,11 @@ async def test_of_changes_written_together_a_power_cut_may_lose_the_first() -> N
     await storage.recovered()
     await write_some(storage, 1)
     [name] = await system_chunks(chunks, "journal")
-    before = len(chunks._chunks[name])
+    before = len(chunks.contents[name])
     added = [AddChunk(f"s{number}", 0, 1, f"s{number}$0") for number in range(1, 4)]
-    async with storage._journal.changing():
-        await storage._journal.commit(*added)
-    chunks._chunks[name][before + 16 : before + 40] = bytes(24)
+    async with storage.journal.changing():
+        await storage.journal.commit(*added)
+    chunks.contents[name][before + 16 : before + 40] = bytes(24)
     with pytest.raises(StorageError, match="is damaged"):
         await owner(await copied(chunks), 2, boot_id="a").segment_names()
     assert await owner(chunks, 2, boot_id="b").segment_names() == ["s0"]
@@ -358,10 +357,10 @@ async def test_a_damaged_last_frame_after_a_gentle_end_is_damage(place: int) -> 
     await storage.recovered(last_operation=7)
     await write_some(storage, 2)
     [name] = await system_chunks(chunks, "journal")
-    whole = len(chunks._chunks[name])
+    whole = len(chunks.contents[name])
     await write_some(storage, 3)
     await storage.close(last_operation=7)
-    content = chunks._chunks[name]
+    content = chunks.contents[name]
     frame = len(encode_frame(3, AddChunk("s2", 0, 1, "s2$00000000000000000000.E1.3"), journal=name))
     assert len(content) == whole + frame
     content[whole + place if place >= 0 else -1] ^= 1
@@ -381,7 +380,7 @@ class ListsEarly(MemoryChunkStorage):
 
     def __init__(self, chunks: MemoryChunkStorage, name: str, lengths: list[int]) -> None:
         super().__init__()
-        self._chunks = chunks._chunks
+        self.contents = chunks.contents
         self._late = name
         self._lengths = lengths
 
@@ -403,7 +402,7 @@ async def test_what_an_owner_adds_at_its_end_while_the_next_one_looks_is_no_dama
     for count in range(1, 5):
         await write_some(storage, count)
         [name] = await system_chunks(chunks, "journal")
-        lengths.append(len(chunks._chunks[name]))
+        lengths.append(len(chunks.contents[name]))
     await storage.close(last_operation=7)
     late = ListsEarly(chunks, name, lengths[:2])
     assert await owner(late, 2, boot_id="a").stored_length("s3") == 4
@@ -416,7 +415,7 @@ async def test_an_owner_that_does_not_come_to_its_end_lets_the_next_one_try_agai
     await write_some(storage, 5)
     [name] = await system_chunks(chunks, "journal")
     await storage.close(last_operation=7)
-    whole = len(chunks._chunks[name])
+    whole = len(chunks.contents[name])
     late = ListsEarly(chunks, name, [whole - 3, whole - 2, whole - 1])
     with pytest.raises(StorageError, match="an earlier owner still writes") as found:
         await owner(late, 2, boot_id="a").stored_length("s3")
@@ -429,7 +428,7 @@ async def test_an_owner_that_was_killed_may_leave_a_part_of_a_frame() -> None:
     storage = owner(chunks, 1, boot_id="a")
     await write_some(storage, 2)
     [name] = await system_chunks(chunks, "journal")
-    del chunks._chunks[name][-3:]
+    del chunks.contents[name][-3:]
     assert await owner(chunks, 2, boot_id="a").stored_length("s0") == 4
 
 
@@ -465,7 +464,7 @@ async def test_the_last_copy_of_the_metadata_is_kept_through_later_owners() -> N
     await second.collect()
     [name] = await system_chunks(chunks, "container")
     assert (await owner(chunks, 0).inspect()).container == b"three"
-    chunks._chunks[name][-6] ^= 1
+    chunks.contents[name][-6] ^= 1
     assert (await owner(chunks, 0).inspect()).container is None
 
 
@@ -473,10 +472,10 @@ async def test_looking_changes_nothing() -> None:
     chunks = MemoryChunkStorage()
     storage = owner(chunks, 1, boot_id="a")
     await write_some(storage, 2)
-    before = {name: bytes(data) for name, data in chunks._chunks.items()}
+    before = {name: bytes(data) for name, data in chunks.contents.items()}
     state = await owner(chunks, 0, boot_id="a").inspect()
     assert state.metadata.segment_names() == ["s0", "s1"]
-    assert {name: bytes(data) for name, data in chunks._chunks.items()} == before
+    assert {name: bytes(data) for name, data in chunks.contents.items()} == before
 
 
 @pytest.mark.parametrize("is_settled", [True, False])

@@ -229,7 +229,7 @@ def test_appends_at_once_do_what_they_do_one_by_one(steps: list[object]) -> None
         assert dirty[0] == dirty[1]
     assert fast.metadata.sequence_number == plain.metadata.sequence_number
     assert fast.pending.last_sequence_number == plain.pending.last_sequence_number
-    assert fast.pending._segments == {}
+    assert fast.pending.segments == {}
     for name in ("s", "t"):
         assert fast.content(name) == plain.content(name)
     assert fast.ranges() == plain.ranges()

@@ -168,7 +168,7 @@ def test_a_name_can_be_deleted_and_created_again_in_flight(pipeline: Pipeline) -
     assert append.segment_id == again.segment_id
     pipeline.commit()
     assert pipeline.metadata.by_name["s"].length == 1
-    assert pipeline.pending._segments == {}
+    assert pipeline.pending.segments == {}
     assert pipeline.pending._names == {}
 
 
@@ -306,13 +306,13 @@ def test_changes_that_are_durable_are_let_go_although_something_is_always_in_fli
         pipeline.accept(UpdateAttributesOperation("s", [compare]))
         values[attribute_id] = number
         pipeline.commit(max(0, len(pipeline.in_flight) - 20))
-    [pending] = pipeline.pending._segments.values()
+    [pending] = pipeline.pending.segments.values()
     assert pending.in_flight == 20
     assert len(pending.attributes) + len(pending.older) < 1100
     assert all(pending.value_of(each) == value for each, value in values.items())
     assert pending.base is pipeline.metadata.by_name["s"]
     pipeline.commit()
-    assert not pipeline.pending._segments
+    assert not pipeline.pending.segments
     assert pipeline.metadata.by_name["s"].attributes == values
 
 
@@ -341,7 +341,7 @@ def test_an_operation_that_needs_what_only_the_index_has_leaves_no_trace() -> No
         pipeline.pending.accept(append)
     assert pipeline.pending.missing_attributes(append) == (segment, {A})
     assert pipeline.pending.last_sequence_number == number
-    assert not pipeline.pending._segments
+    assert not pipeline.pending.segments
     segment.attribute_memory.load([(A, 1)])
     pipeline.accept(append)
     assert append.attribute_values == {A: 2, B: 7, EVENT_COUNT: 1}

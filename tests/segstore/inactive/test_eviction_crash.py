@@ -31,7 +31,7 @@ async def leave_and_checkpoint_without_tier_2(container: Container) -> None:
     """Write a checkpoint with the places of the records, because their index does not have them."""
     await leave(container)
     await container.checkpoint()
-    await container.parts.writer._flush(everything=True, all_attributes=False)
+    await container.parts.writer.flush_once(everything=True, all_attributes=False)
 
 
 async def leave_twice(container: Container) -> None:

@@ -338,7 +338,7 @@ async def test_acks_before_an_invalid_event_number_are_sent_before_the_close(
     await settle()
     store.container.commit(2)
     # Another connection takes the writer over in between.
-    state = store.container._segments[SEGMENT]
+    state = store.container.segments[SEGMENT]
     state.attributes[WRITER] = 99
     store.container.commit()
     assert await client.receive() == acked(1, NULL_ATTRIBUTE_VALUE, 2)

@@ -46,7 +46,7 @@ def read(offset: int, length: int = 1000, *, request_id: int = 7) -> wire.ReadSe
 
 
 def parked_count(store: MemoryStore) -> int:
-    return len(store.container._segments[SEGMENT].parked)
+    return len(store.container.segments[SEGMENT].parked)
 
 
 # ---- Greeting ------------------------------------------------------------------------------------
@@ -353,8 +353,8 @@ async def test_a_client_that_never_reads_is_bounded() -> None:
         client = WireClient(reading)
         store.nursery.start_soon(lambda: client.send(*(read(0, 100_000) for _ in range(1000))))
         await settle()
-        [connection] = store.server._connections
-        assert 1 << 20 <= connection._replies.size < 1_300_000
+        [connection] = store.server.connections
+        assert 1 << 20 <= connection.replies.size < 1_300_000
         for _ in range(1000):
             assert len((await client.expect(wire.SegmentRead)).data) == 100_000
 
@@ -396,9 +396,9 @@ async def test_replies_to_parked_reads_are_made_when_the_peer_takes_them() -> No
         await settle()
         await store.container.append(SEGMENT, bytes(100_000))
         await settle()
-        [connection] = store.server._connections
-        assert 100_000 <= connection._replies.size < 100_100
-        assert store.server.admission.buffers.replies.count == connection._replies.size
+        [connection] = store.server.connections
+        assert 100_000 <= connection.replies.size < 100_100
+        assert store.server.admission.buffers.replies.count == connection.replies.size
         lengths = [len((await client.expect(wire.SegmentRead)).data) for _ in range(10)]
         assert lengths == [100_000] * 10
         await settle()

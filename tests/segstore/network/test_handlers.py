@@ -43,7 +43,7 @@ async def client(store: MemoryStore) -> WireClient:
 
 
 async def attributes(store: MemoryStore, name: str = SEGMENT) -> dict[bytes, int]:
-    return dict(store.container._segments[name].attributes)
+    return dict(store.container.segments[name].attributes)
 
 
 async def test_what_requests_wait_for_is_told_once(store: MemoryStore, client: WireClient) -> None:

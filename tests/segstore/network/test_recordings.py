@@ -57,7 +57,7 @@ async def test_durable_appends_are_recorded_with_bytes_and_events(
     while (await client.receive()).event_number < 2:  # type: ignore[union-attr]
         pass
     assert changes(metrics.APPEND_SECONDS) == {(): 3}
-    assert changes(metrics.APPEND_BYTES) == {(): len(store.container._segments[SEGMENT].data)}
+    assert changes(metrics.APPEND_BYTES) == {(): len(store.container.segments[SEGMENT].data)}
     assert changes(metrics.APPEND_EVENTS) == {(): 3}
 
 

@@ -140,7 +140,7 @@ def killed(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     async def do_nothing(_: object) -> None:
         await trio.lowlevel.checkpoint()
 
-    return lambda: monkeypatch.setattr(claims._Ownership, "release", do_nothing)
+    return lambda: monkeypatch.setattr(claims.Ownership, "release", do_nothing)
 
 
 @pytest.fixture

@@ -51,8 +51,8 @@ async def living(
 
 def copy_of(chunks: MemoryChunkStorage) -> MemoryChunkStorage:
     copied = MemoryChunkStorage()
-    for name, data in chunks._chunks.items():
-        copied._chunks[name] = bytearray(data)
+    for name, data in chunks.contents.items():
+        copied.contents[name] = bytearray(data)
     return copied
 
 

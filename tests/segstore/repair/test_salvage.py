@@ -381,7 +381,7 @@ async def test_after_a_wrong_start_on_an_older_tier_2_the_right_one_is_recovered
     """The wrong tier 2 alone gets the claim of the wrong start: the right one seems to be older."""
     storage, older, right = tmp_path / "data" / "storage", tmp_path / "older", tmp_path / "right"
 
-    async def release(self: claims._Ownership) -> None:
+    async def release(self: claims.Ownership) -> None:
         """Give nothing back, like a killed process."""
 
     async def write(container: Container) -> None:
@@ -396,7 +396,7 @@ async def test_after_a_wrong_start_on_an_older_tier_2_the_right_one_is_recovered
         await container.append(NAME, EVENTS[20])
 
     with monkeypatch.context() as patched:
-        patched.setattr(claims._Ownership, "release", release)
+        patched.setattr(claims.Ownership, "release", release)
         await kill(tmp_path, write)  # type: ignore[arg-type]
     storage.rename(right)
     shutil.copytree(older, storage)

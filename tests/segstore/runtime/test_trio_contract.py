@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 import math
 import os
+import re
 import select
 import signal
 import socket
@@ -23,6 +24,7 @@ import pytest
 import trio
 import trio.testing
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 from segstore.runtime.event_loop import find_epoll_of
 
@@ -83,14 +85,26 @@ async def epoll_of_trio() -> select.epoll:
     return found
 
 
-def test_the_installed_version_is_in_the_supported_range() -> None:
+def supported() -> SpecifierSet:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     (required,) = (
         requirement
         for requirement in map(Requirement, project["dependencies"])
         if requirement.name == "trio"
     )
-    assert required.specifier.contains(importlib.metadata.version("trio"))
+    return required.specifier
+
+
+def test_the_installed_version_is_in_the_supported_range() -> None:
+    assert supported().contains(importlib.metadata.version("trio"))
+
+
+def test_make_runs_these_tests_with_each_supported_version() -> None:
+    listed = re.search(r"^TRIOS := (.*)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert listed is not None
+    assert listed[1].split() == [
+        version for version in (f"0.{minor}" for minor in range(100)) if version in supported()
+    ]
 
 
 # ---- 1 to 3: the clock and the instrument --------------------------------------------------------

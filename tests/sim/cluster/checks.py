@@ -174,7 +174,7 @@ class Checks:
         self._counts["chunk deleted"] += 1
         segment = chunk.rpartition("$")[0]
         for container, segments in self._segments.items():
-            journal = segments._journal
+            journal = segments.journal
             record = journal.metadata.get(segment) if journal.opened.is_set() else None
             if record is not None and any(each.name == chunk for each in record.chunks):
                 self.violate(f"{chunk} is deleted, and container {container} needs it")

@@ -30,7 +30,7 @@ from pravega_cluster.records import Host
 from pravega_controller.background.cluster_membership import run_membership
 from pravega_controller.config import ControllerConfig
 from pravega_controller.store_client.placement import MapPlacement
-from segstore.network.server import ConnectionServer, _accept
+from segstore.network.server import ConnectionServer, accept_connections
 from segstore.process.cluster_assembly import Surroundings, open_cluster_containers
 from segstore.process.config import (
     MIB,
@@ -247,7 +247,9 @@ class StorePlace(Place):
             async with trio.open_nursery() as watching:
                 watching.start_soon(server.end_stalled)
                 async with trio.open_nursery() as connections:
-                    await _accept(server, [listener], connections, left, trio.TASK_STATUS_IGNORED)
+                    await accept_connections(
+                        server, [listener], connections, left, trio.TASK_STATUS_IGNORED
+                    )
                     server.drain()
                     connections.cancel_scope.deadline = trio.current_time() + DRAIN_SECONDS
                 watching.cancel_scope.cancel()

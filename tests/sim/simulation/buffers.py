@@ -22,10 +22,10 @@ received or made in one step."""
 def check_buffers(server: ConnectionServer) -> str:
     """Return what is wrong with a server's buffers; empty when nothing is."""
     commands = replies = 0
-    for connection in server._connections:
-        commands += connection._protocol.pending_bytes
-        replies += connection._replies.size
-    count = len(server._connections)
+    for connection in server.connections:
+        commands += connection.protocol.pending_bytes
+        replies += connection.replies.size
+    count = len(server.connections)
     own = count * OWN_BYTES_MAX
     half = server._settings.buffer_bytes_total_max // 2
     # One command may go beyond what all may have, and one reply about a table.

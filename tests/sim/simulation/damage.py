@@ -108,7 +108,7 @@ class DamagedReads:
     ) -> Buffer:
         """Read, perhaps while a bit is wrong that is read, or the chunk is short or not there."""
         end = min(offset + length, self._checked_length(name))
-        content = self._memory._chunks.get(name)
+        content = self._memory.contents.get(name)
         is_bad = end > offset and content is not None and self._is_bad(name)
         if is_bad and self._random.random() < ABSENT_RATE:
             if self._random.random() < 0.5:

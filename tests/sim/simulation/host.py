@@ -37,7 +37,7 @@ from segstore.errors import (
 )
 from segstore.inactive.eviction import EvictionPolicy
 from segstore.model.segment_attributes import AttributeCache
-from segstore.network.server import ConnectionServer, _accept
+from segstore.network.server import ConnectionServer, accept_connections
 from segstore.process.config import ConnectionSettings
 from segstore.process.registry import ContainerRegistry
 from segstore.process.tier_one import raise_when_failed
@@ -170,7 +170,12 @@ class Session:
             watching.start_soon(server.end_stalled)
             async with trio.open_nursery() as connections:
                 connections.start_soon(
-                    _accept, server, [listener], connections, shutdown, trio.TASK_STATUS_IGNORED
+                    accept_connections,
+                    server,
+                    [listener],
+                    connections,
+                    shutdown,
+                    trio.TASK_STATUS_IGNORED,
                 )
                 self._listener = listener
                 try:
@@ -322,7 +327,7 @@ class Host:
             chunks = self._damaged(chunks)
         segments = self.segments(chunks, logs.epoch_now)
         if isinstance(chunks, DamagedReads):
-            chunks.metadata_of = lambda: segments._journal.metadata
+            chunks.metadata_of = lambda: segments.journal.metadata
         logs.check_log = segments.check_log
         async with (
             open_container(

@@ -407,7 +407,7 @@ class World:
 
     def harm_chunk(self) -> None:
         """Lose a chunk of a segment, its end, or exchange it with another one."""
-        chunks = self.tiers.chunks._chunks
+        chunks = self.tiers.chunks.contents
         segments = {name: parse_chunk_name(name) for name in sorted(chunks) if chunks[name]}
         names = [
             name
@@ -433,7 +433,7 @@ class World:
 
     def harm_metadata(self) -> None:
         """Lose a chunk of the metadata of chunks, its end, or a bit of it."""
-        chunks = self.tiers.chunks._chunks
+        chunks = self.tiers.chunks.contents
         names = sorted(each for each in chunks if each.startswith("_system/chunks-"))
         if not names:
             return

@@ -108,7 +108,7 @@ async def _check_host(chunks: ChunkStorage, host: Host) -> tuple[set[str], set[s
             data += await storage.read(names[0], offset=offset, length=READ_BYTES)
         if data != segment.data[segment.start_offset :]:
             raise model.violated(f"tier 2 has other bytes of {name}")
-    return needed, known | set(storage._journal.metadata.condemned)
+    return needed, known | set(storage.journal.metadata.condemned)
 
 
 async def copy_of(chunks: ChunkStorage) -> MemoryChunkStorage:

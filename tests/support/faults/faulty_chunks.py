@@ -59,7 +59,7 @@ class FaultyChunkStorage:
         next_reply_delay: Callable[[str], float] = lambda _: 0.0,
     ) -> None:
         self._storage = storage
-        self._next_fault = next_fault
+        self.next_fault = next_fault
         self._next_delay = next_delay
         self._next_reply_delay = next_reply_delay
         self._writes: dict[int, _Write] = {}
@@ -151,7 +151,7 @@ class FaultyChunkStorage:
         self._stop_the_dead()
         await trio.sleep(self._next_delay(call))
         self._stop_the_dead()
-        fault = self._next_fault(call)
+        fault = self.next_fault(call)
         if fault is not Fault.NONE:
             self.fault_count += 1
         if fault is Fault.STRANGE:

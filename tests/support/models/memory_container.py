@@ -64,7 +64,7 @@ class MemoryContainer(SegmentContainer):
         self._now_ms = now_ms
         self.auto_commit = auto_commit
         self._state = MemorySegments(now_ms) if segments is None else segments
-        self._segments = self._state.by_name
+        self.segments = self._state.by_name
         self._queue: deque[tuple[Callable[[], int], OnAppended]] = deque()
         self._commit_scheduled = False
         self._offline = False
@@ -108,7 +108,7 @@ class MemoryContainer(SegmentContainer):
                 continue
         for _, on_complete in queue:
             on_complete(ContainerOfflineError("crashed"), -1)
-        for segment in self._segments.values():
+        for segment in self.segments.values():
             parked, segment.parked = segment.parked, []
             for read in parked:
                 empty = ReadResult(read.offset, b"", at_tail=True, end_of_segment=False)
@@ -235,7 +235,7 @@ class MemoryContainer(SegmentContainer):
 
     def load_samples(self, find_last: FindSample) -> Iterator[SegmentSample]:
         """Yield the counts of the segments that differ from their last sample."""
-        for segment in self._segments.values():
+        for segment in self.segments.values():
             sample = SegmentSample(
                 segment.name,
                 segment.segment_id,
@@ -251,7 +251,7 @@ class MemoryContainer(SegmentContainer):
                 yield sample
 
     def measures(self) -> ContainerMeasures:
-        segments = self._segments.values()
+        segments = self.segments.values()
         unflushed = sum(len(each.data) for each in segments)
         return ContainerMeasures(len(segments), unflushed, 0, {}, {})
 
@@ -260,7 +260,7 @@ class MemoryContainer(SegmentContainer):
         return self._state.next_id
 
     def lengths(self) -> Iterator[tuple[str, int, int, int]]:
-        for name, each in list(self._segments.items()):
+        for name, each in list(self.segments.items()):
             yield name, each.segment_id, len(each.data), each.attributes.get(EVENT_COUNT, 0)
 
     def unpersisted_attribute_count(self, name: str) -> int:

@@ -137,18 +137,14 @@ class MemoryPravega:
             value, version = self.table.get(key.key, (b"", wire.NOT_EXISTS))
             entry = wire.TableEntry(wire.TableKey(key.key, version), value)
             return wire.TableRead(command.request_id, command.segment, (entry,))
-        if isinstance(command, wire.UpdateTableEntries):
-            (entry,) = command.table_entries
-            _, version = self.table.get(entry.key.key, (b"", wire.NOT_EXISTS))
-            if version != entry.key.version:
-                return wire.TableKeyBadVersion(command.request_id, command.segment, "")
-            self.table[entry.key.key] = (bytes(entry.value), next(self._versions))
-            _, version = self.table[entry.key.key]
-            return wire.TableEntriesUpdated(command.request_id, (version,))
-        assert isinstance(command, wire.RemoveTableKeys)
-        for key in command.keys:
-            self.table.pop(key.key, None)
-        return wire.TableKeysRemoved(command.request_id, command.segment)
+        assert isinstance(command, wire.UpdateTableEntries)
+        (entry,) = command.table_entries
+        _, version = self.table.get(entry.key.key, (b"", wire.NOT_EXISTS))
+        if version != entry.key.version:
+            return wire.TableKeyBadVersion(command.request_id, command.segment, "")
+        self.table[entry.key.key] = (bytes(entry.value), next(self._versions))
+        _, version = self.table[entry.key.key]
+        return wire.TableEntriesUpdated(command.request_id, (version,))
 
 
 class MemoryController:

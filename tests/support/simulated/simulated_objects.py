@@ -230,7 +230,7 @@ class ObjectNetwork:
     ) -> None:
         self._late = late
         self._random = random
-        self._next_fault = next_fault
+        self.next_fault = next_fault
         self._next_delay = next_delay
         self._under_way: dict[int, Callable[[], object]] = {}
         self._count = 0
@@ -248,7 +248,7 @@ class ObjectNetwork:
                 self._under_way.pop(number, None)
             self._check_alive()
             self._late.deliver()
-            fault = self._next_fault()
+            fault = self.next_fault()
             if fault is ObjectFault.NOT_SENT:
                 raise ConnectionResetError("simulated: the connection was reset")
             if fault is ObjectFault.SLOW_DOWN:

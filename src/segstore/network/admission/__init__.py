@@ -1,1 +1,1 @@
-"""Admission: the limits of connections, and the order in which they wait at a limit."""
+"""Admission: the limits of connections, and the order in which requests and replies wait."""

@@ -36,8 +36,9 @@ from segstore.network.admission.outstanding_requests import (
     OutstandingTotal,
     Share,
 )
+from segstore.network.admission.read_pacing import HeldReads
+from segstore.network.admission.request_lanes import RequestLanes
 from segstore.network.admission.send_buffer import SendBuffer
-from segstore.network.read_pacing import HeldReads
 from segstore.process.config import ConnectionSettings
 from segstore.runtime.transport import SendNow
 
@@ -75,6 +76,7 @@ class ConnectionAdmission:
             send_now=send_now,
         )
         self.outstanding = OutstandingRequests(admission.outstanding)
+        self.lanes = RequestLanes()
         self.reserved = Reservation(admission.buffers.commands, end_if_stalled)
         self._buffers = admission.buffers
         self._reply_places = ReplyPlaces(settings.large_replies_max)
@@ -174,6 +176,7 @@ class ConnectionAdmission:
         """Release what is in buffers, and drop what would keep the connection in memory."""
         self.reserved.release()
         self.reserved = Reservation(self._buffers.commands)
+        self.lanes = RequestLanes()
         self.replies.discard()
 
 

@@ -1,9 +1,7 @@
 """A journal's disk that fails when it is told to.
 
-Owns: ``FaultyDisk``, which is the machine's own otherwise.
-
-Invariants:
-1. A durable write or a sync that fails has written nothing; all other calls are the disk's own.
+Owns: ``FaultyDisk``, which is the machine's own otherwise. A durable write or a sync that fails has
+written nothing.
 """
 
 from __future__ import annotations

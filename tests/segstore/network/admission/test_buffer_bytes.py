@@ -226,8 +226,8 @@ async def test_a_connection_that_ends_inside_a_command_leaves_nothing_in_memory(
         await client.expect(wire.DataAppended)
         await client.stream.send_all(half_command(15 * MIB, 10 * MIB))
         await trio.testing.wait_all_tasks_blocked()
-        [connection] = store.server._connections
-        protocol = weakref.ref(connection._protocol)
+        [connection] = store.server.connections
+        protocol = weakref.ref(connection.protocol)
         left = weakref.ref(connection)
         del connection
         was_enabled = gc.isenabled()
@@ -284,7 +284,7 @@ async def test_a_long_command_waits_until_stalled_ones_are_ended(
         await trio.testing.wait_all_tasks_blocked()
         buffers = store.server.admission.buffers
         assert buffers.commands.count <= 48 * MIB
-        held = sum(len(each._protocol._pending) for each in store.server._connections)
+        held = sum(len(each.protocol._pending) for each in store.server.connections)
         assert held < 20 * 200_000
         began = trio.current_time()
         writer = store.connect()

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.network.request_lanes import RequestLanes, Ticket
+from segstore.network.admission.request_lanes import RequestLanes, Ticket
 
 
 class Requests:

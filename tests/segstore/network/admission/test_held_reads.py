@@ -11,7 +11,7 @@ from trio.testing import MockClock
 
 from pravega_wire import commands as wire
 from segstore.network.admission.bulk_turns import BulkTurns
-from segstore.network.read_pacing import HeldReads
+from segstore.network.admission.read_pacing import HeldReads
 from segstore.process.config import ConnectionSettings
 from segstore.runtime.alarm import SleepingAlarm
 from segstore.runtime.reactor import current_reactor
@@ -92,7 +92,7 @@ async def test_a_writer_that_waits_for_its_turn_is_not_taken_for_stalled() -> No
             # A long command: the first part comes at once, then the writer's turn is awaited.
             frame = struct.pack(">ii", -1, 1_500_000) + bytes(1_500_000)  # padding
             await peer.send_all(frame[:1_000_000])
-            [connection] = server._connections
+            [connection] = server.connections
             while connection._received_bytes < 1_000_000:  # noqa: ASYNC110
                 await trio.sleep(0.001)
             connection._transport._bulk_bytes = 200_000

@@ -14,7 +14,7 @@ from trio.testing import MockClock
 
 from pravega_wire import commands as wire
 from segstore.api import ReadResult
-from segstore.network.read_pacing import SHORT_BYTES_MAX, HeldReads, must_wait
+from segstore.network.admission.read_pacing import SHORT_BYTES_MAX, HeldReads, must_wait
 from segstore.process.config import ConnectionSettings
 from segstore.runtime.alarm import SleepingAlarm
 from segstore.testing.wire_client import WireClient
