@@ -54,13 +54,13 @@ class Cancelling:
 @pytest.fixture
 def connections(monkeypatch: pytest.MonkeyPatch) -> list[SocketStream]:
     """Return a list that gets the connections to segment stores."""
-    connect, opened = connection._connect, list[SocketStream]()
+    connect, opened = connection.connect_stream, list[SocketStream]()
 
     async def note(*arguments: Any) -> SocketStream:
         opened.append(await connect(*arguments))
         return opened[-1]
 
-    monkeypatch.setattr(connection, "_connect", note)
+    monkeypatch.setattr(connection, "connect_stream", note)
     return opened
 
 

@@ -93,7 +93,7 @@ async def open_connection(
     Raises ``ConnectionLostError``, and ``UntrustedServerError`` when TLS forbids it.
     """
     peer = f"{host}:{port}"
-    async with await _connect(host, port, access) as stream:
+    async with await connect_stream(host, port, access) as stream:
         connection = StoreConnection(stream, peer)
         hello = await connection.call(wire.HELLO)
         if not isinstance(hello, wire.Hello):
@@ -124,7 +124,8 @@ async def run_until_one_ends(*steps: Callable[[], Awaitable[None]]) -> None:
         raise failures[0]
 
 
-async def _connect(host: str, port: int, access: StoreAccess) -> ByteStream:
+async def connect_stream(host: str, port: int, access: StoreAccess) -> ByteStream:
+    """Return a stream of bytes to a segment store. Raises errors as ``open_connection``."""
     try:
         with anyio.fail_after(CONNECT_SECONDS):
             context = access.make_context()

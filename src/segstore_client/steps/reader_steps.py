@@ -195,12 +195,12 @@ class ReaderSteps:
 
     def rewind(self) -> None:
         """Read each segment from the program's position on, after ``prepare`` was interrupted: a
-        piece may have been on its way."""
+        piece may have been on its way. If this is interrupted, it can be done again."""
+        self._ready.replace([])
         for name, place in self._places.items():
             if place.ended is None:
                 self._segments.close(name)
                 self._segments.open(self._make_cursor(name, place))
-        self._ready.replace([])
 
     def _take(self, piece: Piece | None) -> None:
         """Take a piece of a segment. It may be the last one of a segment that was given up."""

@@ -97,7 +97,7 @@ class SegmentPump:
         self.name = name
         self.session = AppendSession[Event](os.urandom(16)) if session is None else session
         self._locate = locate
-        self._owner = owner
+        self.owner = owner
         self._access = access
         self._patience = Patience(patience)
         self._delays = Delays(on_delay, access)
@@ -119,7 +119,7 @@ class SegmentPump:
         self._news.set()
         if not self._is_running:
             self._is_running = True
-            self._owner.start(self)
+            self.owner.start(self)
         return is_ready
 
     async def run(self) -> None:
@@ -129,14 +129,14 @@ class SegmentPump:
                 try:
                     await self._write_over_one_connection()
                 except SegmentEndedError:
-                    await self._owner.replace(self)
+                    await self.owner.replace(self)
                     return
                 except RETRIED_ERRORS as error:
                     if not self.session.is_idle:
                         what = f"{self.name} could not be written to"
                         await wait_to_repeat(self._patience, error, what)
         except PravegaError as error:
-            self._owner.fail(error)
+            self.owner.fail(error)
         # Nothing is awaited since there was no event: the next one starts the pump again.
         self._is_running = False
 
@@ -244,4 +244,4 @@ class SegmentPump:
         for block in blocks:
             for event in block.events:
                 event[2].complete()
-            self._owner.take_acknowledged(block.byte_count)
+            self.owner.take_acknowledged(block.byte_count)

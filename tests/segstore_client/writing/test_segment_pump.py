@@ -100,7 +100,7 @@ async def running(pump: SegmentPump) -> AsyncIterator[None]:
     """Run the pump while the block adds events and waits for them."""
     with anyio.fail_after(60):
         async with anyio.create_task_group() as group:
-            owner = pump._owner
+            owner = pump.owner
             assert isinstance(owner, Owner)
             owner.group = group
             yield

@@ -142,6 +142,8 @@ class BlockingGroupReader(Generic[T]):
             clock=None,
         )
         self._is_closed = False
+        self._was_interrupted = False
+        """True if the last call has not ended: what it had done is done again by the next one."""
         try:
             self._run(self._steps.join())
         except BaseException:
@@ -192,7 +194,7 @@ class BlockingGroupReader(Generic[T]):
     def __next__(self) -> ReadEvent[T]:
         """Return the next event; it ends when the group has read everything that there will be.
         Raises errors as ``next_event``."""
-        if self._ready and time.monotonic() < self._ready.due:
+        if self._ready and time.monotonic() < self._ready.due and not self._was_interrupted:
             # Behind a call, an interrupt might take the event away.
             event = self._ready.next
             del self._ready.next
@@ -240,17 +242,20 @@ class BlockingGroupReader(Generic[T]):
         if self._is_closed:
             raise ClosedError(f"reader {self.name} is closed")
         deadline = math.inf if timeout is None else time.monotonic() + timeout
+        if self._was_interrupted:
+            # This may be interrupted, too.
+            self._steps.rewind()
+        self._was_interrupted = True
         try:
-            return call_within(timeout, lambda: self._run(self._steps.prepare(deadline)))
+            found = call_within(timeout, lambda: self._run(self._steps.prepare(deadline)))
         except OutOfTimeError:
             # What the group wants is done by the next call.
-            return False
+            found = False
         except PravegaError:
+            self._was_interrupted = False
             raise
-        except BaseException:
-            # A handler of signals raises what it likes.
-            self._steps.rewind()
-            raise
+        self._was_interrupted = False
+        return found
 
     def _leave(self, *, is_done: bool) -> None:
         if self._is_closed:
