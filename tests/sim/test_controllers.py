@@ -20,7 +20,7 @@ from pravega_controller.errors import (
     TableNotEmptyError,
     VersionConflictError,
 )
-from pravega_controller.groups.reader_groups import ReaderGroupOperations
+from pravega_controller.groups.configuration_checks import ConfigurationChecks
 from pravega_controller.metadata import scope_records
 from pravega_controller.metadata.group_records import ReaderGroup
 from pravega_controller.metadata.intents import Intents
@@ -246,10 +246,10 @@ def plant_groups_that_are_made_before_their_streams_are_looked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Record a reader group, and delete it when a stream that it reads turns out to be missing."""
-    real = ReaderGroupOperations._missing
+    real = ConfigurationChecks.find_missing
 
     async def missing(
-        self: ReaderGroupOperations, streams: Iterable[tuple[str, str]]
+        self: ConfigurationChecks, streams: Iterable[tuple[str, str]]
     ) -> list[tuple[str, str]]:
         found = await real(self, streams)
         if found:
@@ -261,7 +261,7 @@ def plant_groups_that_are_made_before_their_streams_are_looked_for(
                 await self._store.groups.remove(await self._store.groups.write(group, record))
         return found
 
-    monkeypatch.setattr(ReaderGroupOperations, "_missing", missing)
+    monkeypatch.setattr(ConfigurationChecks, "find_missing", missing)
     refuse_only("createReaderGroup", monkeypatch)
 
 
