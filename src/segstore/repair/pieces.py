@@ -12,6 +12,9 @@ Invariants:
 3. Planning and recovering come to the same result. Held by
    ``test_events_on_both_sides_of_a_gap_are_kept_where_they_were``. While planning, added bytes are
    kept in memory only for the segments that are read again: those named with ``OWN_PREFIX``.
+4. When a closed chunk has more bytes than its record says, they are not found, also when the chunk
+   with the next bytes is missing: they may be those of a write that was never synced
+   (docs/adr/0198). Held by ``test_bytes_behind_the_recorded_end_of_a_chunk_fill_no_gap``.
 """
 
 from __future__ import annotations

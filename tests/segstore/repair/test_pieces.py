@@ -31,3 +31,17 @@ async def test_bytes_are_added_only_where_no_chunk_has_them(epoch: int | None) -
     while len(content) < 35:
         content += await pieces.read("s", offset=len(content), length=35 - len(content))
     assert content == b"c" * 10 + b"l" * 10 + b"c" * 10 + b"l" * 5
+
+
+async def test_bytes_behind_the_recorded_end_of_a_chunk_fill_no_gap() -> None:
+    """After a power cut, an owner wrote what the log had behind offset 10 into a second chunk,
+    which is lost now."""
+    chunks, metadata = MemoryChunkStorage(), ChunkMetadata()
+    await chunks.write("first", offset=0, data=[b"c" * 10, b"\0" * 10])
+    found = (Chunk(0, 10, "first", 1), Chunk(10, 10, "second", 2))
+    metadata.put("s", StoredSegment(found, 20))
+    pieces = SegmentPieces(chunks, metadata, {"first": 20}, epoch=7)
+    assert list(pieces.gaps("s", 0, 20)) == [(10, 20)]
+    assert await pieces.read_until("s", 0, 20) == b"c" * 10
+    await pieces.add("s", 0, b"l" * 20, rollover_bytes=0)
+    assert await pieces.read_until("s", 0, 20) == b"c" * 10 + b"l" * 10
