@@ -44,6 +44,12 @@ def test_a_loss_beside_a_chunk_that_no_metadata_record_is_told(tmp_path: Path) -
     simulate_recoveries(4410580, tmp_path)
 
 
+def test_bytes_that_an_owner_in_doubt_gave_up_prove_nothing(tmp_path: Path) -> None:
+    """A claim is damaged, so the next owner writes entries of the log anew, into another chunk.
+    Then that chunk is lost, and the entries lie only behind the recorded end of the first one."""
+    simulate_recoveries(6120473, tmp_path)
+
+
 def test_a_seed_is_replayed(tmp_path: Path) -> None:
     first, second = (simulate_recoveries(3, tmp_path / each) for each in "ab")
     assert first == second
