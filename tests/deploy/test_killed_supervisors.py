@@ -211,7 +211,8 @@ def test_a_supervisor_is_killed_at_each_step_of_a_part_s_restart(
     supervisors.start()
     (supervisors.place / "go").touch()
     eventually(lambda: not supervisors.left_of(killed), supervisors.output)
-    assert len(supervisors.begun_of(supervisors.number)) == len(PARTS)
+    begun = supervisors.begun_of
+    eventually(lambda: len(begun(supervisors.number)) == len(PARTS), supervisors.output)
 
 
 @pytest.mark.proof

@@ -136,6 +136,7 @@ def read(
     is not UTF-8 is given as event_base64. With --count, running out of --timeout exits with 7.
     """
     from segstore_client.blocking.event_reader import BlockingEventReader
+    from segstore_client.cuts.bounds import find_bounds
     from segstore_client.cuts.places import parse_place
 
     name = parse_stream_name(stream)
@@ -146,15 +147,16 @@ def read(
     waits = follow or count is not None or timeout is not None or begin.end is Position.TAIL
     with ExitStack() as stack:
         client = stack.enter_context(open_controller(controller))
+        # Somebody waits at a terminal: a store that stands still is named at once.
+        bounds = find_bounds(
+            client,
+            name.scope,
+            name.stream,
+            start=begin,
+            end=Position.TAIL if last is None and not waits else last,
+        )
         reader = stack.enter_context(
-            BlockingEventReader(
-                client,
-                name.scope,
-                name.stream,
-                start=begin,
-                end=Position.TAIL if last is None and not waits else last,
-                patience=patience,
-            )
+            BlockingEventReader(client, name.scope, name.stream, bounds=bounds, patience=patience)
         )
         seen = _print_events(reader, count, timeout, output)
     if count is None or seen == count:

@@ -330,7 +330,7 @@ async def test_a_promise_that_is_taken_over_is_kept_after_the_whole_time_again(
 
 async def make_unfinished_table(c: Controller, *, first_number: int) -> None:
     """Record a table as a controller does that is killed then."""
-    record = KeyValueTableRecord(CONFIGURATION, 5, first_number, pending=CreateTable())
+    record = KeyValueTableRecord(CONFIGURATION, 5, first_number, CreateTable(), "made by another")
     scope = await c.store.scopes.find_active("s")
     await c.store.scopes.put_object(scope, "t", "t", encode(record), version=NOT_EXISTS)
 
