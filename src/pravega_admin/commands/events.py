@@ -75,6 +75,8 @@ def write(
     with ExitStack() as stack:
         source = _open_source(file, stack)
         client = stack.enter_context(open_controller(controller))
+        # Somebody waits at a terminal: a controller that is away is named at once.
+        client.current_segments(name.scope, name.stream)
         writer = BlockingEventWriter(
             client, name.scope, name.stream, patience=patience, on_delay=print_delay
         )
