@@ -64,9 +64,9 @@ from pravega_controller.store_client.segment_client import (
     expect_one,
     for_each,
 )
-from pravega_controller.store_client.store_connection import MakeRequest
 from pravega_wire import commands as wire
 from pravega_wire.commands import NO_VERSION, NOT_EXISTS
+from pravega_wire.requests.shared_connection import MakeRequest
 
 __all__ = ["NOT_EXISTS", "NO_VERSION", "Entry", "Page", "TableClient"]
 
