@@ -284,11 +284,6 @@ class TableClient:
             for change in changes
         ]
 
-    async def put_all(self, table: str, changes: Sequence[Change]) -> None:
-        """Write any number of keys, whatever their versions, in several requests."""
-        for start in range(0, len(changes), UPDATED_KEYS_MAX):
-            await self.update(table, changes[start : start + UPDATED_KEYS_MAX])
-
     async def _versions_if_written(
         self, table: str, changes: Sequence[Change], *, is_repeated: bool
     ) -> list[int]:
