@@ -311,6 +311,7 @@ INSIDE_SEGSTORE_CLIENT: dict[str, set[str]] = {
         "addresses",
         "backoff",
         "access",
+        "append_refusals",
         "controller",
         "steps",
     },

@@ -1,1 +1,0 @@
-"""Connections to segment stores, and requests over them, for tasks of trio or asyncio."""
