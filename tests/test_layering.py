@@ -311,7 +311,6 @@ INSIDE_SEGSTORE_CLIENT: dict[str, set[str]] = {
         "addresses",
         "backoff",
         "access",
-        "append_refusals",
         "controller",
         "steps",
     },

@@ -40,7 +40,6 @@ from pravega_controller.scaling.request_events import RequestEvents
 from pravega_controller.scopes.scopes import ScopeOperations
 from pravega_controller.store_client.placement import MapPlacement, Placement, StaticPlacement
 from pravega_controller.store_client.segment_client import SegmentClient, open_segment_client
-from pravega_controller.store_client.store_connection import OpenStream
 from pravega_controller.store_client.table_client import TableClient
 from pravega_controller.streams.cut_checks import CutChecks
 from pravega_controller.streams.old_epochs import OldEpochs, OldEpochsRegistry
@@ -58,7 +57,7 @@ from pravega_controller.transactions.workflows import (
 from pravega_controller.watermarks.watermarks import Watermarks
 from pravega_security.delegation_tokens import TokenMinter
 from pravega_security.tls import CertificateError, client_context
-from pravega_security.tls_streams import open_tls_with
+from pravega_security.tls_streams import OpenStream, open_tls_with
 from pravega_wire import names
 
 SWEEP_SECONDS = 60.0

@@ -1,6 +1,6 @@
 """A blocking client of the segment store's protocol, for tools and tests.
 
-Owns: one socket. The only module of the package that does I/O.
+Owns: one socket.
 """
 
 from __future__ import annotations

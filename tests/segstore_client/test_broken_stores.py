@@ -13,10 +13,11 @@ from pravega_wire import commands as wire
 from pravega_wire.codec import encode
 from pravega_wire.connection import Append
 from pravega_wire.event_framing import frame_event
+from pravega_wire.requests import store_connection
 from pravega_wire.sessions.routes import SegmentRange
 from segstore_client import PravegaError
 from segstore_client.access.tokens import PLAIN
-from segstore_client.connections import connection, request_pool
+from segstore_client.connections import request_pool
 from segstore_client.controller.controller_client import HeadSegments
 from segstore_client.event_reader import EventReader
 from segstore_client.event_writer import EventWriter
@@ -100,7 +101,7 @@ def controller_of(store: BabblingStore) -> SimpleNamespace:
 @pytest.fixture(autouse=True)
 def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segment_pump, "LOOK_SECONDS", 0.1)
-    for module in (segment_pump, connection, request_pool):
+    for module in (segment_pump, store_connection, request_pool):
         monkeypatch.setattr(module, "REPLY_SECONDS", 0.3)
     monkeypatch.setattr(segment_fetch, "KEEP_ALIVE_SECONDS", 0.1)
     monkeypatch.setattr(segment_fetch, "SILENCE_SECONDS_MAX", 0.3)

@@ -176,10 +176,14 @@ def plant_equal_writes_that_count_as_own(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def plant_deletions_that_claim_what_others_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tell everybody whose request finds no table that it was this request that deleted it."""
+    """Tell everybody whose request finds no table that it was this request that deleted it.
+
+    Make them delete slowly, so that two meet.
+    """
     real = TableClient.delete
 
     async def delete(self: TableClient, table: str, *, must_be_empty: bool) -> Deleted:
+        await trio.sleep(0.5 if must_be_empty else 0.0)
         await real(self, table, must_be_empty=must_be_empty)
         return Deleted.NOW
 

@@ -1,6 +1,6 @@
 """Sends the controller's requests about segments to segment stores.
 
-Owns: one connection per store, reconnection with bounded backoff, and the replies that mean
+Owns: one link per store, reconnection with bounded backoff, and the replies that mean
 success.
 
 The placement is asked before each attempt, because a container may have moved.
@@ -48,15 +48,18 @@ from pravega_controller.errors import (
     StoreUnavailableError,
 )
 from pravega_controller.store_client.placement import Address, Placement
-from pravega_controller.store_client.store_connection import (
+from pravega_controller.store_client.store_link import (
+    LOST,
     REQUESTS_IN_FLIGHT_MAX,
-    ConnectionLostError,
     GetToken,
-    MakeRequest,
-    OpenStream,
-    StoreConnection,
+    StoreLink,
+    ask_apart,
+    name_store,
 )
+from pravega_security.tls_streams import OpenStream
 from pravega_wire import commands as wire
+from pravega_wire.blocking import ConnectionLostError
+from pravega_wire.requests.shared_connection import MakeRequest
 
 BACKOFF_SECONDS_MIN = 0.02
 BACKOFF_SECONDS_MAX = 1.0
@@ -81,7 +84,7 @@ REQUESTS_TOGETHER_MAX = 64
 GROUPS_AT_A_TIME_MAX = REQUESTS_IN_FLIGHT_MAX // REQUESTS_TOGETHER_MAX
 
 NO_TOKEN = ""
-"""The delegation token of requests; a connection replaces it while authorization is on."""
+"""The delegation token of requests; a link replaces it while authorization is on."""
 
 _REFUSALS_FOR_NOW = (wire.WrongHost, wire.AuthTokenCheckFailed)
 """Refusals that may pass: a container moves, and files with keys come to machines one by one."""
@@ -140,9 +143,9 @@ class SegmentClient:
         self._random = random
         self._reply_seconds_max = reply_seconds_max
         self._retry_seconds_max = retry_seconds_max
+        self._ask_apart = partial(ask_apart, open_stream=open_stream, token=token)
         self._tell_next = trio.current_time()
-        self._connections: dict[Address, StoreConnection] = {}
-        self._connecting: dict[Address, trio.Lock] = {}
+        self._links: dict[Address, StoreLink] = {}
 
     async def request(
         self, segment: str, make: MakeRequest, *, retry_seconds_max: float | None = None
@@ -156,8 +159,7 @@ class SegmentClient:
         began = trio.current_time()
         while True:
             try:
-                connection = await self._connection(self._placement.store_of(segment))
-                reply = await connection.call(make)
+                [reply] = await self._link(self._placement.store_of(segment)).call_all([make])
                 if not isinstance(reply, _REFUSALS_FOR_NOW):
                     return reply
                 problem = _refusal(segment, reply)
@@ -167,7 +169,7 @@ class SegmentClient:
                 if retry_seconds_max is None and self._placement.is_fixed:
                     raise
                 problem = str(error)
-            except (ConnectionLostError, StoreUnavailableError) as error:
+            except (*LOST, StoreUnavailableError) as error:
                 problem = str(error)
             await self._pause(began, limit, problem, segment)
 
@@ -235,14 +237,14 @@ class SegmentClient:
             nonlocal problem
             store, positions = group
             try:
-                connection = await self._connection(store)
-                found = await connection.call_all([requests[each][1] for each in positions])
+                makes = [requests[each][1] for each in positions]
+                found = await self._link(store).call_all(makes)
             except StoreSilentError as error:
                 if self._placement.is_fixed:
                     raise
                 problem = str(error)
                 return
-            except ConnectionLostError as error:
+            except LOST as error:
                 problem = str(error)
                 return
             for position, reply in zip(positions, found, strict=True):
@@ -382,17 +384,17 @@ class SegmentClient:
         Two tasks must not append under the same writer id at the same time.
         """
         try:
-            connection = await self._connection(self._placement.store_of(segment))
-            setup = await connection.call(
-                lambda i: wire.SetupAppend(i, writer_id, segment, NO_TOKEN)
+            link = self._link(self._placement.store_of(segment))
+            [setup] = await link.call_all(
+                [lambda i: wire.SetupAppend(i, writer_id, segment, NO_TOKEN)]
             )
             if not isinstance(setup, wire.AppendSetup):
                 raise StoreAnswerError(f"{segment} takes no appends: {setup}")
             number = max(0, setup.last_event_number) + 1
-            reply = await connection.call(
-                lambda i: wire.ConditionalAppend(writer_id, number, expected_offset, event, i)
+            [reply] = await link.call_all(
+                [lambda i: wire.ConditionalAppend(writer_id, number, expected_offset, event, i)]
             )
-        except ConnectionLostError as error:
+        except LOST as error:
             raise StoreUnavailableError(str(error)) from error
         return expect(reply, wire.DataAppended, wire.ConditionalCheckFailed) is wire.DataAppended
 
@@ -402,8 +404,10 @@ class SegmentClient:
         Requests in flight there fail and are repeated, because a store that was cut off would
         answer late, or never.
         """
-        for address in self._connections.keys() - addresses:
-            self._nursery.start_soon(self._connections.pop(address).close)
+        for address in self._links.keys() - addresses:
+            self._links.pop(address).end(
+                ConnectionLostError(f"{name_store(address)} has no containers any more")
+            )
 
     def is_known_to_live(self, segment: str) -> bool:
         """Return whether the segment's store is known to live, without waiting; for any thread.
@@ -411,8 +415,8 @@ class SegmentClient:
         In a cluster the result is False: a client may notice the death of a store before this
         controller does. Raises ``StoreUnavailableError`` when no store has the segment now.
         """
-        connection = self._connections.get(self._placement.store_of(segment))
-        return self._placement.is_fixed and connection is not None and not connection.has_hung_up
+        link = self._links.get(self._placement.store_of(segment))
+        return self._placement.is_fixed and link is not None and not link.has_hung_up
 
     async def wait_until_alive(self, segment: str) -> None:
         """Wait until the segment's store lives, at most for ``retry_seconds_max``.
@@ -421,54 +425,41 @@ class SegmentClient:
         """
         with trio.move_on_after(self._retry_seconds_max):
             while True:
-                with suppress(ConnectionLostError, StoreUnavailableError):
+                with suppress(*LOST, StoreUnavailableError):
                     # Another store may have taken over the containers of a silent store.
                     with trio.move_on_after(ALIVE_SECONDS_MAX):
-                        connection = await self._connection(self._placement.store_of(segment))
+                        link = self._link(self._placement.store_of(segment))
+                        await link.wait_until_open()
                         if not self._placement.is_fixed:
-                            await connection.call(
-                                _about(MISSING_SEGMENT, wire.GetStreamSegmentInfo)
+                            await link.call_all(
+                                [_about(MISSING_SEGMENT, wire.GetStreamSegmentInfo)]
                             )
-                        if not connection.has_hung_up:
+                        if not link.has_hung_up:
                             return
                 await trio.sleep(LOOK_SECONDS)
 
     async def read_metrics(self, address: Address) -> bytes | None:
         """Return the readings of a store's metrics; None if it does not tell them."""
         reply = await self._ask_apart(
-            address, lambda number: wire.AskMetrics(number, NO_TOKEN), METRICS_SECONDS_MAX
+            address,
+            lambda number: wire.AskMetrics(number, NO_TOKEN),
+            seconds_max=METRICS_SECONDS_MAX,
         )
         return reply.readings if isinstance(reply, wire.MetricsTold) else None
 
-    async def _connection(self, address: Address) -> StoreConnection:
+    def _link(self, address: Address) -> StoreLink:
         """Return the connection to a store; open one if there is none."""
-        connection = self._connections.get(address)
-        if connection is not None and not connection.is_lost:
-            return connection
-        async with self._connecting.setdefault(address, trio.Lock()):
-            connection = self._connections.get(address)
-            if connection is None or connection.is_lost:
-                connection = await self._connect(address)
-                self._connections[address] = connection
-            return connection
-
-    async def _connect(self, address: Address) -> StoreConnection:
-        host, port = address
-        try:
-            with trio.fail_after(self._reply_seconds_max):
-                stream = await self._open_stream(host, port)
-        except (OSError, trio.TooSlowError) as error:
-            reason = str(error) or "it took too long"
-            raise ConnectionLostError(f"cannot connect to {host}:{port}: {reason}") from error
-        connection = StoreConnection(
-            stream,
-            address,
-            reply_seconds_max=self._reply_seconds_max,
-            ask_delays=partial(self.read_delays, address),
-            token=self._token,
-        )
-        self._nursery.start_soon(connection.run)
-        return connection
+        link = self._links.get(address)
+        if link is None or link.error is not None:
+            link = self._links[address] = StoreLink(
+                address,
+                open_stream=self._open_stream,
+                reply_seconds_max=self._reply_seconds_max,
+                ask_delays=partial(self.read_delays, address),
+                token=self._token,
+            )
+            self._nursery.start_soon(link.run)
+        return link
 
     async def read_delays(self, address: Address) -> str | None:
         """Return what requests to a store wait for, in words; "" if the store gives no reason.
@@ -476,38 +467,11 @@ class SegmentClient:
         Returns None if it does not answer in time. A store that does not know the command hangs up.
         """
         with trio.move_on_after(ALIVE_SECONDS_MAX):
-            reply = await self._ask_apart(address, wire.AskDelays, 2 * ALIVE_SECONDS_MAX)
+            reply = await self._ask_apart(
+                address, wire.AskDelays, seconds_max=2 * ALIVE_SECONDS_MAX
+            )
             return "; ".join(reply.reasons) if isinstance(reply, wire.DelaysTold) else ""
         return None
-
-    async def _ask_apart(
-        self, address: Address, make_request: MakeRequest, seconds_max: float
-    ) -> wire.Reply | None:
-        """Return a store's reply to a question of ours; None without one in time.
-
-        The command has a connection of its own, because a store that does not know it closes the
-        connection.
-        """
-
-        async def know_nothing() -> str | None:
-            return ""
-
-        reply: wire.Reply | None = None
-        with trio.move_on_after(seconds_max), suppress(OSError, ConnectionLostError):
-            stream = await self._open_stream(*address)
-            connection = StoreConnection(
-                stream,
-                address,
-                reply_seconds_max=seconds_max,
-                ask_delays=know_nothing,
-                token=self._token,
-            )
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(connection.run)
-                with suppress(ConnectionLostError):
-                    reply = await connection.call(make_request)
-                nursery.cancel_scope.cancel()
-        return reply
 
 
 def _refusal(segment: str, reply: wire.Reply) -> str:

@@ -64,9 +64,9 @@ from pravega_controller.store_client.segment_client import (
     expect_one,
     for_each,
 )
-from pravega_controller.store_client.store_connection import MakeRequest
 from pravega_wire import commands as wire
 from pravega_wire.commands import NO_VERSION, NOT_EXISTS
+from pravega_wire.requests.shared_connection import MakeRequest
 
 __all__ = ["NOT_EXISTS", "NO_VERSION", "Entry", "Page", "TableClient"]
 
@@ -283,11 +283,6 @@ class TableClient:
             else change
             for change in changes
         ]
-
-    async def put_all(self, table: str, changes: Sequence[Change]) -> None:
-        """Write any number of keys, whatever their versions, in several requests."""
-        for start in range(0, len(changes), UPDATED_KEYS_MAX):
-            await self.update(table, changes[start : start + UPDATED_KEYS_MAX])
 
     async def _versions_if_written(
         self, table: str, changes: Sequence[Change], *, is_repeated: bool

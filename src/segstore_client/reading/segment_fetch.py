@@ -28,12 +28,13 @@ import anyio
 
 from pravega_wire import commands as wire
 from pravega_wire.errors import ProtocolError, RemoteProtocolError
+from pravega_wire.requests.store_connection import StoreConnection
 from pravega_wire.sessions.read_cursor import SegmentCursor
 from segstore_client.access.tokens import StoreAccess
 from segstore_client.addresses import Address
 from segstore_client.backoff import Patience
 from segstore_client.connections.calls import call_blocking, wait_to_repeat
-from segstore_client.connections.connection import StoreConnection, open_connection
+from segstore_client.connections.connection import open_connection
 from segstore_client.controller.controller_client import RETRIED_ERRORS
 from segstore_client.errors import PravegaError, RefusedError
 

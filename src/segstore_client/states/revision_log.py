@@ -22,11 +22,12 @@ import anyio
 
 from pravega_wire import commands as wire
 from pravega_wire.names import scoped_name
+from pravega_wire.requests.store_connection import StoreConnection
 from pravega_wire.sessions.segment_log import Attempt, LogTooLongError, Make
 from pravega_wire.sessions.steps import run_steps_async
 from segstore_client.backoff import Patience
 from segstore_client.connections.calls import call_blocking, wait_to_repeat
-from segstore_client.connections.connection import StoreConnection, open_connection
+from segstore_client.connections.connection import open_connection
 from segstore_client.controller.controller_client import RETRIED_ERRORS, ControllerClient, Purpose
 from segstore_client.cuts.segment_log import LogPlace, log_refusal
 from segstore_client.errors import PravegaError

@@ -34,6 +34,11 @@ import anyio
 
 from pravega_wire import commands as wire
 from pravega_wire.errors import ProtocolError
+from pravega_wire.requests.store_connection import (
+    REPLY_SECONDS,
+    StoreConnection,
+    run_until_one_ends,
+)
 from pravega_wire.sessions.append_session import AppendSession, Block
 from pravega_wire.sessions.long_appends import append_long
 from segstore_client.access.tokens import StoreAccess
@@ -41,12 +46,7 @@ from segstore_client.addresses import Address
 from segstore_client.append_refusals import SegmentEndedError, append_refusal
 from segstore_client.backoff import Patience
 from segstore_client.connections.calls import call_blocking, wait_to_repeat
-from segstore_client.connections.connection import (
-    REPLY_SECONDS,
-    StoreConnection,
-    open_connection,
-    run_until_one_ends,
-)
+from segstore_client.connections.connection import open_connection
 from segstore_client.controller.controller_client import RETRIED_ERRORS
 from segstore_client.delays import Delays, OnDelay
 from segstore_client.errors import PravegaError

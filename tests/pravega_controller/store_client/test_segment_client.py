@@ -38,7 +38,7 @@ from pravega_controller.store_client.segment_client import (
     for_each,
     open_segment_client,
 )
-from pravega_controller.store_client.store_connection import (
+from pravega_controller.store_client.store_link import (
     QUESTIONS_MAX,
     REQUESTS_IN_FLIGHT_MAX,
     SILENT_SHARE,
@@ -469,7 +469,9 @@ async def test_a_table_that_is_missing_or_not_empty_is_an_error(client: SegmentC
 
 
 async def test_more_requests_than_fit_in_flight_all_get_their_own_reply(
-    client: SegmentClient, memory_store: MemorySegmentStore
+    client: SegmentClient,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
 ) -> None:
     count = REQUESTS_IN_FLIGHT_MAX + 100
     segments = [f"s/a/{number}.#epoch.0" for number in range(count)]
@@ -489,7 +491,9 @@ async def test_more_requests_than_fit_in_flight_all_get_their_own_reply(
 
 
 async def test_requests_about_many_segments_have_their_replies_in_order(
-    client: SegmentClient, memory_store: MemorySegmentStore
+    client: SegmentClient,
+    memory_store: MemorySegmentStore,
+    autojump_clock: trio.testing.MockClock,
 ) -> None:
     count = 2 * REQUESTS_IN_FLIGHT_MAX + 7
     segments = [f"s/a/{number}.#epoch.0" for number in range(count)]

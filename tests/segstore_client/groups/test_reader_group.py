@@ -24,6 +24,7 @@ from pravega_wire.reader_groups.changes import (
     decode_revision,
 )
 from pravega_wire.reader_groups.settings import RETENTION_AUTOMATIC
+from pravega_wire.requests.store_connection import StoreConnection
 from segstore_client import (
     AlreadyExistsError,
     ConflictError,
@@ -34,7 +35,6 @@ from segstore_client import (
     RemovedFromGroupError,
     Store,
 )
-from segstore_client.connections.connection import StoreConnection
 from segstore_client.controller.controller_client import ControllerClient
 from segstore_client.controller.stream_settings import Scaling
 from segstore_client.groups.group_log import GroupLog

@@ -13,9 +13,9 @@ import segstore_client
 from pravega_wire import commands as wire
 from pravega_wire.blocking import ConnectionLostError
 from pravega_wire.event_framing import frame_events
+from pravega_wire.requests.store_connection import StoreConnection
 from pravega_wire.sessions.steps import run_steps_async
 from segstore_client import NotFoundError, UnavailableError
-from segstore_client.connections.connection import StoreConnection
 from segstore_client.controller.controller_client import ControllerClient
 from segstore_client.states.revision_log import RevisionLog
 from support.event_loops import RunClient

@@ -11,8 +11,8 @@ import pytest
 
 import segstore_client
 from pravega_wire import commands as wire
+from pravega_wire.requests.store_connection import StoreConnection
 from segstore_client import ConflictError, NotFoundError, PravegaError, Store, Synchronizer
-from segstore_client.connections.connection import StoreConnection
 from segstore_client.steps.state_steps import COMPACTION_BYTES
 from support.event_loops import RunClient
 from support.served_stream import served_stream

@@ -1,0 +1,1 @@
+"""Connections to segment stores, and requests over them, for tasks of trio or asyncio."""
