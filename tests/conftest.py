@@ -9,6 +9,7 @@ it starts one.
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,6 +41,16 @@ ALLOWED = {"git"}
 
 _without_processes: str | None = None
 """The id of the test that runs now, if it may not start a process."""
+
+
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector from all modules and tests.
+
+    They are half a million objects, and stay until the end. The simulations collect before each
+    life.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -38,18 +38,35 @@ class _Content:
     durable: bytearray = field(default_factory=bytearray)
     current: bytearray = field(default_factory=bytearray)
     unsynced: list[tuple[int, bytes]] = field(default_factory=list)
+    is_shared: bool = False
+    """Whether a copy has the same bytes: who changes them makes bytes of its own first."""
 
     def write(self, offset: int, data: bytes) -> None:
+        self.separate()
         _overlay(self.current, offset, data)
         self.unsynced.append((offset, data))
 
     def sync(self) -> None:
+        self.separate()
         for offset, data in self.unsynced:
             _overlay(self.durable, offset, data)
         self.unsynced.clear()
 
+    def settle(self) -> None:
+        """Let reads see what is on the disk."""
+        self.separate()
+        self.current[:] = self.durable
+
     def copy(self) -> _Content:
-        return _Content(bytearray(self.durable), bytearray(self.current), list(self.unsynced))
+        # Most copies are of preallocated files of which a start changes little or nothing.
+        self.is_shared = True
+        return _Content(self.durable, self.current, list(self.unsynced), is_shared=True)
+
+    def separate(self) -> None:
+        """Make the bytes this file's alone, before they are changed."""
+        if self.is_shared:
+            self.durable, self.current = bytearray(self.durable), bytearray(self.current)
+            self.is_shared = False
 
     def torn(self, random: Random, *, flip_bits: bool) -> _Content:
         """Return what a power cut may leave."""
@@ -200,7 +217,9 @@ class SimulatedDisk:
 
     def overwrite(self, name: str, offset: int, data: bytes) -> None:
         """Change bytes of a file, as damage does."""
-        for copy in (self._names[name].current, self._names[name].durable):
+        content = self._names[name]
+        content.separate()
+        for copy in (content.current, content.durable):
             copy[offset : offset + len(data)] = data
 
     def flip_bit(self, name: str, offset: int, bit: int) -> None:
@@ -209,7 +228,9 @@ class SimulatedDisk:
 
     def cut(self, name: str, length: int) -> None:
         """Shorten a file, as damage does."""
-        for copy in (self._names[name].current, self._names[name].durable):
+        content = self._names[name]
+        content.separate()
+        for copy in (content.current, content.durable):
             del copy[length:]
 
     def forget(self, name: str) -> None:
@@ -313,7 +334,7 @@ class SimulatedFile:
         """Sync, and let reads see what is on the disk."""
         self._disk._sync(self._content)
         if not self._disk.ignores_syncs:
-            self._content.current[:] = self._content.durable
+            self._content.settle()
 
     def close(self) -> None:
         """Do nothing: nothing is open."""
