@@ -154,8 +154,8 @@ class StateSteps(Generic[S]):
                 is_whole, parts = decode_revision(revision)
                 for part in parts:
                     self._take(part, is_whole=is_whole)
-                if self.on_state is not None and self._states:
-                    self.on_state(self.state)
+                    if self.on_state is not None and self._states:
+                        self.on_state(self.state)
         except RemoteProtocolError as error:
             raise PravegaError(f"{self._name} has no state of its kind: {error}") from error
 

@@ -20,6 +20,7 @@ from _fast.native_io.chunk_files import (
     sync_directories,
     write_files,
 )
+from support.open_files import list_open_files
 
 Request = tuple[bytes, bytes | None, int, list[bytes]]
 
@@ -46,9 +47,8 @@ def test_files_are_made_and_appended_to(tmp_path: Path) -> None:
         (os.fsencode(tmp_path / "b"), None, 3, [b"..."]),
         (os.fsencode(tmp_path / "d%new"), os.fsencode(tmp_path / "d"), 0, []),
     ]
-    before = len(os.listdir("/proc/self/fd"))
     assert write_files(requests) == [(STORED, 0, 6), (STORED, 0, 0), (STORED, 0, 6), (STORED, 0, 0)]
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert not list_open_files(tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {
         "a": b"before, after",
         "b": b"bef...",
@@ -71,7 +71,6 @@ def test_a_file_that_fails_keeps_no_other_from_being_written(
         (os.fsencode(tmp_path / "new"), os.fsencode(tmp_path / "directory"), 0, [b"x"]),
         (os.fsencode(tmp_path / "fine%new"), os.fsencode(tmp_path / "fine"), 0, [b"fine"]),
     ]
-    before = len(os.listdir("/proc/self/fd"))
     found = write_files(requests)
     assert found[:3] == [
         (NOT_OPENED, errno.ENOENT, 0),
@@ -79,7 +78,7 @@ def test_a_file_that_fails_keeps_no_other_from_being_written(
         (NOT_STORED, errno.EFBIG, length_max),
     ]
     assert (found[3][0], found[4]) == (NOT_RENAMED, (STORED, 0, 0))
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert not list_open_files(tmp_path)
     assert (tmp_path / "fine").read_bytes() == b"fine"
 
 
@@ -100,7 +99,6 @@ def test_what_is_no_request_is_refused_before_anything_is_written(tmp_path: Path
 def test_directories_are_synced_each_for_itself(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     paths = [tmp_path, tmp_path / "missing", tmp_path / "file", tmp_path]
-    before = len(os.listdir("/proc/self/fd"))
     found = sync_directories([os.fsencode(path) for path in paths])
     assert found == [0, errno.ENOENT, errno.ENOTDIR, 0]
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert not list_open_files(tmp_path)

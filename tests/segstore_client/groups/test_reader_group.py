@@ -17,6 +17,9 @@ import segstore_client
 from pravega_wire.commands import ConditionalAppend, Reply, Request
 from pravega_wire.reader_groups import membership
 from pravega_wire.reader_groups.changes import (
+    CheckpointBegun,
+    CheckpointReached,
+    CheckpointsCleared,
     ReaderAdded,
     ReaderRemoved,
     SegmentReleased,
@@ -650,6 +653,39 @@ async def test_a_reader_that_was_removed_is_not_the_next_one_of_its_name(
 ) -> None:
     async with served_stream(tmp_path) as stream:
         await run_client(join_under_its_name, stream.address)
+
+
+async def clear_at_once(address: str) -> None:
+    """Complete a checkpoint, begin the next one and clear, by one append, as a late reader does."""
+    async with segstore_client.connect(address) as store:
+        group = await make_stream(store, 1, checkpoint_seconds=None)
+        with ControllerClient(address) as controller, anyio.fail_after(SECONDS):
+            async with aclosing(GroupLog(controller, "s", "g", patience=10.0)) as log:
+                await log.run(log.state.read())
+                await log.run(log.state.change(lambda _: [ReaderAdded("a")]))
+                cuts: dict[str, Mapping[int, int]] = {}
+
+                async def take_checkpoint() -> None:
+                    cuts.update(await group.checkpoint("mine"))
+
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(take_checkpoint)
+                    while not (await log.run(log.state.read())).checkpoints.next_of("a"):
+                        await anyio.lowlevel.checkpoint()
+                    changes = [
+                        CheckpointReached("mine", "a", {}),
+                        CheckpointBegun("next"),
+                        CheckpointsCleared("next"),
+                    ]
+                    await log.run(log.state.change(lambda _: changes))
+                assert cuts == {"s/t": {0: 0}}
+
+
+async def test_a_checkpoint_that_is_cleared_in_the_moment_it_is_complete_is_taken(
+    tmp_path: Path, run_client: RunClient
+) -> None:
+    async with served_stream(tmp_path) as stream:
+        await run_client(clear_at_once, stream.address)
 
 
 async def checkpoint_amid_merge(

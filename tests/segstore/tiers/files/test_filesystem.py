@@ -18,6 +18,7 @@ from segstore.tiers.chunk_paths import name_of, path_of
 from segstore.tiers.files.doubtful_files import DoubtNotes
 from segstore.tiers.files.filesystem import FilesystemChunkStorage
 from segstore.tiers.files.open_files import OpenFiles
+from support.open_files import list_open_files
 from support.small_disks import small_disk
 
 COMPONENTS = st.one_of(
@@ -114,15 +115,15 @@ async def test_an_unfinished_chunk_is_not_listed_and_is_overwritten(tmp_path: Pa
 
 async def test_open_files_are_bounded(tmp_path: Path) -> None:
     storage = FilesystemChunkStorage(tmp_path, kept_files_max=5)
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(list_open_files(tmp_path))
     for number in range(30):
         await storage.write(f"c{number}", offset=0, data=[b"x"])
         await storage.write(f"c{number}", offset=1, data=[b"y"])
-    assert len(os.listdir("/proc/self/fd")) <= before + 5
+    assert len(list_open_files(tmp_path)) <= before + 5
     for number in range(30):
         assert await storage.read(f"c{number}", offset=0, length=2) == b"xy"
     storage.close()
-    assert len(os.listdir("/proc/self/fd")) <= before
+    assert len(list_open_files(tmp_path)) <= before
 
 
 def test_a_dropped_file_is_closed_when_its_last_user_ends(tmp_path: Path) -> None:
@@ -141,7 +142,7 @@ async def test_a_read_only_file_system_is_read_and_written_when_it_is_not(
 ) -> None:
     await FilesystemChunkStorage(tmp_path).write("c", offset=0, data=[bytes(1_000_000)])
     storage = FilesystemChunkStorage(tmp_path)
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(list_open_files(tmp_path))
     open_file, is_read_only = os.open, True
 
     def open_if_allowed(path: str, flags: int, *mode: int) -> int:
@@ -154,7 +155,7 @@ async def test_a_read_only_file_system_is_read_and_written_when_it_is_not(
         assert await storage.read("c", offset=0, length=length) == bytes(length)
     with pytest.raises(StorageError, match="cannot write c: Read-only file system"):
         await storage.write("c", offset=1_000_000, data=[b"x"])
-    assert len(os.listdir("/proc/self/fd")) <= before
+    assert len(list_open_files(tmp_path)) <= before
     is_read_only = False
     await storage.write("c", offset=1_000_000, data=[b"x"])
     assert await storage.read("c", offset=999_999, length=2) == b"\0x"
