@@ -24,7 +24,13 @@ for directory in (HERE.parent, HERE):  # ``foreign_servers`` and ``benchmarks``;
 # ``gate``, and ``support`` of those suites of ``tests`` that run here on real servers.
 sys.path.append(str(HERE.parent / "tests"))
 
-pytest_plugins = ("gate.deadlines", "gate.logs", "gate.outcomes", "gate.timeouts")
+pytest_plugins = (
+    "gate.deadlines",
+    "gate.folders",
+    "gate.logs",
+    "gate.outcomes",
+    "gate.timeouts",
+)
 
 # PySpark forks to start its JVM. In the child, gRPC's fork handlers would use the parent's poller
 # and kill it ("JAVA_GATEWAY_EXITED"). This is read when gRPC is imported.

@@ -24,7 +24,13 @@ for folder in (str(TESTS), str(TESTS.parent)):
     if folder not in sys.path:
         sys.path.append(folder)
 
-pytest_plugins = ("gate.deadlines", "gate.logs", "gate.outcomes", "gate.timeouts")
+pytest_plugins = (
+    "gate.deadlines",
+    "gate.folders",
+    "gate.logs",
+    "gate.outcomes",
+    "gate.timeouts",
+)
 
 # The same examples each time, so that no change fails by chance: ``make proof`` draws others. An
 # example may take long on a machine that is busy with other tests.

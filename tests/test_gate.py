@@ -22,7 +22,13 @@ CONFTEST = f"""\
 import sys
 
 sys.path[:0] = [{str(TESTS)!r}, {str(TESTS.parent)!r}]
-pytest_plugins = ("gate.deadlines", "gate.logs", "gate.outcomes", "gate.timeouts")
+pytest_plugins = (
+    "gate.deadlines",
+    "gate.folders",
+    "gate.logs",
+    "gate.outcomes",
+    "gate.timeouts",
+)
 """
 FAILS_ONCE = """\
 from pathlib import Path
@@ -273,6 +279,29 @@ def test_a_failure_shows_the_logs_that_were_written_meanwhile(run: Run) -> None:
     assert "line 99\n" in done.stdout
     assert "line 75\n" in done.stdout
     assert "line 74\n" not in done.stdout
+
+
+FOLDERS = """
+from pathlib import Path
+import pytest
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory): return tmp_path_factory.mktemp("store")
+
+def test_known(folder): assert RIGHT
+"""
+LAST = """
+def test_last(tmp_path): print("left:", *[each.name for each in tmp_path.parent.glob("store[0-9]")])
+"""
+
+
+@pytest.mark.parametrize(("is_right", "left"), [(True, ""), (False, " store0")])
+def test_the_folder_of_a_fixture_goes_with_it_unless_a_test_failed(
+    run: Run, repository: Path, is_right: bool, left: str
+) -> None:
+    (repository / "tests" / "test_last.py").write_text(LAST)
+    done = run(FOLDERS.replace("RIGHT", str(is_right)), "-s", "tests/test_last.py")
+    assert f"left:{left}\n" in done.stdout
 
 
 def test_a_machine_has_a_factor() -> None:
