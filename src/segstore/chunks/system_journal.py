@@ -423,7 +423,8 @@ class SystemJournal:
         return (*self._checksums_of(sorted(named - noted)), *changes)
 
     def _checksums_of(self, segments: Iterable[str]) -> list[Change]:
-        """Return changes with the checksums of these segments' last chunks that are not durable."""
+        """Return changes that record the checksums of the last chunks of these segments. Chunks
+        whose checksums are recorded already are left out."""
         changes: list[Change] = []
         for segment in segments:
             known = self._unrecorded.get(segment)

@@ -172,7 +172,7 @@ class ConnectionAdmission:
     # ---- The end ---------------------------------------------------------------------------------
 
     def drop(self) -> None:
-        """Release what is in buffers, and drop what would keep the connection in memory."""
+        """Release the bytes in buffers, and objects that would keep the connection in memory."""
         self.reserved.release()
         self.reserved = Reservation(self._buffers.commands)
         self.lanes = RequestLanes()
