@@ -7,6 +7,7 @@ is no circle, and a new package has to be given a place.
 import ast
 import functools
 import re
+from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -456,6 +457,11 @@ PRIVATE_NAMES_IN_TESTS_MAX = 174
 """Maximum number of private names of other modules that files of tests and benchmarks use. Make it
 smaller: let a test look at what its subject tells, or give the name to all."""
 
+PRIVATE_NAMES_OF_BASES_MAX = 87
+"""Maximum number of private names of a base that its subclasses in other modules use. Make it
+smaller: give what subclasses need a public name, or hand the subclass's part to the base. A class
+that users see keeps its names private."""
+
 LOOSE_MODULES_MAX = 16
 
 INSIDE_FAST: dict[str, set[str]] = {
@@ -721,6 +727,65 @@ def test_private_names_stay_in_their_modules() -> None:
         if (names := strangers_names(source))
     }
     assert found == PRIVATE_NAMES_OF_OTHERS
+
+
+def private_names_of_bases() -> list[str]:
+    """Return each private name that a class uses of a base in another module."""
+    trees = {
+        ".".join(source.relative_to(SRC).with_suffix("").parts): ast.parse(source.read_text())
+        for source in SRC.rglob("*.py")
+        if not source.stem.endswith("_pb2")
+    }
+    classes = {
+        (module, node.name): node
+        for module, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    }
+    imported = {
+        (module, alias.asname or alias.name): (node.module, alias.name)
+        for module, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module
+        for alias in node.names
+    }
+
+    def find_bases(module: str, node: ast.ClassDef) -> Iterator[tuple[str, str]]:
+        for base in node.bases:
+            name = ast.unparse(base.value if isinstance(base, ast.Subscript) else base)
+            key = (module, name) if (module, name) in classes else imported.get((module, name))
+            if key in classes:
+                yield key
+                yield from find_bases(key[0], classes[key])
+
+    def used_by(node: ast.ClassDef) -> set[str]:
+        inside = {
+            each.attr
+            for each in ast.walk(node)
+            if isinstance(each, ast.Attribute)
+            and ast.unparse(each.value) in ("self", "cls", "super()")
+        }
+        return {name for name in inside | own_names_of(node) if is_private(name)}
+
+    def own_names_of(node: ast.ClassDef) -> set[str]:
+        return own_names(ast.Module(node.body, []))
+
+    return sorted(
+        f"{module}.{node.name}: {name}"
+        for (module, _), node in classes.items()
+        for name in used_by(node)
+        & {
+            name
+            for base in find_bases(module, node)
+            if base[0] != module
+            for name in own_names_of(classes[base])
+        }
+    )
+
+
+def test_subclasses_use_ever_fewer_private_names_of_bases_elsewhere() -> None:
+    found = private_names_of_bases()
+    assert len(found) <= PRIVATE_NAMES_OF_BASES_MAX, "\n".join(found)
 
 
 def test_extensions_use_public_names_of_python_modules() -> None:

@@ -246,7 +246,7 @@ def _find_places() -> list[AccessSettings]:
 
 
 def _given() -> dict[str, Any]:
-    """Return what the options of this command have said, and what was made of it."""
+    """Return the options that this command was given, and the objects that were made of them."""
     from typer._click.globals import get_current_context
 
     context = get_current_context(silent=True)

@@ -82,7 +82,7 @@ class Family:
 class Metric(Generic[R]):
     """The declaration of a metric, with its recorders; see the module.
 
-    ``name`` is that which Prometheus shows, without the ``_total`` of a counter. ``help`` is a
+    ``name`` is the one that Prometheus shows, without the ``_total`` of a counter. ``help`` is a
     sentence for the people who look at a dashboard.
     """
 

@@ -41,8 +41,8 @@ MASTER_CLAIM: Final = "*"
 SECONDS_DEFAULT: Final = 600
 """Time, in seconds, after which a token expires; the original's."""
 CLOCKS_APART_SECONDS: Final = 30
-"""Time, in seconds, by which a token may count before its beginning (``nbf``), because the clock of
-the machine that made it may be ahead of ours."""
+"""Maximum time, in seconds, for which a token is accepted before its beginning (``nbf``): the clock
+of the machine that made it may be ahead of ours."""
 TOKEN_CHARACTERS_MAX: Final = 8 * 1024
 TOKENS_REMEMBERED_MAX: Final = 4096
 """Maximum number of tokens that a verifier remembers, of about 500 bytes each."""

@@ -31,7 +31,7 @@ def open_tls_with(
 ) -> OpenStream:
     """Return a function that opens a stream with ``open_stream``, and speaks TLS on it.
 
-    What it returns raises ``TlsRefusedError``, besides what ``open_stream`` raises.
+    That function raises ``TlsRefusedError``, and the errors of ``open_stream``.
     """
 
     async def open_tls(host: str, port: int) -> trio.abc.Stream:

@@ -1,7 +1,7 @@
 """Reads and changes the entries of a key-value table, without blocking.
 
-Owns: the way of the requests to the segments. What is asked, and what a reply means, is that of
-``TableSteps``.
+Owns: the way of the requests to the segments. ``TableSteps`` makes the requests and interprets the
+replies.
 
 Invariants:
 1. When a wait for the next entry is cancelled or fails, the iteration goes on with that entry. Held

@@ -218,7 +218,8 @@ def _is_at(path: Path, file: BinaryIO) -> bool:
 
 
 def _recover(path: Path, file: BinaryIO) -> PartFile | None:
-    """Return what a file has, and cut off what is broken at its end; None if it has no header.
+    """Return a file without the broken bytes at its end, which are cut off; None if it has no
+    header.
 
     Raises ``UsageError`` if it has something else.
     """

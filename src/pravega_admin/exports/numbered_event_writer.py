@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 
-from pravega_admin.exports.numbered_writer import NumberedWriter, number_of
+from pravega_admin.exports.numbered_writer import NumberedSession, number_of
 from pravega_admin.exports.stream_plan import find_segments
 from pravega_wire.commands import NULL_ATTRIBUTE_VALUE
 from pravega_wire.names import segment_name
@@ -66,10 +66,10 @@ class NumberedEventWriter(BlockingEventWriter):
 
     def _new_writer(self, segment: int) -> SegmentWriter:
         locate = partial(self._controller.segment_address, self._scope, self._stream, segment)
-        return NumberedWriter(
+        return SegmentWriter(
             segment_name(self._scope, self._stream, segment),
             locate,
-            writer_id=self._writer_id,
+            session=NumberedSession(self._writer_id),
             access=self._access,
             on_delay=self._on_delay,
         )
@@ -136,9 +136,9 @@ def find_stored_numbers(
     for segment, item in find_segments(controller, scope, stream).items():
         locate = partial(controller.segment_address, scope, stream, segment)
         name = segment_name(scope, stream, segment)
-        writer = NumberedWriter(name, locate, writer_id=writer_id, access=access)
+        writer = SegmentWriter(name, locate, session=NumberedSession(writer_id), access=access)
         try:
-            writer.look(Patience(patience))
+            writer.connect(Patience(patience))
         except SegmentEndedError:
             # A truncation has deleted it.
             continue

@@ -1,6 +1,6 @@
 """Appends events that have numbers to one segment, each once, also when another process goes on.
 
-Owns: the way from an event's number to the state of the segment.
+Owns: ``NumberedSession``, by which a ``SegmentWriter`` does so.
 
 The writer's id and the numbers come from the file that is imported, so each process that imports
 it is the same writer to the store. The store knows the number of the last event that a segment has
@@ -18,14 +18,9 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from pravega_wire.sessions.append_session import AppendSession, Block, Event
-from segstore_client.access.tokens import PLAIN, StoreAccess
-from segstore_client.addresses import Address
-from segstore_client.backoff import Patience
-from segstore_client.blocking.segment_writer import SegmentWriter
-from segstore_client.delays import OnDelay
 
 
 class NumberedSession(AppendSession[Event]):
@@ -49,37 +44,11 @@ class NumberedSession(AppendSession[Event]):
         for event in waiting:
             # What is stored is not added.
             self.add(event)
-        self.acknowledged_events += len(waiting) - len(self._batch)
+        self.acknowledged_events += len(waiting) - len(self.unacknowledged_events)
         return []
 
-    def _number_after(self, events: tuple[Event, ...]) -> int:
+    def number_after(self, events: tuple[Event, ...]) -> int:
         return number_of(events[-1])
-
-
-class NumberedWriter(SegmentWriter):
-    """Sends events, each ``(position, data, number)``, to a segment. Numbers grow."""
-
-    def __init__(
-        self,
-        name: str,
-        locate: Callable[[], Address],
-        *,
-        writer_id: bytes,
-        access: StoreAccess = PLAIN,
-        on_delay: OnDelay | None = None,
-    ) -> None:
-        session = NumberedSession(writer_id)
-        super().__init__(name, locate, access=access, on_delay=on_delay, session=session)
-
-    def look(self, patience: Patience) -> None:
-        """Ask the store which events it has: ``session.stored_number`` is up to date after that.
-
-        Raises errors as ``drive`` does.
-        """
-        self._patience = patience
-        while self._connection is None:
-            with self._trying(patience):
-                self._connected()
 
 
 def number_of(event: Event) -> int:

@@ -30,10 +30,11 @@ from typing import Any
 from pravega_admin.exports.importer import Target
 from pravega_admin.exports.manifest import Manifest, SegmentPart, plan_layouts, ranges_of
 from pravega_admin.exports.numbered_event_writer import StoredNumbers, find_stored_numbers
-from pravega_admin.exports.numbered_writer import NumberedWriter
+from pravega_admin.exports.numbered_writer import NumberedSession
 from pravega_wire.names import scoped_name, segment_epoch, segment_name
 from segstore_client.append_refusals import SegmentEndedError
 from segstore_client.backoff import Patience
+from segstore_client.blocking.segment_writer import SegmentWriter
 from segstore_client.controller.controller_client import ControllerClient, Purpose
 from segstore_client.controller.stream_settings import StreamSettings
 from segstore_client.cuts.segment_info import segment_infos
@@ -74,7 +75,7 @@ class StreamCopy(Target):
         self._layout = -1
         self._segments: dict[int, int] = {}
         """The segment of the copy for each exported one that has been reached."""
-        self._writers: dict[int, NumberedWriter] = {}
+        self._writers: dict[int, SegmentWriter] = {}
         self._retired_events = 0
         self._access = controller.store_access(scope, stream, Purpose.WRITE)
         self._last_number = 0
@@ -166,22 +167,22 @@ class StreamCopy(Target):
                 return stored
         raise self._exists()
 
-    def _begin(self, segment: int) -> NumberedWriter:
+    def _begin(self, segment: int) -> SegmentWriter:
         """Return the writer for the events of an exported segment, when its turn has come."""
         while segment not in self._segments:
             self._advance()
         if len(self._writers) >= WRITERS_MAX:
             self._retire()
         copy = self._segments[segment]
-        writer = self._writers[segment] = NumberedWriter(
+        writer = self._writers[segment] = SegmentWriter(
             segment_name(self._scope, self._stream, copy),
             partial(self._controller.segment_address, self._scope, self._stream, copy),
-            writer_id=self._writer_id,
+            session=NumberedSession(self._writer_id),
             access=self._access,
             on_delay=self._on_delay,
         )
         try:
-            writer.look(self._patience)
+            writer.connect(self._patience)
         except SegmentEndedError:
             raise self._conflict("was truncated or deleted") from None
         return writer
@@ -252,7 +253,7 @@ class StreamCopy(Target):
 
     # ---- Errors ----------------------------------------------------------------------------------
 
-    def _drive(self, writer: NumberedWriter, *, drain: bool) -> None:
+    def _drive(self, writer: SegmentWriter, *, drain: bool) -> None:
         try:
             writer.drive(self._patience, drain=drain)
         except SegmentEndedError:

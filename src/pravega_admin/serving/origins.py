@@ -3,8 +3,8 @@
 Owns: the order in which options, environment, the original's names, the settings file and defaults
 are asked, and which values are secrets.
 
-The command line is parsed by the verb that starts the server, so what is told is what a start with
-the same arguments, in the same environment, would have.
+The command line is parsed by the verb that starts the server. So these are the values with which a
+server starts that gets the same arguments, in the same environment.
 
 Invariants:
 1. The value of each setting is the one that the server gets. Held by

@@ -77,7 +77,8 @@ class Track(Generic[T]):
     async def look(self) -> list[Look[T]]:
         """Return the looks of the last ``RATE_SECONDS`` and the one before them, in order.
 
-        What has no summary has no rates, and only its last look. Raises what taking it raises.
+        Without a summary there are no rates, and only the last look is kept. Raises the errors of
+        the function that looks.
         """
         async with self._lock:
             began = trio.current_time()

@@ -63,17 +63,17 @@ def _scale(value: float, units: tuple[str, ...]) -> str:
 
 
 def show_bytes(value: float | None) -> str:
-    """Return a number of bytes for people."""
+    """Return a number of bytes as text, with a unit that suits it."""
     return NOTHING if value is None else _scale(value, _BYTES)
 
 
 def show_count(value: float | None) -> str:
-    """Return a number of things for people."""
+    """Return a count as text, with a unit that suits it."""
     return NOTHING if value is None else _scale(value, _COUNTS)
 
 
 def show_seconds(value: float | None) -> str:
-    """Return a duration for people."""
+    """Return a duration as text."""
     if value is None:
         return NOTHING
     if math.isinf(value):
@@ -91,7 +91,7 @@ def show_seconds(value: float | None) -> str:
 
 
 def show_trend(value: float | None) -> str:
-    """Return by how many bytes something changes each second, for people."""
+    """Return as text how many bytes are added or removed each second."""
     if value is None:
         return NOTHING
     if abs(value) < 1:
@@ -100,7 +100,7 @@ def show_trend(value: float | None) -> str:
 
 
 def show_time(milliseconds: int) -> str:
-    """Return a time since 1970 for people, in UTC."""
+    """Return a time since 1970 as text, in UTC."""
     return f"{moment_of(milliseconds):%Y-%m-%d %H:%M:%S} UTC"
 
 

@@ -46,8 +46,8 @@ async def until_unchanged(act: Callable[[], Awaitable[T]]) -> T:
     """Call ``act``, which reads, decides and writes, until no other controller interferes.
 
     Raises ``VersionConflictError`` after ``CONFLICTS_MAX`` attempts. Raises ``OutcomeUnknownError``
-    if a write may have been made and overwritten: to decide again could do twice what was asked
-    once, or refuse what was done.
+    if a write may have been made and overwritten: a second decision could make the change twice, or
+    refuse a change that was made.
     """
     for _ in range(CONFLICTS_MAX):
         try:

@@ -17,6 +17,7 @@ One cut is at or before another if it is so for every key. Example: a policy by 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -52,27 +53,25 @@ class Released:
     kept_bytes: int
 
 
-def lower_bound(segments: Mapping[int, Segment], cuts: Iterable[StreamCut]) -> dict[int, int]:
+def lower_bound(segments: Mapping[int, Segment], cuts: Sequence[StreamCut]) -> dict[int, int]:
     """Return the latest cut that is, for every key, at or before each of the cuts.
 
-    There is at least one cut; all are valid, and ``segments`` has the segments that they name.
+    There is at least one cut; all are valid, and ``segments`` has the segments that they name. Each
+    cut lies behind a segment for all keys of it, or for none (``refuse_partly_read``). So the first
+    key of a segment tells whether some cut is still in an older one.
     """
-    lowest: dict[int, int] = {}
+    by_key = [sorted((segments[each] for each in cut), key=lambda one: one.low) for cut in cuts]
+    tilings = [([each.low for each in ordered], ordered) for ordered in by_key]
+    bound: dict[int, int] = {}
     for cut in cuts:
         for segment_id, offset in cut.items():
-            lowest[segment_id] = min(offset, lowest.get(segment_id, offset))
-    bound: dict[int, int] = {}
-    covered: list[tuple[float, float]] = []
-    for segment_id in sorted(lowest, key=lambda each: (segments[each].epoch, each)):
-        segment = segments[segment_id]
-        free = _uncovered(segment.low, segment.high, covered)
-        if not free:
-            continue
-        # For some keys of the segment, a subscriber is still in an older segment. So not all
-        # readers of the subscriber have begun this segment.
-        is_whole = free == [segment.key_range]
-        bound[segment_id] = lowest[segment_id] if is_whole else -1
-        covered = sorted([*covered, *free])
+            low, epoch = segments[segment_id].low, segments[segment_id].epoch
+            if segment_id in bound:
+                bound[segment_id] = min(offset, bound[segment_id])
+            elif all(
+                ordered[bisect_right(lows, low) - 1].epoch >= epoch for lows, ordered in tilings
+            ):
+                bound[segment_id] = offset
     return bound
 
 
@@ -86,7 +85,7 @@ def count_bytes(
     """
     total = 0
     for segment_id in between:
-        first = max(0, start.get(segment_id, 0))
+        first = start.get(segment_id, 0)
         last = end[segment_id] if segment_id in end else lengths.get(segment_id, 0)
         total += max(0, last - first)
     return total
@@ -189,19 +188,3 @@ class _Choice:
         if self._policy.retention_type is RetentionType.SIZE:
             return self._stored[-1].size - stored.size
         return self._now_ms - stored.time_ms
-
-
-def _uncovered(
-    low: float, high: float, covered: Sequence[tuple[float, float]]
-) -> list[tuple[float, float]]:
-    """Return the parts of [low, high) that no range of ``covered`` has; these are ordered."""
-    free = []
-    for start, end in covered:
-        if end <= low or high <= start:
-            continue
-        if low < start:
-            free.append((low, start))
-        low = end
-    if low < high:
-        free.append((low, high))
-    return free

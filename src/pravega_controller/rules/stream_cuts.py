@@ -16,21 +16,17 @@ split into segments 2 and 3 of epoch 1. ``pieces`` lists the positions by key:
 first one for every key. Segment 0 lies wholly before the second cut.
 
 A client names the end of a sealed segment by ``END_OF_SEGMENT``. ``resolve_offsets`` replaces it by
-the segment's length, so that no recorded cut has a negative offset. Earlier versions recorded cuts
-with negative offsets. Such an offset says that no reader has begun the segment; its position sorts
-before the segment's first byte. It holds for those keys of the segment that no other segment of the
-cut serves.
+the segment's length, so that no recorded cut has a negative offset.
 
 Invariants:
 1. When a cut is valid, ``pieces`` covers [0, 1) exactly once, in order.
    Held by ``test_pieces_are_those_of_every_key_looked_at_alone``.
-2. When a cut has gaps or overlaps, or names a segment of another stream, it is refused.
-   Held by ``test_cuts_with_gaps_overlaps_or_strangers_are_not``.
+2. When a cut has gaps, overlaps or negative offsets, or names a segment of another stream, it is
+   refused. Held by ``test_cuts_with_gaps_overlaps_or_strangers_are_not``.
 """
 
 from __future__ import annotations
 
-import heapq
 from bisect import bisect_left, bisect_right
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -80,7 +76,7 @@ def resolve_offsets(
                 )
             offset = lengths[segment_id]
         if offset < 0:
-            raise InvalidStreamCutError(f"offset {offset} of segment {segment_id} is negative")
+            raise _negative(segment_id, offset)
         if offset > lengths.get(segment_id, END_OFFSET):
             raise InvalidStreamCutError(
                 f"offset {offset} lies beyond the {lengths[segment_id]} bytes of segment "
@@ -138,28 +134,24 @@ def pieces(segments: Mapping[int, Segment], cut: StreamCut) -> tuple[Piece, ...]
         raise InvalidStreamCutError(
             f"a stream cut names at most {CUT_SEGMENTS_MAX} segments, not {len(cut)}"
         )
-    begun: list[tuple[Segment, int]] = []
-    future: list[Segment] = []
+    positions: list[tuple[Segment, int]] = []
     for segment_id, offset in cut.items():
         segment = segments.get(segment_id)
         if segment is None:
             raise _foreign(segment_id)
         if offset < 0:
-            future.append(segment)
-        else:
-            begun.append((segment, offset))
-    begun.sort(key=lambda entry: entry[0].low)
+            raise _negative(segment_id, offset)
+        positions.append((segment, offset))
+    positions.sort(key=lambda entry: entry[0].low)
     result: list[Piece] = []
     covered = 0.0
-    not_begun = _NotBegun(future)
-    for segment, offset in begun:
+    for segment, offset in positions:
         if segment.low < covered:
             raise InvalidStreamCutError(f"segment {segment.segment_id} overlaps another one")
-        result += not_begun.pieces(covered, segment.low)
+        _refuse_gap(covered, segment.low)
         result.append(Piece(segment.low, segment.high, segment.epoch, offset))
         covered = segment.high
-    result += not_begun.pieces(covered, 1.0)
-    _refuse_future_before_begun(future, result)
+    _refuse_gap(covered, 1.0)
     return tuple(result)
 
 
@@ -173,7 +165,6 @@ def is_at_or_after_all(later: Sequence[Piece], positions: Mapping[Segment, int])
     return all(
         (piece.epoch, piece.offset) >= (segment.epoch, offset)
         for segment, offset in positions.items()
-        if offset >= 0
         for piece in _under(segment, later)
     )
 
@@ -206,58 +197,14 @@ def _foreign(segment_id: int) -> InvalidStreamCutError:
     return InvalidStreamCutError(f"segment {segment_id} does not belong to this stream")
 
 
-def _refuse_future_before_begun(future: Sequence[Segment], tiling: Sequence[Piece]) -> None:
-    """Raise ``InvalidStreamCutError`` if a cut has a segment not begun, but also its successor."""
-    begun = _RangeMaxima([piece.epoch if piece.offset >= 0 else -1 for piece in tiling])
-    for late in future:
-        if begun.highest(*_bounds(late, tiling)) >= late.epoch:
-            raise InvalidStreamCutError(
-                f"segment {late.segment_id} has not begun, but a successor of it has"
-            )
+def _negative(segment_id: int, offset: int) -> InvalidStreamCutError:
+    return InvalidStreamCutError(f"offset {offset} of segment {segment_id} is negative")
 
 
-class _NotBegun:
-    """The pieces for keys that only segments not yet begun serve.
-
-    If several of these serve a key, the one of the lowest epoch counts.
-    """
-
-    def __init__(self, future: Iterable[Segment]) -> None:
-        self._coming = sorted(future, key=lambda segment: segment.low, reverse=True)
-        self._reached: list[tuple[int, float]] = []
-        """A heap of (epoch, end) of the segments that begin at or before the present key."""
-
-    def pieces(self, low: float, high: float) -> Iterator[Piece]:
-        """Yield the pieces of [low, high). Callers ask for ranges in ascending order."""
-        while low < high:
-            while self._coming and self._coming[-1].low <= low:
-                segment = self._coming.pop()
-                heapq.heappush(self._reached, (segment.epoch, segment.high))
-            while self._reached and self._reached[0][1] <= low:
-                heapq.heappop(self._reached)
-            if not self._reached:
-                raise InvalidStreamCutError(f"no segment covers the key {low}")
-            epoch, end = self._reached[0]
-            end = min(end, high, self._coming[-1].low if self._coming else 1.0)
-            yield Piece(low, end, epoch, -1)
-            low = end
-
-
-class _RangeMaxima:
-    """A table for the maximum of any range of values, found in constant time (a sparse table)."""
-
-    def __init__(self, values: list[int]) -> None:
-        self._levels = [values]
-        while len(last := self._levels[-1]) > (half := 1 << (len(self._levels) - 1)):
-            self._levels.append([max(a, b) for a, b in zip(last, last[half:], strict=False)])
-
-    def highest(self, start: int, end: int) -> int:
-        """Return the maximum of the values [start, end); -1 for an empty range."""
-        if start >= end:
-            return -1
-        level = (end - start).bit_length() - 1
-        values = self._levels[level]
-        return max(values[start], values[end - (1 << level)])
+def _refuse_gap(covered: float, low: float) -> None:
+    """Raise ``InvalidStreamCutError`` if no segment serves the keys from ``covered`` to ``low``."""
+    if covered < low:
+        raise InvalidStreamCutError(f"no segment covers the key {covered}")
 
 
 def _overlapping(a: Sequence[Piece], b: Sequence[Piece]) -> Iterator[tuple[Piece, Piece]]:
@@ -270,11 +217,5 @@ def _overlapping(a: Sequence[Piece], b: Sequence[Piece]) -> Iterator[tuple[Piece
 
 def _under(segment: Segment, tiling: Sequence[Piece]) -> Sequence[Piece]:
     """Return the pieces that share a key with the segment."""
-    first, end = _bounds(segment, tiling)
-    return tiling[first:end]
-
-
-def _bounds(segment: Segment, tiling: Sequence[Piece]) -> tuple[int, int]:
-    """Return the range of indexes of the pieces that share a key with the segment."""
     first = bisect_right(tiling, segment.low, key=lambda piece: piece.low) - 1
-    return first, bisect_left(tiling, segment.high, key=lambda piece: piece.low)
+    return tiling[first : bisect_left(tiling, segment.high, key=lambda piece: piece.low)]

@@ -34,7 +34,7 @@ TAG_LENGTH_MAX = 255
 """Maximum length of a tag in UTF-16 units, as Java counts: its client fails on longer ones."""
 
 StreamCut: TypeAlias = Mapping[int, int]
-"""Segment id -> offset in bytes. A negative offset says that no reader has begun the segment."""
+"""Segment id -> offset in bytes."""
 
 
 class Segment(msgspec.Struct, frozen=True, array_like=True, order=True):

@@ -254,15 +254,11 @@ class StreamOperations:
         return found
 
     async def head(self, scope: str, name: str) -> dict[int, int]:
-        """Return the stream cut at which the stream begins.
-
-        Heads of earlier versions may have negative offsets for segments that were not truncated.
-        These are replaced by 0: to a client, -1 says that it has read the segment.
-        """
+        """Return the stream cut at which the stream begins."""
         stream = await self._existing(scope, name)
         if not stream.head:
             return stream_cuts.cut_at((await stream.history.epoch(0)).created)
-        return {segment_id: max(0, offset) for segment_id, offset in stream.head.items()}
+        return dict(stream.head)
 
     async def successors(self, scope: str, name: str, segment_id: int) -> tuple[Successor, ...]:
         """Return the successors of a segment; none while it is not sealed, or if the stream is.

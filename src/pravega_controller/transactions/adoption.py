@@ -95,7 +95,7 @@ class Adoption:
             of_stream.line.record, of_stream.line.version = found.record, found.version
 
     def start_adopting_all(self) -> None:
-        """Take over the transactions of a controller that died, in the background."""
+        """Begin, in the background, to take over the transactions of a controller that died."""
         self._background.start(self.adopt_all, work="take over transactions")
 
     async def adopt_one(

@@ -57,7 +57,7 @@ def _as_is(value: Any) -> Any:
 
 
 def _scaled(factor: int, bits: int) -> Callable[[int], int]:
-    """Return what multiplies a number, and refuses what is longer than this many bits."""
+    """Return a function that multiplies, and refuses products of more than ``bits`` bits."""
     limit = 2 ** (bits - 1)
 
     def convert(value: int) -> int:
@@ -99,7 +99,8 @@ _LOGICAL: dict[tuple[str, str], _Column] = {
     ("long", "local-timestamp-millis"): _Column(TimestampNTZType(), _scaled(1_000, 64)),
     ("long", "local-timestamp-micros"): _Column(TimestampNTZType(), _scaled(1, 64)),
 }
-"""The columns of logical types, by type. As in Spark, all but these are what they are based on."""
+"""The columns of logical types, by type. As in Spark, a value of any other logical type gets the
+column of the plain type that carries it."""
 _NO_COLUMN = ("timestamp-nanos", "local-timestamp-nanos")
 
 

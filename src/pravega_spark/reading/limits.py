@@ -64,7 +64,8 @@ class Turns:
                 batch.take(segment, size=share)
                 if segment not in batch.rows:
                     batch.take(segment, rows=1)
-        # What some segments do not need, and what rounding left, goes to those that are owed most.
+        # Some segments need less than their share, and rounding leaves a rest. Both go to the
+        # segments that have received least of their shares.
         order.sort(key=lambda each: batch.amount(each, is_rows=bool(row_limit)) - due[each])
         for segment in order:
             part = unread[segment] / total

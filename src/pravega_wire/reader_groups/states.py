@@ -61,8 +61,8 @@ DISTANCE_UNKNOWN = (1 << 63) - 1
 
 @dataclass(slots=True)
 class GroupState:
-    """The state of a group after the revisions that were added. It has nothing before the first
-    whole state. Segments are their names."""
+    """The state of a group after the revisions that were added. It is empty until a revision with a
+    whole state (``GroupBegun`` or ``StateCompacted``) was added. Segments are their names."""
 
     configuration: bytes = b""
     settings: GroupSettings = field(default_factory=lambda: GroupSettings({}, {}))

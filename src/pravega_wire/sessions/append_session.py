@@ -188,7 +188,7 @@ class AppendSession(Generic[E]):
         """
         count, byte_count = self._measure_next()
         events = tuple(self._batch[:count])
-        block = Block(events, self._number_after(events), byte_count)
+        block = Block(events, self.number_after(events), byte_count)
         long_count = self._long_count - block.is_long
         # Python interrupts calls, and these lines have none before the last one.
         self._event_number = block.last_event_number
@@ -248,7 +248,7 @@ class AppendSession(Generic[E]):
                 count += 1
         return count, byte_count
 
-    def _number_after(self, events: tuple[E, ...]) -> int:
+    def number_after(self, events: tuple[E, ...]) -> int:
         """Return the number of the last of the next events."""
         return self._event_number + len(events)
 

@@ -23,6 +23,12 @@ Invariants:
    ``test_after_another_start_of_the_machine_a_chunk_counts_as_far_as_is_certain``. When a merged
    segment is deleted, the metadata get the length of its target first. Held by
    ``test_a_length_in_metadata_is_certain``.
+
+The owner of epoch 1 writes a segment (``test_a_write_that_failed_is_not_appended_to``):
+
+    5 bytes at 0    chunk 0.E1.1 has 5 bytes
+    8 bytes at 5    the write fails after 4 bytes: tier 2 has 9, of which the first 5 count
+    5 bytes at 5    a new chunk, 5.E1.2, has them; readers get 10 bytes, from both chunks
 """
 
 from __future__ import annotations

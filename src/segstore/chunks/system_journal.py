@@ -24,6 +24,14 @@ Invariants:
    the segment's chunks. Held by
    ``test_a_new_chunk_is_named_and_the_last_one_noted_in_one_write``. They are also written with the
    next snapshot, and by ``record_checksums``. Held by ``test_a_later_owner_has_the_checksums``.
+
+The system chunks of a container (epoch, then number) when the owner of epoch 4 begins:
+
+    claim-2, snapshot-2-1, journal-2-2      of no use; will be deleted
+    claim-3, snapshot-3-1, journal-3-2      the state: the snapshot, with the journal's changes
+    claim-4                                 written before it reads the others
+    snapshot-4-1                            the same state; from now on later changes to journal-3-2
+                                            count for nobody
 """
 
 from __future__ import annotations
@@ -423,7 +431,8 @@ class SystemJournal:
         return (*self._checksums_of(sorted(named - noted)), *changes)
 
     def _checksums_of(self, segments: Iterable[str]) -> list[Change]:
-        """Return changes with the checksums of these segments' last chunks that are not durable."""
+        """Return changes that record the checksums of the last chunks of these segments. Chunks
+        whose checksums are recorded already are left out."""
         changes: list[Change] = []
         for segment in segments:
             known = self._unrecorded.get(segment)

@@ -30,6 +30,13 @@ Invariants:
    connection closes. Held by ``test_a_peer_that_has_shut_down_its_sending_gets_the_replies``. After
    ``ANSWER_SECONDS`` it closes without the missing answers. Held by
    ``test_a_peer_that_has_ended_is_not_answered_for_ever``.
+
+A packet has four commands about one segment (``test_append_seal_and_info_in_one_packet``):
+
+    append of 4 bytes       begins at once
+    SealSegment             runs in a task, after the append; the commands behind it wait for it
+    GetStreamSegmentInfo    runs when the segment is sealed, and tells a length of 4
+    append                  begins then, too, and is refused with SegmentIsSealed
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ Invariants:
 5. When the machine was started again, chunks of owners before that are in doubt until one later
    owner has completed its recovery (docs/adr/0198). Held by
    ``test_after_another_start_of_the_machine_a_chunk_counts_as_far_as_is_certain`` and
-   ``test_a_recovery_that_cannot_be_noted_is_in_doubt_again``. When an owner ends before its claim
-   has bytes, that ends no doubt. Held by
+   ``test_a_recovery_that_cannot_be_noted_is_in_doubt_again``. When an owner
+   ends before its claim has bytes, its recovery does not count as completed. Held by
    ``test_an_owner_that_ended_before_its_claim_ends_no_doubt``.
 """
 

@@ -1,7 +1,7 @@
 """Waits for a lock or a port that another process holds, and names that process.
 
-Owns: how long a start waits for what is held, what it says meanwhile, and its sentence when it
-gives up. Data directories, clusters on one machine and ports have it all from here.
+Owns: how long a start waits for the lock or port, the line that it logs meanwhile, and its sentence
+when it gives up. Data directories, clusters on one machine and ports all use this module.
 
 A holder may be ending just now: it was killed a moment ago, or a restart has told it to end.
 
@@ -73,7 +73,7 @@ def take_lock(
 ) -> None:
     """Lock an open file. Blocks.
 
-    ``what`` is locked by the file, for people, and ``remark`` ends their sentence. Raises
+    The sentence of a refusal calls the locked thing ``what``, and ends with ``remark``. Raises
     ``HeldError``, and ``OSError`` when the file cannot be locked.
     """
 

@@ -78,14 +78,14 @@ class ConnectionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     reply at once."""
     send_bytes_pause: Annotated[int, Meta(ge=1)] = 8 * MIB
     """Number of unsent reply bytes of one connection at which its further requests wait."""
-    buffer_bytes_total_max: Annotated[int, Meta(ge=1)] = 80 * MIB
-    """Maximum number of bytes in the buffers of all connections: half for unsent replies, half for
-    long commands that are not complete. Before it is reached, replies to reads become shorter and
-    long commands wait."""
+    buffer_bytes_total_max: Annotated[int, Meta(ge=1)] = 160 * MIB
+    """Maximum number of bytes in the buffers of all connections: half for unsent replies, a quarter
+    for long replies that are being made, a quarter for long commands that are not complete. Before
+    it is reached, replies to reads become shorter, and long replies and commands wait."""
     stalled_seconds_max: Annotated[float, Meta(gt=0)] = 10.0
     """Maximum time, in seconds, in which a command may make no progress; then its connection is
     closed. A connection is also closed when its peer accepts no reply for that long while the
-    replies of all connections fill half of their share."""
+    unsent replies of all connections fill an eighth of ``buffer_bytes_total_max``."""
     outstanding_bytes_free: Annotated[int, Meta(ge=0)] = 1 * MIB
     """Number of outstanding append bytes that a connection may always have, however many the other
     connections have."""

@@ -21,6 +21,13 @@ Invariants:
    Held by ``test_what_is_left_of_a_transaction_can_be_merged``.
 6. Inactive segments are active in the result, because their records may be damaged. Held by
    ``test_inactive_segments_come_back_without_a_journal``.
+
+A segment has events of 100 bytes. Tier 2 is an old copy and has 5,000 bytes; the log has the
+appends from 8,000 to 10,000 (``test_events_on_both_sides_of_a_gap_are_kept_where_they_were``).
+
+    0 to 5,000        stay in their chunks
+    5,000 to 8,000    are lost: a read of them fails, and names both offsets
+    8,000 to 10,000   are added to tier 2, at these offsets; the length is 10,000
 """
 
 from __future__ import annotations

@@ -28,6 +28,13 @@ Invariants:
 9. When the counters claim more entries than the table has, a compaction scans the table once, and
    not again before the next update. Held by
    ``test_a_table_whose_counters_lie_is_not_compacted_again_and_again``.
+
+A compaction of the first 200 bytes. Entries begin at 0 (key a), 100 (b), 200 (a again) and 300 (c);
+each has 100 bytes.
+
+    append a copy of b            it begins at 400, and has the version of the entry at 100
+    change the attribute of b     readers of b get the entry at 400
+    truncate the segment at 200   nobody needs the first two entries: a has a newer one at 200
 """
 
 from __future__ import annotations

@@ -49,7 +49,8 @@ StorageOfOwner = Callable[[Callable[[], int]], ChunkStorage]
 
 
 OpenForJournals = Callable[[Collection[int]], Awaitable[Mapping[int, StorageOfOwner]]]
-"""Returns, for the containers of each journal, a function that gives their owners the chunks."""
+"""Returns, by journal, the function with which owners of the journal's containers get their chunks.
+"""
 
 
 @dataclass(slots=True)

@@ -225,8 +225,8 @@ class BlockingKeyedWriter(ABC, Generic[T]):
         self._try(writer, lambda: writer.drive(self._patience, drain=drain))
 
     def _try(self, writer: SegmentWriter, act: Callable[[], None]) -> None:
-        """Do something to a segment, unless it was replaced meanwhile. If it has ended, its
-        successors get the events that are not stored."""
+        """Call ``act``, unless the writer's segment was replaced meanwhile. When the segment has
+        ended, its successors get the events that are not stored."""
         if writer not in self._segment_writers.values():
             return
         try:

@@ -76,6 +76,14 @@ class SegmentWriter:
         except EventTooLongError as error:
             raise UsageError(str(error)) from None
 
+    def connect(self, patience: Patience) -> None:
+        """Connect, unless there is a connection: ``session.stored_number`` is what the store has
+        then. Raises errors as ``drive``."""
+        self._patience = patience
+        while self._connection is None:
+            with self._trying(patience):
+                self._connected()
+
     def send(self, patience: Patience) -> None:
         """Send the batch, without waiting for replies; a long event waits for its own. Raises
         errors as ``drive``."""
@@ -140,8 +148,8 @@ class SegmentWriter:
         try:
             yield
         except BaseException as error:
-            # The block may have begun to send what was interrupted: the store would take what is
-            # sent next for the rest of it, and its reply for that to a block that was not sent.
+            # A frame may be sent in part. The store would take the bytes of the next frame for the
+            # rest of it.
             self.disconnect()
             if not isinstance(error, RETRIED_ERRORS):
                 raise

@@ -1,7 +1,7 @@
 """Reads and changes the entries of a key-value table, for a program that blocks.
 
-Owns: the way of the requests to the segments. What is asked, and what a reply means, is that of
-``TableSteps``.
+Owns: the way of the requests to the segments. ``TableSteps`` makes the requests and interprets the
+replies.
 """
 
 from __future__ import annotations

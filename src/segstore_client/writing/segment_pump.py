@@ -141,7 +141,8 @@ class SegmentPump:
         self._is_running = False
 
     async def _write_over_one_connection(self) -> None:
-        """Connect and write until no event has come for a while; raises what else ended it."""
+        """Connect and write until no event has come for a while. Raises the error that ended the
+        connection."""
         self._address = await call_blocking(self._locate)
         async with open_connection(*self._address, self._access) as connection:
             self._was_idle = False
@@ -164,7 +165,8 @@ class SegmentPump:
         return reply.last_event_number
 
     async def _send(self, connection: StoreConnection, stored_number: int) -> None:
-        """Send what is not stored, and what comes, until a long event is stored, or none comes."""
+        """Send the events that are not stored, and new ones, until a long event is stored or no
+        event comes."""
         session = self.session
         for block in session.resume(stored_number):
             if block.is_long:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pravega_admin.exports.numbered_writer import NumberedWriter, number_of
+from pravega_admin.exports.numbered_writer import NumberedSession, number_of
 from pravega_wire import commands as wire
 from pravega_wire.connection import Append
 from pravega_wire.event_framing import frame_event
@@ -16,6 +16,7 @@ from pravega_wire.sessions import append_session, long_appends
 from pravega_wire.sessions.append_session import Event
 from segstore_client.append_refusals import SegmentEndedError
 from segstore_client.backoff import Patience
+from segstore_client.blocking.segment_writer import SegmentWriter
 from segstore_client.errors import UnavailableError
 from support.counting_store import NAME, CountingStore
 
@@ -31,11 +32,11 @@ def numbered(count: int, *, long_each: int = 0) -> list[Event]:
     ]
 
 
-def new_writer(store: CountingStore) -> NumberedWriter:
-    return NumberedWriter(NAME, lambda: store.address, writer_id=WRITER_ID)
+def new_writer(store: CountingStore) -> SegmentWriter:
+    return SegmentWriter(NAME, lambda: store.address, session=NumberedSession(WRITER_ID))
 
 
-def write(writer: NumberedWriter, events: list[Event], seed: int, *, drain: bool = True) -> None:
+def write(writer: SegmentWriter, events: list[Event], seed: int, *, drain: bool = True) -> None:
     draw, patience = Random(seed), Patience(60.0)
     for event in events:
         if writer.add(event) or draw.random() < 0.2:
@@ -60,12 +61,12 @@ def test_another_process_goes_on_after_the_last_stored_event(seed: int) -> None:
             write(new_writer(store), events[: 60 * attempt + 40], seed + attempt, drain=False)
         store.settle()
         last = new_writer(store)
-        last.look(Patience(60.0))
+        last.connect(Patience(60.0))
         assert last.session.stored_number == store.last
         write(last, events, seed)
         assert store.events == [event[1] for event in events]
         again = new_writer(store)
-        again.look(Patience(60.0))
+        again.connect(Patience(60.0))
         write(again, events, seed)
         assert again.acknowledged_events == 0
         assert store.events == [event[1] for event in events]
@@ -157,7 +158,7 @@ class RefusingStore(CountingStore):
 def test_looking_tells_of_segments_that_are_gone_and_of_stores_that_are() -> None:
     with RefusingStore(0).running() as store:
         with pytest.raises(SegmentEndedError):
-            new_writer(store).look(Patience(60.0))
+            new_writer(store).connect(Patience(60.0))
         address = store.address
     with pytest.raises(UnavailableError):
-        NumberedWriter(NAME, lambda: address, writer_id=WRITER_ID).look(Patience(0.0))
+        SegmentWriter(NAME, lambda: address).connect(Patience(0.0))

@@ -15,6 +15,7 @@ from pravega_controller.rules.retention import (
     count_bytes,
     lower_bound,
 )
+from pravega_controller.rules.stream_cuts import pieces, refuse_partly_read
 from pravega_controller.rules.streams import RetentionPolicy, RetentionType, Segment, even_ranges
 from pravega_wire import names
 
@@ -34,11 +35,8 @@ class World:
         found = []
         for key in sorted({segment.low for segment in self.segments.values()}):
             covering = [self.segments[i] for i in cut if self.segments[i].low <= key]
-            covering = [each for each in covering if key < each.high]
-            begun = [each for each in covering if cut[each.segment_id] >= 0]
-            assert len(begun) <= 1
-            owner = begun[0] if begun else min(covering, key=lambda each: each.epoch)
-            found.append((owner.epoch, max(-1, cut[owner.segment_id])))
+            [owner] = [each for each in covering if key < each.high]
+            found.append((owner.epoch, cut[owner.segment_id]))
         return found
 
 
@@ -81,10 +79,7 @@ def worlds(draw: st.DrawFn, cut_count: int = 3) -> World:
 def test_nothing_that_somebody_needs_lies_before_the_lower_bound(world: World) -> None:
     bound = lower_bound(world.segments, world.cuts)
     lowest = [min(each) for each in zip(*map(world.positions, world.cuts), strict=True)]
-    for found, wanted in zip(world.positions(bound), lowest, strict=True):
-        assert found <= wanted
-        # Where it is further back than need be, it is at the beginning of the same segment.
-        assert found == wanted or found == (wanted[0], -1)
+    assert world.positions(bound) == lowest
 
 
 @given(worlds(1))
@@ -92,13 +87,17 @@ def test_the_lower_bound_of_one_is_that_one(world: World) -> None:
     assert lower_bound(world.segments, world.cuts) == world.cuts[0]
 
 
-def test_a_segment_that_one_has_not_finished_holds_up_its_successor_in_part() -> None:
+@given(worlds())
+def test_the_lower_bound_is_a_cut_that_readers_can_reach(world: World) -> None:
+    tiling = pieces(world.segments, lower_bound(world.segments, world.cuts))
+    refuse_partly_read(world.segments.values(), tiling)
+
+
+def test_a_segment_that_one_has_not_finished_holds_up_its_successor() -> None:
     halves = [Segment(0, 0.0, 0.5), Segment(1, 0.5, 1.0)]
     merged = Segment(1 << 32 | 2, 0.0, 1.0)
     segments = {each.segment_id: each for each in (*halves, merged)}
     assert lower_bound(segments, [{merged.segment_id: 7}, {0: 3, 1: 4}]) == {0: 3, 1: 4}
-    partly = [{merged.segment_id: 7}, {0: 3, merged.segment_id: -1}]
-    assert lower_bound(segments, partly) == {0: 3, merged.segment_id: -1}
 
 
 @given(
@@ -118,10 +117,6 @@ def test_bytes_between_cuts_are_those_of_the_segments_in_a_row(
     whole = sum(lengths[each] for each in order if first <= each < last)
     found = count_bytes(between, {first: first_offset}, {last: last_offset}, lengths)
     assert found == whole - first_offset + last_offset
-
-
-def test_what_was_not_begun_has_no_bytes() -> None:
-    assert count_bytes([1, 2], {1: 5, 2: -1}, {1: 9, 2: 3}, {}) == 7
 
 
 def at_or_after(later: Cut, earlier: Cut) -> bool:

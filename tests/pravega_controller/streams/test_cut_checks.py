@@ -13,10 +13,9 @@ from msgspec import structs
 from pravega_controller.controller import Controller
 from pravega_controller.errors import (
     EarlierStreamError,
-    InvalidRequestError,
     InvalidStreamCutError,
 )
-from pravega_controller.metadata.records import HeadRecord, NamedCut, ReaderGroupConfiguration
+from pravega_controller.metadata.records import NamedCut, ReaderGroupConfiguration
 from pravega_controller.rules.streams import fixed_configuration
 from pravega_controller.testing.memory_segment_store import MemorySegmentStore
 from pravega_wire import names
@@ -110,6 +109,8 @@ async def test_a_head_never_has_a_negative_offset(open_scene: Any) -> None:
         scene.fill([0])
         for offset in (-7, -(2**63)):
             assert "is negative" in await scene.refusal({0: offset})
+            with pytest.raises(InvalidStreamCutError, match="is negative"):
+                await scene.controller.streams.segments_between("s", "a", {0: offset}, {})
         assert "segment 0 is not sealed" in await scene.refusal({0: -1})
         left, right = await scene.scale(*HALVES)
         # These moved the head past their predecessor, which nobody had read.
@@ -252,15 +253,3 @@ async def test_bounds_of_streams_that_are_gone_stay(open_scene: Any) -> None:
         lost = structs.replace(group(), starting_cuts=(NamedCut("s", "nope", {0: 5}),))
         made = await scene.controller.groups.create("s", "g", GROUP_ID, lost)
         assert made.record.configuration == lost
-
-
-async def test_heads_that_earlier_versions_recorded_begin_at_the_beginning(open_scene: Any) -> None:
-    async with open_scene(2) as scene:
-        scene.fill([0, 1])
-        store = scene.controller.store
-        stream = await store.streams.read("s", "a")
-        await store.writes.write(stream, stream.record, head=HeadRecord(0, {0: -1, 1: 4}))
-        assert await scene.head() == {0: 0, 1: 4}
-        await scene.truncate({0: 0, 1: 4})
-        with pytest.raises(InvalidRequestError, match="lies before the stream's head"):
-            await scene.truncate({0: 0, 1: 3})

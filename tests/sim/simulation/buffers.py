@@ -27,12 +27,12 @@ def check_buffers(server: ConnectionServer) -> str:
         replies += connection.replies.size
     count = len(server.connections)
     own = count * OWN_BYTES_MAX
-    half = server._settings.buffer_bytes_total_max // 2
+    part = server._settings.buffer_bytes_total_max // 4
     # One command may go beyond what all may have, and one reply about a table.
     bounds = {
-        "incomplete commands": (commands, max(half, COMMAND_BYTES_MAX) + COMMAND_BYTES_MAX + own),
+        "incomplete commands": (commands, max(part, COMMAND_BYTES_MAX) + COMMAND_BYTES_MAX + own),
         "commands that are not reserved": (commands, server.admission.buffers.commands.count + own),
-        "unsent replies": (replies, 2 * half + COMMAND_BYTES_MAX + own),
+        "unsent replies": (replies, 2 * part + COMMAND_BYTES_MAX + own),
         "unsent replies that are not counted": (replies, server.admission.buffers.replies.count),
     }
     for what, (found, bound) in bounds.items():

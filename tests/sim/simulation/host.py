@@ -82,7 +82,7 @@ CONNECTION_SETTINGS = ConnectionSettings(
     outstanding_bytes_max=100 * KIB,
     outstanding_bytes_total_max=200 * KIB,
     send_bytes_pause=50 * KIB,
-    buffer_bytes_total_max=200 * KIB,
+    buffer_bytes_total_max=400 * KIB,
 )
 """Bounds that are met."""
 

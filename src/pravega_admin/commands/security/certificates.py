@@ -107,7 +107,7 @@ def show(
 
 
 def _look(source: str, ca: Path | None, seconds_max: float) -> tuple[list[dict[str, Any]], str]:
-    """Return what is to be shown, and what is wrong, in words."""
+    """Return the rows to show, and a sentence if something is wrong."""
     from pravega_security.certificates import describe_chain, is_chain_of
 
     path = Path(source)
@@ -127,7 +127,7 @@ def _look(source: str, ca: Path | None, seconds_max: float) -> tuple[list[dict[s
 
 
 def _ask(address: str, ca: Path | None, seconds_max: float) -> tuple[list[dict[str, Any]], str]:
-    """Return what a server shows, and what is wrong, in words."""
+    """Return rows of a server's certificates, and a sentence if something is wrong."""
     from pravega_admin.inspection.served_certificates import check_certificate, fetch_certificate
     from pravega_security.certificates import describe_der
 

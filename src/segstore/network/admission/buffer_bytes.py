@@ -3,6 +3,13 @@
 Owns: the maximum number of such bytes in a process, and the order in which connections wait when it
 is reached. A reservation is *long* if it is for more than ``COMMAND_BYTES_USUAL`` bytes.
 
+``BufferBytes`` divides the maximum among three parts. Example, with 160 MiB:
+
+    incomplete commands     40 MiB    a longer command waits until its bytes are reserved
+    replies being made      40 MiB    a long reply waits until its bytes are reserved
+    unsent replies          80 MiB    at 40 MiB replies to reads are 16 KiB; at 80 MiB no further
+                                      long reply is made
+
 Invariants:
 1. The more bytes of unsent replies all connections have, the shorter the next reply to a read is.
    Held by ``test_replies_become_shorter_before_their_total_is_reached``. When a peer does not take
@@ -26,6 +33,9 @@ Invariants:
    ``test_a_connection_has_few_long_replies_under_way_whatever_it_asks``.
 6. When many connections have long replies to send, at most ``PLACES`` of them send a piece in one
    turn of the event loop. Held by ``test_few_connections_send_a_piece_in_one_turn``.
+7. When peers take no replies, all parts together still keep to the maximum. Only these can exceed
+   it: one command, one long reply of each share, and the first bytes of each connection. Held by
+   ``test_all_buffers_together_keep_to_one_total``.
 """
 
 from __future__ import annotations
@@ -69,6 +79,7 @@ class ReplyBytes:
     def __init__(self, count_max: int) -> None:
         self.count = 0
         self.count_max = count_max
+        """Number of bytes that replies to reads may fill; long replies may add as many."""
         self.at_once_max = count_max // 2
         """Number of bytes of unsent replies below which reads that waited for data are answered at
         once. With more, they are answered one after another."""
@@ -80,11 +91,16 @@ class ReplyBytes:
         room = (self.count_max - self.count) // 8
         return max(READ_BYTES_SHORT, min(READ_BYTES_MAX, room))
 
+    @property
+    def has_room_for_large(self) -> bool:
+        """Return whether a reply may be made whose length cannot be reduced."""
+        # Reads get shorter replies and leave room for it.
+        return self.count < 2 * self.count_max
+
     async def wait_for_large(self) -> None:
         """Wait until a reply may be made whose length cannot be reduced."""
-        # Reads get shorter replies and leave room for it; peers that take no replies lose their
-        # connections.
-        while self.count >= 2 * self.count_max:  # noqa: ASYNC110 (or each send would notify)
+        # Peers that take no replies lose their connections.
+        while not self.has_room_for_large:  # noqa: ASYNC110 (or each send would notify)
             await trio.sleep(LARGE_REPLY_PAUSE_SECONDS)
 
     async def wait_for_turn(self) -> None:
@@ -237,10 +253,12 @@ class Reservation:
 
 class LargeReplies:
     """Reservations for long replies that are being made, whose length is known only afterwards.
-    Each container has a share, as invariant 4 describes."""
+    Each container has a share, as invariant 4 describes. ``unsent`` are the replies that were made.
+    """
 
-    def __init__(self, count_max: int) -> None:
+    def __init__(self, count_max: int, unsent: ReplyBytes) -> None:
         self._count_max = count_max
+        self._unsent = unsent
         self._shares: dict[Hashable, Reservations] = {}
 
     @property
@@ -257,6 +275,22 @@ class LargeReplies:
             )
             self._shares[share] = found
         return found
+
+    @asynccontextmanager
+    async def reserve(self, share: Hashable, count: int) -> AsyncIterator[None]:
+        """Wait until a reply of ``count`` bytes may be made, and reserve these bytes meanwhile."""
+        reservation = Reservation(self.of(share))
+        try:
+            while True:
+                await self._unsent.wait_for_large()
+                await reservation.grow(count)
+                if self._unsent.has_room_for_large:
+                    break
+                # Replies that had their bytes earlier have filled the room meanwhile.
+                reservation.release()
+            yield
+        finally:
+            reservation.release()
 
     def _wake_all(self) -> None:
         """Wake the waiting reservations of all shares, because one share has released bytes."""
@@ -292,17 +326,17 @@ class ReplyPlaces:
 
 
 class BufferBytes:
-    """The bytes that the connections of a process have in buffers."""
+    """The bytes that the connections of a process have in buffers; see the module."""
 
     def __init__(
         self,
         settings: ConnectionSettings,
         on_waiting_changed: Callable[[bool], None] = lambda waiting: None,
     ) -> None:
-        half = settings.buffer_bytes_total_max // 2
-        self.replies = ReplyBytes(half)
-        self.commands = Reservations(max(half, COMMAND_BYTES_MAX), on_waiting_changed)
-        self.large_replies = LargeReplies(max(half, COMMAND_BYTES_MAX))
+        part = settings.buffer_bytes_total_max // 4
+        self.replies = ReplyBytes(part)
+        self.commands = Reservations(max(part, COMMAND_BYTES_MAX), on_waiting_changed)
+        self.large_replies = LargeReplies(max(part, COMMAND_BYTES_MAX), self.replies)
 
     @property
     def count(self) -> int:

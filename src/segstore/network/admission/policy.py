@@ -3,6 +3,10 @@
 Owns: ``Admission``, one for all connections of an event loop, and ``ConnectionAdmission``, which a
 connection asks before it dispatches a command or makes a reply.
 
+Two totals bound the bytes, because different sides free them. ``buffers`` has what peers free, as
+they read replies and finish commands; ``outstanding`` has payloads, which tier 1 frees. With one
+total, peers that read nothing would stop the appends of all others.
+
 Invariants:
 1. When a connection has too many requests or unsent replies, all its commands wait until one of
    these is released. Held by ``test_what_is_full_makes_every_command_wait``.
@@ -153,15 +157,10 @@ class ConnectionAdmission:
         """Wait until a reply of at most ``bytes_max`` bytes may be made, and reserve these bytes
         while the block makes it."""
         share = self.share_of(request)
-        reserved = Reservation(self._buffers.large_replies.of(share))
         async with self._reply_places.reserve(share):
             await self.replies.wait_for_room()
-            await self._buffers.replies.wait_for_large()
-            await reserved.grow(bytes_max)
-            try:
+            async with self._buffers.large_replies.reserve(share, bytes_max):
                 yield
-            finally:
-                reserved.release()
 
     @property
     def peer_takes_no_replies(self) -> bool:
@@ -173,7 +172,7 @@ class ConnectionAdmission:
     # ---- The end ---------------------------------------------------------------------------------
 
     def drop(self) -> None:
-        """Release what is in buffers, and drop what would keep the connection in memory."""
+        """Release the bytes in buffers, and objects that would keep the connection in memory."""
         self.reserved.release()
         self.reserved = Reservation(self._buffers.commands)
         self.lanes = RequestLanes()

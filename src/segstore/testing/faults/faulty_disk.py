@@ -27,7 +27,7 @@ class FaultyDisk(LocalDisk):
         if self.error is not None:
             raise OSError(self.error, f"injected: {os.strerror(self.error)}")
 
-    def _file(self, descriptor: int, direct: DirectFile | None) -> LocalFile:
+    def wrap(self, descriptor: int, direct: DirectFile | None) -> LocalFile:
         return _FaultyFile(self, descriptor, direct)
 
 

@@ -149,9 +149,10 @@ class LocalDisk:
         except OSError:
             os.close(descriptor)
             raise
-        return self._file(descriptor, direct)
+        return self.wrap(descriptor, direct)
 
-    def _file(self, descriptor: int, direct: DirectFile | None) -> LocalFile:
+    def wrap(self, descriptor: int, direct: DirectFile | None) -> LocalFile:
+        """Return the file of an open descriptor. Disks with other files override it."""
         return LocalFile(descriptor, direct)
 
     def rename(self, old: str, new: str) -> None:
@@ -274,7 +275,7 @@ def joined_if_small(buffers: Sequence[Buffer]) -> Sequence[Buffer]:
 class DamagedDisk(UntouchedDisk):
     """A disk for a damaged journal, whose files may be shorter than their headers say."""
 
-    def _file(self, descriptor: int, direct: DirectFile | None) -> LocalFile:
+    def wrap(self, descriptor: int, direct: DirectFile | None) -> LocalFile:
         return _CutFile(descriptor, direct)
 
 

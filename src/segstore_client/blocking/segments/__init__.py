@@ -1,1 +1,1 @@
-"""Segments, as clients that block ask for them: their bytes, and what else stores know of them."""
+"""Segments, for programs that block: reads of their bytes, their lengths and attributes."""

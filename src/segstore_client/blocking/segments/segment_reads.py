@@ -155,7 +155,7 @@ class SegmentReads(Generic[T]):
     # ---- Requests and replies --------------------------------------------------------------------
 
     def _try(self) -> None:
-        """Ask for what is not under way, and process what comes; wait after a failure."""
+        """Send the requests that are due, and process replies; wait after a failure."""
         try:
             if not self._found:
                 self._request_all()

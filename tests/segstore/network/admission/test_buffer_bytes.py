@@ -5,6 +5,7 @@ import struct
 import weakref
 from collections import Counter
 from contextlib import suppress
+from random import Random
 
 import pytest
 import trio
@@ -15,6 +16,7 @@ from structlog.testing import capture_logs
 
 from pravega_wire import commands as wire
 from pravega_wire.codec import encode
+from pravega_wire.commands import COMMAND_BYTES_MAX
 from pravega_wire.connection import append_block
 from segstore.network.admission.buffer_bytes import (
     COMMAND_BYTES_USUAL,
@@ -22,6 +24,7 @@ from segstore.network.admission.buffer_bytes import (
     PLACES,
     READ_BYTES_MAX,
     READ_BYTES_SHORT,
+    REPLY_BYTES_FREE,
     USUAL_ROOM,
     LargeReplies,
     ReplyBytes,
@@ -29,6 +32,7 @@ from segstore.network.admission.buffer_bytes import (
     Reservation,
     Reservations,
 )
+from segstore.network.admission.policy import Admission, ConnectionAdmission
 from segstore.process.config import ConnectionSettings
 from segstore.testing.wire_client import WireClient
 from support.models.memory_store import memory_store
@@ -200,7 +204,7 @@ async def test_a_connection_has_few_long_replies_under_way_whatever_it_asks() ->
 
 
 async def test_what_one_share_of_large_replies_gives_back_another_one_may_have() -> None:
-    replies = LargeReplies(100)
+    replies = LargeReplies(100, ReplyBytes(100))
     stuck, waiting = Reservation(replies.of(1)), Reservation(replies.of(1))
     long = Reservation(replies.of(2))
     await stuck.grow(10)
@@ -215,6 +219,52 @@ async def test_what_one_share_of_large_replies_gives_back_another_one_may_have()
     waiting.release()
     stuck.release()
     assert replies.count == 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_all_buffers_together_keep_to_one_total(seed: int) -> None:
+    """Peers take no replies. What waits goes on when they have ended."""
+    random = Random(seed)
+    peer_count, container_count = random.randint(1, 20), random.randint(1, 3)
+    settings = ConnectionSettings(buffer_bytes_total_max=4 * COMMAND_BYTES_MAX)
+    kinds = random.choices(["long", "read", "command"], (3, 1, 1), k=100)
+    longest = random.choice((MIB, COMMAND_BYTES_MAX))
+    payload = memoryview(bytes(COMMAND_BYTES_MAX))
+    first_bytes = peer_count * (REPLY_BYTES_FREE + READ_BYTES_SHORT)
+    bound = settings.buffer_bytes_total_max + first_bytes + (1 + container_count) * len(payload)
+
+    async def act(
+        admission: Admission, peer: ConnectionAdmission, kind: str, length: int, number: int
+    ) -> None:
+        if kind == "command":
+            reservation = Reservation(admission.buffers.commands)
+            await reservation.grow(length)
+            await trio.sleep(0.1)
+            reservation.release()
+        elif kind == "read":
+            await peer.replies.wait_for_room()
+            peer.replies.put(payload[: min(length, admission.buffers.replies.read_bytes_max)])
+        else:
+            request = wire.GetTableSegmentInfo(1, f"scope/stream/{number}.#epoch.0", "")
+            async with peer.long_reply(request, length):
+                await trio.lowlevel.checkpoint()
+                peer.replies.put(payload[:length])
+        assert admission.buffers.count <= bound
+
+    async def main() -> None:
+        admission = Admission(settings, container_count)
+        peers = [ConnectionAdmission(admission, None, lambda now: None) for _ in range(peer_count)]
+        with trio.fail_after(1000):
+            async with trio.open_nursery() as nursery:
+                for number, kind in enumerate(kinds):
+                    peer, length = random.choice(peers), random.randint(0, longest)
+                    nursery.start_soon(act, admission, peer, kind, length, number)
+                await trio.sleep(0.2)
+                for peer in peers:
+                    peer.drop()
+        assert admission.buffers.count == 0
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
 async def test_a_connection_that_ends_inside_a_command_leaves_nothing_in_memory() -> None:

@@ -101,6 +101,7 @@ async def test_a_writer_that_waits_for_its_turn_is_not_taken_for_stalled() -> No
             nursery.start_soon(peer.send_all, frame[1_000_000:])
             await trio.sleep(1.5)
             is_closed = connection._closing
-            await peer.aclose()
+            # The rest may still be on its way: end its sending before the socket.
             nursery.cancel_scope.cancel()
+            await peer.aclose()
         assert not is_closed, "closed while its bytes waited here"
