@@ -121,16 +121,16 @@ class Bench:
         self._wait_stored(events)
 
         def wire() -> None:
-            _drop(ours.read(spark, events.name, read_path="wire"))
+            make_all_rows(ours.read(spark, events.name, read_path="wire"))
 
         def direct() -> None:
-            _drop(ours.read(spark, events.name, read_path="direct"))
+            make_all_rows(ours.read(spark, events.name, read_path="direct"))
 
         def theirs() -> None:
-            _drop(kafka.read(spark, events.name))
+            make_all_rows(kafka.read(spark, events.name))
 
         def ceiling() -> None:
-            _drop(_ready_batches(spark, events))
+            make_all_rows(_ready_batches(spark, events))
 
         counted = ours.read(spark, events.name, read_path="direct").count()
         assert counted == kafka.read(spark, events.name).count() == events.count, counted
@@ -394,7 +394,7 @@ def run(
     try:
         kafka = Kafka(directory / "kafka")
         try:
-            with _session(jars, directory) as spark:
+            with spark_session(jars, directory) as spark:
                 bench = Bench(size, spark, ours, kafka, directory)
                 found = [finished.compared(row, partial(bench.run, row)) for row in rows]
                 return [each for of_row in found for each in of_row]
@@ -405,7 +405,8 @@ def run(
 
 
 @contextmanager
-def _session(jars: str, directory: Path) -> Iterator[Any]:
+def spark_session(jars: str, directory: Path) -> Iterator[Any]:
+    """Run a Spark with both data sources and the classes of ``jars``."""
     from pyspark.sql import SparkSession
 
     from pravega_spark import PravegaDataSource
@@ -444,7 +445,7 @@ def _ready_batches(spark: Any, events: Events) -> Any:
     return source.options(**{key: str(value) for key, value in given.items()}).load()
 
 
-def _drop(frame: Any) -> None:
+def make_all_rows(frame: Any) -> None:
     """Make every row of a frame."""
     frame.write.format("noop").mode("overwrite").save()
 

@@ -10,6 +10,7 @@
 """
 
 import argparse
+import struct
 import subprocess
 import sys
 import tempfile
@@ -30,24 +31,15 @@ from segstore_client.controller.stream_settings import Scaling, ScalingKind, Str
 PICTURE = Path(__file__).resolve().parent.parent / "docs" / "performance" / "scaling.svg"
 FASTER = 60
 """A minute of the original's times takes a second."""
-SETTINGS = f"""\
-[segment_store.auto_scale]
-sample_seconds = 0.25
-window_seconds = [{120 / FASTER}, {300 / FASTER}, {600 / FASTER}, {1200 / FASTER}]
-cooldown_seconds = {600 / FASTER}
-mute_seconds = {600 / FASTER}
-expiry_seconds = {1200 / FASTER}
-
-[controller]
-request_poll_seconds = 0.25
-idle_segment_seconds = {1200 / FASTER}
-"""
 TARGET_RATE = 250
 PLAN = ((15.0, 200), (60.0, 1_600), (75.0, 100))
 """Seconds and events a second, one after the other."""
 STEP_SECONDS = 0.02
-EVENT = b"x" * 100
+EVENT_BYTES = 100
 KEYS = 1_000
+SCOPE, STREAM = "demo", "load"
+NUMBER = struct.Struct(">Q")
+"""The beginning of an event: how many were written before it."""
 
 
 @dataclass(slots=True)
@@ -61,11 +53,28 @@ class Second:
     segments: int
 
 
+def make_settings(faster: float) -> str:
+    """Return a settings file in which all times of scaling are divided by a number."""
+    windows = ", ".join(str(seconds / faster) for seconds in (120, 300, 600, 1200))
+    return f"""\
+[segment_store.auto_scale]
+sample_seconds = 0.25
+window_seconds = [{windows}]
+cooldown_seconds = {600 / faster}
+mute_seconds = {600 / faster}
+expiry_seconds = {1200 / faster}
+
+[controller]
+request_poll_seconds = 0.25
+idle_segment_seconds = {1200 / faster}
+"""
+
+
 @contextmanager
 def running_store(directory: Path, controller_port: int, store_port: int) -> Iterator[str]:
     """Run a store of its own; yield the address of its controller."""
     settings = directory / "settings.toml"
-    settings.write_text(SETTINGS)
+    settings.write_text(make_settings(FASTER))
     command = [
         str(Path(sys.executable).parent / "segstore"),
         "standalone",
@@ -100,30 +109,48 @@ def wait_until_it_answers(address: str) -> None:
             time.sleep(0.1)
 
 
-def measure(address: str, plan: tuple[tuple[float, int], ...]) -> Iterator[Second]:
+@dataclass(slots=True)
+class _Numbers:
+    """The events that were written so far: each has its number, and one of ``KEYS`` keys."""
+
+    padding: bytes
+    written: int = 0
+
+    def submit_next(self, writer: BlockingEventWriter[bytes]) -> None:
+        event = NUMBER.pack(self.written) + self.padding
+        writer.submit(event, key=str(self.written % KEYS))
+        self.written += 1
+
+
+def measure(
+    address: str,
+    plan: tuple[tuple[float, float], ...],
+    *,
+    target_rate: int = TARGET_RATE,
+    event_bytes: int = EVENT_BYTES,
+) -> Iterator[Second]:
     """Follow the plan and yield the measurements of each second."""
-    scaling = Scaling(ScalingKind.EVENT_RATE, 1, TARGET_RATE, 2)
+    scaling = Scaling(ScalingKind.EVENT_RATE, 1, target_rate, 2)
     with ControllerClient(address) as client:
-        client.create_scope("demo")
-        client.create_stream("demo", "load", StreamSettings(scaling=scaling))
-        with BlockingEventWriter(client, "demo", "load") as writer:
+        client.create_scope(SCOPE)
+        client.create_stream(SCOPE, STREAM, StreamSettings(scaling=scaling))
+        with BlockingEventWriter(client, SCOPE, STREAM) as writer:
             began = time.monotonic()
             phase_began = 0.0
-            written = 0
+            numbers = _Numbers(bytes(event_bytes - NUMBER.size))
             for seconds, rate in plan:
-                yield from _follow(client, writer, began, phase_began, seconds, rate, written)
+                yield from _follow(client, writer, began, phase_began, seconds, rate, numbers)
                 phase_began += seconds
-                written += int(seconds * rate)
 
 
 def _follow(
     client: ControllerClient,
-    writer: BlockingEventWriter,
+    writer: BlockingEventWriter[bytes],
     began: float,
     phase_began: float,
     seconds: float,
-    rate: int,
-    number: int,
+    rate: float,
+    numbers: _Numbers,
 ) -> Iterator[Second]:
     """Run one phase of the plan at one rate. It makes up for delays, a little at a time."""
     due, latencies, events = 0.0, list[float](), 0
@@ -133,8 +160,7 @@ def _follow(
         at = time.monotonic() - began
         sent = time.monotonic()
         for _ in range(int(due)):
-            writer.submit(EVENT, key=str(number % KEYS))
-            number += 1
+            numbers.submit_next(writer)
         events += int(due)
         count = int(due)
         due -= count
@@ -143,7 +169,7 @@ def _follow(
             latencies += [1000 * (time.monotonic() - sent)] * count
         if at - last >= 1 and latencies:
             cuts = quantiles([*latencies, latencies[-1]], n=20)
-            segments = len(client.current_segments("demo", "load").ranges)
+            segments = len(client.current_segments(SCOPE, STREAM).ranges)
             yield Second(at, round(events / (at - last)), cuts[9], cuts[18], segments)
             last, latencies, events = at, [], 0
         time.sleep(max(0.0, STEP_SECONDS - (time.monotonic() - sent)))

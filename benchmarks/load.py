@@ -27,6 +27,8 @@ PROBE_MAIN = "segstore.load.StartupProbe"
 DRAIN_MAIN = "segstore.load.DrainDriver"
 OVERHEAD_SECONDS_MAX = 180.0
 KEPT_UP_SHARE = 0.98
+BACKLOG_TIMES_MAX = 3
+"""Maximum of the time in which a backlog is written, in times of what its rate allows."""
 
 
 class LoadFailedError(Exception):
@@ -60,6 +62,11 @@ class Load:
     """A stream of this name is loaded, and not deleted."""
     scale_above: int | None = None
     """Events a second of a segment above which it is split; None for a fixed number of segments."""
+    backlog: int = 0
+    """Consumers are held until so many events are acknowledged. What is measured begins then, and
+    ends when they are within a second of the producers, after ``seconds`` at the latest."""
+    kafka_producer: tuple[tuple[str, str], ...] = ()
+    """Settings of Kafka's producers, where they are not the usual ones."""
 
     def arguments(self) -> list[str]:
         """Return the options of the driver's command line."""
@@ -88,6 +95,8 @@ class Load:
             parts.append("--own-groups")
         if self.scale_above is not None:
             parts += ["--scale-above", str(self.scale_above)]
+        if self.backlog:
+            parts += ["--backlog", str(self.backlog)]
         if self.kept_stream is not None:
             parts += ["--stream", self.kept_stream, "--keep-stream"]
         return parts
@@ -96,7 +105,8 @@ class Load:
     def seconds_max(self) -> float:
         """Return how long the driver may run before it counts as hanging."""
         warmup = max(self.warmup_seconds, self.warmup_seconds_max or 0)
-        return warmup + self.seconds + self.drain_seconds + OVERHEAD_SECONDS_MAX
+        writing = BACKLOG_TIMES_MAX * self.backlog / self.rate if self.backlog else 0
+        return warmup + writing + self.seconds + self.drain_seconds + OVERHEAD_SECONDS_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +160,8 @@ class LoadResult:
     read_errors: str | None
     cleanup_errors: str | None
     warm_up: WarmUp
+    alone: Latency | None = None
+    """The producers' latency while a backlog was written, which nobody read yet."""
 
     def failure(self) -> str | None:
         """Return why this run says nothing about speed, or None when every event arrived."""
@@ -163,7 +175,7 @@ class LoadResult:
             return f"{self.totals['wrong_size']} events came back with another size"
         if self.totals["unread"] < 0:
             return f"{-self.totals['unread']} more events were read than acknowledged"
-        if self.load.rate and self.totals["unread"]:
+        if self.load.rate and self.totals["unread"] and not self.load.backlog:
             return f"{self.totals['unread']} events were not read in time"
         return None
 
@@ -173,7 +185,7 @@ class LoadResult:
         wanted, got = self.load.rate, self.publish.events_per_second
         if wanted and got < KEPT_UP_SHARE * wanted:
             remarks.append(f"did not keep up: {got:,.0f} of {wanted:,.0f} events/s")
-        if not wanted and self.totals["unread"]:
+        if self.totals["unread"] and (not wanted or self.load.backlog):
             remarks.append(f"{self.totals['unread']:,} events still unread after the drain")
         if self.cleanup_errors:
             remarks.append(f"clean-up: {self.cleanup_errors}")
@@ -193,7 +205,9 @@ def run_load(
 ) -> LoadResult:
     """Load a new stream on this server and wait for the result. Raises LoadFailedError."""
     where = "--kafka" if speaks_kafka else "--controller"
-    options = () if access.trust_store is None else (f"-Dload.trustStore={access.trust_store}",)
+    options = [f"-Dload.producer.{name}={value}" for name, value in load.kafka_producer]
+    if access.trust_store is not None:
+        options.append(f"-Dload.trustStore={access.trust_store}")
     command = _java(heap, LOAD_MAIN, where, address, *load.arguments(), options=options)
     with _started(command, access.environment) as driver:
         try:
@@ -225,6 +239,7 @@ def parse_result(load: Load, text: str) -> LoadResult:
             steady=document["warmup"]["steady"],
             p50_ms=tuple(document["warmup"]["p50_ms"]),
         ),
+        alone=Latency(**document["backlog"]["latency_ms"]) if load.backlog else None,
     )
 
 

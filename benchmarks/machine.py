@@ -1,13 +1,28 @@
 """The machine a benchmark ran on, and how much of it others used meanwhile."""
 
+import mmap
 import os
 import platform
 import subprocess
+import tempfile
+import time
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 CLOCK_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+SYNCED_BYTES = 1 << 20
+"""Length of a synced write, as of `dd bs=1M oflag=dsync`."""
+
+
+def synced_bytes_per_second(directory: Path, *, writes: int = 256) -> float:
+    """Measure the rate at which the drive takes synced writes into a new file."""
+    data = mmap.mmap(-1, SYNCED_BYTES)
+    with tempfile.TemporaryFile(dir=directory, buffering=0) as file:
+        begun = time.perf_counter()
+        for number in range(writes):
+            os.pwritev(file.fileno(), [data], number * SYNCED_BYTES, os.RWF_DSYNC)
+        return writes * SYNCED_BYTES / (time.perf_counter() - begun)
 
 
 def busy_seconds() -> float:

@@ -4,7 +4,7 @@ Owns: ``ClusterShape``, how many there are of each; ``ClusterPeer``, which start
 subclass says by which commands segment stores and controllers are started.
 
 1. ZooKeeper and the bookies are the same for every subclass; bookies sync their journals before
-   they acknowledge.
+   they acknowledge, unless a measurement's settings say otherwise.
 2. Tier 2 is one directory that all segment stores share.
 3. The original's controller listens on every interface, as it takes no address; everything else is
    on loopback.
@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 
 from foreign_servers.deadlines import scale
 from foreign_servers.durable_files import write_bookie_settings, write_zookeeper_settings
@@ -66,11 +67,16 @@ class ClusterPeer(ABC):
     speaks_kafka = False
 
     def __init__(
-        self, shape: ClusterShape | None = None, *, java_options: tuple[str, ...] = JAVA_OPTIONS
+        self,
+        shape: ClusterShape | None = None,
+        *,
+        java_options: tuple[str, ...] = JAVA_OPTIONS,
+        bookie_settings: Mapping[str, object] = MappingProxyType({}),
     ) -> None:
-        """Take ``java_options`` for ZooKeeper and the bookies."""
+        """Take ``java_options`` for ZooKeeper and the bookies, and settings of the bookies."""
         self.shape = shape or ClusterShape()
         self._java_options = java_options
+        self._bookie_settings = bookie_settings
         self._class_path = ""
         self._formatted: Path | None = None
         self._ports: _Ports | None = None
@@ -202,6 +208,7 @@ class ClusterPeer(ABC):
             data=directory / f"bookie-{number}",
             port=self._chosen.bookies[number],
             zookeeper_port=self._chosen.zookeeper,
+            more=self._bookie_settings,
         )
         command = _java(
             BOOKIE,

@@ -33,9 +33,18 @@ class OriginalDurable(ClusterPeer):
         jvm_options: tuple[str, ...] = (),
         properties: dict[str, str] | None = None,
         secure: bool = False,
+        syncs_journal: bool = True,
     ) -> None:
-        """Take ``secure`` for TLS, a user and tokens on the controller and the segment stores."""
-        super().__init__(shape, java_options=(*other_options, *jvm_options))
+        """Take ``secure`` for TLS, a user and tokens on the controller and the segment stores.
+
+        Without ``syncs_journal`` a bookie acknowledges what is in the page cache.
+        """
+        super().__init__(
+            shape,
+            java_options=(*other_options, *jvm_options),
+            bookie_settings={} if syncs_journal else {"journalSyncData": "false"},
+        )
+        self._syncs_journal = syncs_journal
         self._is_secure = secure
         self._security: OriginalSecurity | None = None
         self._segment_store_options = (*segment_store_options, *jvm_options)
@@ -48,7 +57,8 @@ class OriginalDurable(ClusterPeer):
         shape = self.shape
         return (
             f"original 0.13.0: ZooKeeper, {_count(shape.bookies, 'bookie')} 4.14.7 with the journal"
-            f" synced, {_count(shape.stores, 'segment store')}"
+            f" {'synced' if self._syncs_journal else 'not synced'},"
+            f" {_count(shape.stores, 'segment store')}"
             f" ({' '.join(self._segment_store_options)}), controller; tier 2 on the local file"
             f" system, quorums {'/'.join(map(str, shape.replicas))}{changed}"
             f"{', with TLS, a user and tokens' if self._is_secure else ''}"

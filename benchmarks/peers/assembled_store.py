@@ -13,14 +13,16 @@ from pathlib import Path
 import trio
 from foreign_servers.tied_processes import tied
 
-from benchmarks.peers.segstore_standalone import HELD, UNSTORED
+from benchmarks.peers.segstore_standalone import HELD, LOGGED, UNSTORED, UNSYNCED
 from segstore.network.server import serve
 from segstore.ownership.data_directory import DataDirectory
 from segstore.process.assembly import open_containers
 from segstore.process.config import GIB, MIB, SegmentStoreConfig
 from segstore.process.registry import OpenContainer
 from segstore.tiers.api import Buffer
+from segstore.tiers.direct_io import DirectFile
 from segstore.tiers.files.filesystem import FilesystemChunkStorage
+from segstore.tiers.journal.disk import LocalDisk, LocalFile
 from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLogFactory
 from segstore.tiers.noop import NoOpChunkStorage, holds_user_data
 
@@ -44,12 +46,45 @@ class HeldChunkStorage(FilesystemChunkStorage):
         await super().write(name, offset=offset, data=data, meanwhile=meanwhile)
 
 
+class UnsyncedDisk(LocalDisk):
+    """A disk of a journal that syncs nothing: what is acknowledged is in the page cache."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory, direct=False)
+
+    def _file(self, descriptor: int, direct: DirectFile | None) -> LocalFile:
+        return UnsyncedFile(descriptor, direct)
+
+
+class UnsyncedFile(LocalFile):
+    """A file of ``UnsyncedDisk``."""
+
+    def write_durably(self, buffers: Sequence[Buffer], offset: int) -> None:
+        """Write all the buffers into the page cache."""
+        self.write(buffers, offset)
+
+    def writing_descriptor(self) -> int | None:
+        """Return None: the journal's own thread would sync what it writes."""
+        return None
+
+    def sync(self) -> None:
+        """Do nothing."""
+
+    def settle(self) -> None:
+        """Do nothing."""
+
+
 def opened(tiers: str, config: SegmentStoreConfig) -> AbstractAsyncContextManager[OpenContainer]:
-    """Open containers that store nothing (``UNSTORED``), or only in the journal (``HELD``).
+    """Open containers that store nothing (``UNSTORED``), or only in the journal (``HELD``,
+    ``LOGGED``), or that sync nothing (``UNSYNCED``).
 
     Without a store, the log is a list in memory and tier 2 drops users' data. Held back, all of
-    users' data has to be recovered from the journal.
+    users' data has to be recovered from the journal; logged, tier 2 drops it there, too.
     """
+    if tiers == UNSYNCED:
+        return open_containers(config, disk_of=UnsyncedDisk)
+    if tiers == LOGGED:
+        return open_containers(config, chunk_storage=NoOpChunkStorage(MemoryChunkStorage()))
     if tiers == HELD:
         directory = DataDirectory.open(config.data_dir, container_count=config.container_count)
         directory.storage_path.mkdir(parents=True, exist_ok=True)

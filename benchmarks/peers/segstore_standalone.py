@@ -29,6 +29,15 @@ PACKAGES = (
 COMMAND = Path(sys.executable).parent / "segstore"
 UNSTORED = "unstored"
 HELD = "held"
+LOGGED = "logged"
+UNSYNCED = "unsynced"
+ASSEMBLED_NAMES = {
+    UNSTORED: "nothing stored",
+    HELD: "held",
+    LOGGED: "segstore, no tier 2",
+    UNSYNCED: "segstore, no sync",
+}
+"""The names of stores on tiers that only measurements use."""
 ADMIN_PASSWORD = "SEGSTORE_ADMIN_PASSWORD"
 READY_SECONDS_MAX = 60.0
 READY_WORDS = "segstore is ready"
@@ -171,7 +180,7 @@ class AssembledStore:
     def __init__(self, tiers: str, *, cache_bytes: int | None = None) -> None:
         """Take ``cache_bytes``, a cache size other than the usual one of these tiers."""
         self.key = "ceiling" if tiers == UNSTORED else tiers
-        self.name = "nothing stored" if tiers == UNSTORED else tiers
+        self.name = ASSEMBLED_NAMES[tiers]
         self._tiers = tiers
         self._cache_bytes = cache_bytes
         self._ports: list[int] = []
@@ -183,6 +192,8 @@ class AssembledStore:
         return {
             UNSTORED: "segstore that acknowledges without storing: what client and protocol allow",
             HELD: "segstore whose tier 2 takes nothing",
+            LOGGED: "segstore whose tier 2 drops what it is given",
+            UNSYNCED: "segstore whose journal stays in the page cache",
         }[self._tiers]
 
     def prepare(self) -> None:

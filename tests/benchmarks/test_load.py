@@ -9,12 +9,14 @@ import pytest
 from benchmarks.load import LOAD_MAIN, Backlog, Load, LoadFailedError, parse_result, run_load
 from benchmarks.load_driver import driver_class_path
 from benchmarks.peers.segstore_standalone import SegstoreStandalone
+from foreign_servers.kafka_broker import KafkaBroker
 from foreign_servers.peer import running
 
 pytestmark = pytest.mark.proof
 
 LATENCY = {"count": 5, "p50": 1.0, "p95": 2.0, "p99": 3.0, "p99_9": 4.0, "max": 5.0}
 NO_LATENCY = {"count": 0, "p50": None, "p95": None, "p99": None, "p99_9": None, "max": None}
+WRITTEN = {"seconds": 2.0, "latency_ms": LATENCY}
 NO_ERROR = {"count": 0, "first": None}
 GOOD: dict[str, Any] = {
     "options": {},
@@ -89,6 +91,15 @@ def test_a_reader_may_lag_when_the_rate_is_unthrottled() -> None:
     assert result.remarks() == ["4 events still unread after the drain"]
 
 
+def test_readers_may_stay_behind_a_backlog() -> None:
+    text = changed("totals", unread=4).removesuffix("}") + f', "backlog": {json.dumps(WRITTEN)}}}'
+    result = parse_result(Load(rate=100, backlog=200), text)
+    assert result.failure() is None
+    assert result.remarks() == ["4 events still unread after the drain"]
+    assert result.alone is not None
+    assert result.alone.p99 == 3.0
+
+
 def test_falling_behind_the_rate_is_remarked() -> None:
     result = parse_result(Load(rate=103), json.dumps(GOOD))
     assert result.remarks() == ["did not keep up: 100 of 103 events/s"]
@@ -152,6 +163,51 @@ def test_a_load_goes_on_until_it_is_steady(tmp_path: Path) -> None:
     assert len(result.warm_up.p50_ms) == 3
     # Each of them reads all.
     assert result.totals["read"] == 2 * result.totals["acknowledged"]
+
+
+@pytest.mark.compat
+@pytest.mark.timeout(900)
+def test_readers_are_held_until_a_backlog_is_there(tmp_path: Path) -> None:
+    load = Load(
+        rate=500,
+        segments=4,
+        consumers=2,
+        keys=10,
+        warmup_seconds=0.5,
+        backlog=1_500,
+        seconds=60,
+        drain_seconds=60,
+    )
+    with running(SegstoreStandalone(), tmp_path / "ours") as server:
+        result = run_load(server.address, load, heap="256m")
+    assert result.failure() is None
+    assert result.totals["read"] == result.totals["acknowledged"] > 1_500
+    assert result.alone is not None
+    assert result.alone.count > 0
+    # By its rate, the first event waits for three seconds.
+    assert result.end_to_end.latency_ms.max is not None
+    assert result.end_to_end.latency_ms.max > 2_000
+
+
+@pytest.mark.compat
+@pytest.mark.timeout(900)
+def test_readers_of_kafka_share_the_partitions_of_a_load(tmp_path: Path) -> None:
+    peer = KafkaBroker(fsync=False, options=("-Xmx256m",))
+    peer.prepare()
+    load = Load(
+        rate=500,
+        segments=4,
+        consumers=3,
+        keys=10,
+        warmup_seconds=0.5,
+        seconds=1,
+        drain_seconds=60,
+        kafka_producer=(("linger.ms", "10"), ("batch.size", "1048576")),
+    )
+    with running(peer, tmp_path / "kafka") as server:
+        result = run_load(server.address, load, heap="256m", speaks_kafka=True)
+    assert result.failure() is None
+    assert result.totals["read"] == result.totals["acknowledged"] > 0
 
 
 @pytest.mark.compat

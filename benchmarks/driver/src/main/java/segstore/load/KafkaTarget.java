@@ -2,14 +2,17 @@ package segstore.load;
 
 import java.nio.ByteBuffer;
 import java.time.Duration;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ExecutionException;
+import java.util.concurrent.locks.LockSupport;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
+import org.apache.kafka.common.PartitionInfo;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
@@ -23,12 +26,17 @@ import org.apache.kafka.common.serialization.StringSerializer;
 final class KafkaTarget implements Target {
     private static final int BATCH_BYTES = 128 * 1024;
     private static final long JOIN_LIMIT_NANOS = 60_000_000_000L;
+    private static final long RETRY_NANOS = 50_000_000L;
+    private static final String PRODUCER = "load.producer.";
     private static final int FETCH_BYTES = 10 * 1024 * 1024;
 
     private final String servers;
     private final String topic;
     private final boolean ownGroups;
     private final Admin admin;
+
+    private int partitionCount;
+    private int receiverCount = 1;
 
     /** {@code ownGroups}: each receiver reads all events, in a consumer group of its own. */
     KafkaTarget(String servers, String topic, boolean ownGroups) {
@@ -40,6 +48,8 @@ final class KafkaTarget implements Target {
 
     @Override
     public void create(int segments, int receivers) {
+        partitionCount = segments;
+        receiverCount = receivers;
         await(() -> admin.createTopics(List.of(new NewTopic(topic, segments, (short) 1))).all().get());
     }
 
@@ -51,7 +61,18 @@ final class KafkaTarget implements Target {
                 "linger.ms", 1,
                 "batch.size", BATCH_BYTES,
                 "max.request.size", Options.EVENT_SIZE_MAX + BATCH_BYTES);
-        return new KafkaSender(new KafkaProducer<>(config, new StringSerializer(), new ByteArraySerializer()));
+        return new KafkaSender(new KafkaProducer<>(configured(config), new StringSerializer(), new ByteArraySerializer()));
+    }
+
+    /** A producer's configuration; system properties {@code load.producer.<name>} stand above what is usual. */
+    private static Map<String, Object> configured(Map<String, Object> usual) {
+        Map<String, Object> config = new HashMap<>(usual);
+        for (String name : System.getProperties().stringPropertyNames()) {
+            if (name.startsWith(PRODUCER)) {
+                config.put(name.substring(PRODUCER.length()), System.getProperty(name));
+            }
+        }
+        return config;
     }
 
     private KafkaConsumer<String, byte[]> consumer(String group) {
@@ -63,11 +84,15 @@ final class KafkaTarget implements Target {
         return new KafkaConsumer<>(config, new StringDeserializer(), new ByteArrayDeserializer());
     }
 
-    /** Partitions are shared out here: a group would begin again with each member that joins. */
     @Override
     public Receiver drainer(int index, int count) {
-        KafkaConsumer<String, byte[]> consumer = consumer(topic + "-drain");
-        List<TopicPartition> own = consumer.partitionsFor(topic).stream()
+        return sharer(topic + "-drain", index, count);
+    }
+
+    /** Partitions are shared out here: a group would begin again with each member that joins. */
+    private Receiver sharer(String group, int index, int count) {
+        KafkaConsumer<String, byte[]> consumer = consumer(group);
+        List<TopicPartition> own = partitions(consumer).stream()
                 .filter(each -> each.partition() % count == index)
                 .map(each -> new TopicPartition(topic, each.partition()))
                 .toList();
@@ -76,8 +101,26 @@ final class KafkaTarget implements Target {
         return new KafkaReceiver(consumer);
     }
 
+    /** All partitions; those of a new topic are not known at once. */
+    private List<PartitionInfo> partitions(KafkaConsumer<String, byte[]> consumer) {
+        long deadline = System.nanoTime() + JOIN_LIMIT_NANOS;
+        while (true) {
+            List<PartitionInfo> found = consumer.partitionsFor(topic);
+            if (!found.isEmpty() && found.size() >= partitionCount) {
+                return found;
+            }
+            if (System.nanoTime() > deadline) {
+                throw new IllegalStateException(found.size() + " partitions are known of " + partitionCount);
+            }
+            LockSupport.parkNanos(RETRY_NANOS);
+        }
+    }
+
     @Override
     public Receiver receiver(int index) {
+        if (receiverCount > 1 && !ownGroups) {
+            return sharer(topic + "-readers", index, receiverCount);
+        }
         KafkaConsumer<String, byte[]> consumer = consumer(topic + "-readers-" + (ownGroups ? index : 0));
         consumer.subscribe(List.of(topic));
         // The first group of a new broker waits long until it may read; no event shall wait with it.

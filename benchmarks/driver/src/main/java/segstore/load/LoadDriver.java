@@ -21,6 +21,7 @@ import java.util.function.ToLongFunction;
 public final class LoadDriver {
     private static final long JOIN_LIMIT_NANOS = 5_000_000_000L;
     private static final long CLEANUP_LIMIT_MILLIS = 10_000;
+    private static final long BACKLOG_LIMIT_NANOS = 1_800_000_000_000L;
 
     private final Options options;
     private final Failures writeFailures = new Failures();
@@ -67,10 +68,17 @@ public final class LoadDriver {
         describe();
         open();
         Window window = new Window();
-        List<Thread> threads = start();
+        List<Thread> threads = start(producers, "producer");
+        if (options.backlog() == 0) {
+            threads.addAll(start(consumers, "consumer"));
+        }
         WarmUp warmUp = new WarmUp(options.warmupSeconds(), options.warmupSecondsMax(), options.warmupWindowSeconds());
         warmUp.run(() -> Latencies.median(producers.stream().map(p -> p.latencies).toList()));
         result.put("warmup", warmUp.summary());
+        if (options.backlog() > 0) {
+            result.put("backlog", writeBacklog());
+            threads.addAll(start(consumers, "consumer"));
+        }
         window.begin();
         window.measure();
         producers.forEach(Producer::stop);
@@ -115,13 +123,27 @@ public final class LoadDriver {
         }
     }
 
-    private List<Thread> start() {
+    /** Waits until the backlog is acknowledged; returns the latencies of the writers while nobody reads. */
+    private Map<String, Object> writeBacklog() throws InterruptedException {
+        producers.forEach(producer -> producer.latencies.take());
+        long started = System.nanoTime();
+        long deadline = started + BACKLOG_LIMIT_NANOS;
+        await(deadline, () -> acknowledged() >= options.backlog() || writeFailures.count() > 0);
+        Map<String, Object> out = new LinkedHashMap<>();
+        out.put("seconds", (System.nanoTime() - started) / 1e9);
+        out.put("latency_ms", Latencies.summary(producers.stream().map(p -> p.latencies).toList()));
+        return out;
+    }
+
+    /** Whether readers that were held are within a second of the writers. */
+    private boolean haveCaughtUp() {
+        return options.backlog() > 0 && acknowledged() - read() < options.rate();
+    }
+
+    private static List<Thread> start(List<? extends Runnable> all, String name) {
         List<Thread> threads = new ArrayList<>();
-        for (int i = 0; i < consumers.size(); i++) {
-            threads.add(new Thread(consumers.get(i), "consumer-" + i));
-        }
-        for (int i = 0; i < producers.size(); i++) {
-            threads.add(new Thread(producers.get(i), "producer-" + i));
+        for (int i = 0; i < all.size(); i++) {
+            threads.add(new Thread(all.get(i), name + "-" + i));
         }
         for (Thread thread : threads) {
             thread.setDaemon(true);
@@ -158,7 +180,7 @@ public final class LoadDriver {
             List<Object> readPerSecond = new ArrayList<>();
             long acknowledgedBefore = startAcknowledged;
             long readBefore = startRead;
-            for (long tick = 1; System.nanoTime() < endNanos; tick++) {
+            for (long tick = 1; System.nanoTime() < endNanos && !haveCaughtUp(); tick++) {
                 long until = Math.min(endNanos, startNanos + tick * 1_000_000_000L);
                 sleepUntil(until);
                 if (until - startNanos == tick * 1_000_000_000L) {

@@ -29,7 +29,8 @@ record Options(
         boolean connectionPooling,
         boolean ownGroups,
         boolean keepStream,
-        int scaleAbove) {
+        int scaleAbove,
+        long backlog) {
 
     static final int EVENT_SIZE_MIN = Long.BYTES;
     static final int EVENT_SIZE_MAX = 8 * 1024 * 1024;
@@ -67,6 +68,8 @@ record Options(
               --own-groups            each consumer reads all, in a reader group of its own    (off)
               --keep-stream           do not delete the stream at the end                      (off)
               --scale-above EVENTS    events a second of a segment above which it is split     (never)
+              --backlog EVENTS        readers are held until so many are acknowledged; measured from then on,
+                                      until they are within a second of the writers            (none)
             """;
 
     /** Thrown for a command line that cannot be run; the message says why. */
@@ -107,6 +110,7 @@ record Options(
         private boolean ownGroups;
         private boolean keepStream;
         private int scaleAbove;
+        private long backlog;
 
         Parser(List<String> arguments) {
             this.arguments = arguments.iterator();
@@ -129,7 +133,7 @@ record Options(
             int bounded = outstanding > 0 ? outstanding : outstandingDefault();
             return new Options(controller, kafka, scope, stream, rate, eventSize, segments, producers, consumers, keys, warmup,
                     Math.max(warmup, warmupMax), warmupWindow, seconds, drain, readTimeout, Math.max(bounded, producers), latencyFrom,
-                    pooling, ownGroups, keepStream, scaleAbove);
+                    pooling, ownGroups, keepStream, scaleAbove, backlog);
         }
 
         private int outstandingDefault() {
@@ -160,6 +164,7 @@ record Options(
                 case "--own-groups" -> ownGroups = true;
                 case "--keep-stream" -> keepStream = true;
                 case "--scale-above" -> scaleAbove = count(option, 1, Integer.MAX_VALUE);
+                case "--backlog" -> backlog = count(option, 1, Integer.MAX_VALUE);
                 default -> throw new UsageException("unknown option " + option);
             }
         }
