@@ -5,10 +5,19 @@ Owns: that framing. Clients write and read it. Servers store the bytes without l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
+from _fast.wire.events import frame_events
 from pravega_wire.codec import HEADER, HEADER_BYTES, Buffer
 from pravega_wire.errors import RemoteProtocolError
+
+__all__ = [
+    "count_missing_bytes",
+    "frame_event",
+    "frame_events",
+    "frame_header",
+    "iterate_event_spans",
+]
 
 _EVENT_CODE = 0
 
@@ -21,11 +30,6 @@ def frame_header(data: Buffer) -> bytes:
 def frame_event(data: Buffer) -> bytes:
     """Return one event with its header, as it is stored in a segment."""
     return frame_header(data) + bytes(data)
-
-
-def frame_events(events: Iterable[Buffer]) -> bytes:
-    """Return many events, each with its header, one after the other."""
-    return b"".join([frame_event(event) for event in events])
 
 
 def iterate_event_spans(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, int]]:

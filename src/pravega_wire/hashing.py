@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from _fast.hashing import consistent_hash, murmur3_128
+from _fast.hashing import consistent_hash, murmur3_128, place_text
 
 __all__ = [
     "REVISION_MARK",
@@ -37,7 +37,7 @@ _SEGMENT_ATTRIBUTE = seed_of("SegmentAttribute")
 
 def routing_key_hash(key: str) -> float:
     """Return the position of an event's routing key in [0, 1)."""
-    return _fraction(_text_hash(key, _EVENT_ROUTER))
+    return place_text(key, _EVENT_ROUTER)
 
 
 def table_key_hash(primary_key: bytes) -> float:

@@ -140,6 +140,8 @@ class EventReader(Generic[T]):
     async def next_event(self, *, timeout: float | None = None) -> ReadEvent[T] | None:
         """Return the next event; None after ``timeout`` seconds without one, or at the end. With 0
         it looks for what has come. Raises errors as ``async for``."""
+        if self._ready.has_next:
+            return self._ready.take()
         with anyio.move_on_after(timeout), suppress(StopAsyncIteration):
             return await self.__anext__()
         return None

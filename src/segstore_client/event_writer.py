@@ -80,7 +80,7 @@ class EventWriter(KeyedWriter[T]):
         for segment in self._routes.replace(pump.segment, [each.range for each in successors]):
             self._make_pump(segment)
         for event in events:
-            self._pumps[self._routes.find(event[0])].add(event)
+            self._pumps[self._routes.find(event[0])].move(event)
 
     def _new_session(self) -> AppendSession[Event]:
         return AppendSession(os.urandom(16), takes_long=True)

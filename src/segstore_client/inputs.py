@@ -26,15 +26,16 @@ def to_bytes(data: object, what: str) -> bytes:
 
 def to_event(data: object) -> bytes:
     """Return the bytes of an event, as ``to_bytes`` does."""
-    return to_bytes(data, "an event")
+    return data if isinstance(data, bytes) else to_bytes(data, "an event")
 
 
 def to_position(key: str) -> float:
     """Return the position of a routing key in the key space. Raises ``UsageError`` if it is no
     text."""
-    if not isinstance(key, str):
-        raise UsageError(f"a routing key is text (str), not {key.__class__.__name__}")
-    return routing_key_hash(key)
+    try:
+        return routing_key_hash(key)
+    except TypeError:
+        raise UsageError(f"a routing key is text (str), not {key.__class__.__name__}") from None
 
 
 def to_end(word: str) -> Position:

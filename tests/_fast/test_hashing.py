@@ -1,11 +1,13 @@
 """Murmur3 against another implementation, and the consistent hash against its definition."""
 
+from enum import StrEnum
+
 import mmh3
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from _fast.hashing import consistent_hash, murmur3_128
+from _fast.hashing import consistent_hash, murmur3_128, place_text
 
 
 @given(st.binary(max_size=100), st.integers(0, 2**32 - 1))
@@ -21,6 +23,29 @@ def test_murmur_agrees_with_another_implementation(data: bytes, seed: int) -> No
 def test_murmur_takes_every_length_of_tail(length: int) -> None:
     data = bytes(range(200, 200 + length))
     assert murmur3_128(data) == mmh3.hash_bytes(data, 0, x64arch=True)
+
+
+LETTERS = st.one_of(
+    st.text(st.characters(max_codepoint=255)), st.text(), st.text("\ud800\U0001f600a")
+)
+
+
+@given(LETTERS, st.integers(1, 20), st.integers(-(2**31), 2**31 - 1))
+@example("a" * 128, 1, 1)
+@example("a" * 129, 1, 1)
+def test_a_text_is_placed_by_the_hash_of_its_units(text: str, times: int, seed: int) -> None:
+    units = (text * times).encode("utf-16-le", "surrogatepass")
+    upper = int.from_bytes(murmur3_128(units, seed)[:8], "little") >> 12
+    assert place_text(text * times, seed) == upper / 2**52
+
+
+def test_a_text_of_another_class_is_placed_as_its_letters() -> None:
+    class Color(StrEnum):
+        RED = "red"
+
+    assert place_text(Color.RED, 1) == place_text("red", 1)
+    with pytest.raises(TypeError, match="a text is wanted, not bytes"):
+        place_text(b"red", 1)  # type: ignore[arg-type]
 
 
 def test_a_negative_seed_is_sign_extended() -> None:

@@ -37,6 +37,12 @@ def test_complete_events_read_back_and_an_incomplete_one_waits(
     )
 
 
+def test_events_of_any_buffer_are_framed() -> None:
+    events = (kind(b"abc") for kind in (bytes, bytearray, memoryview))
+    assert frame_events(events) == 3 * frame_event(b"abc")
+    assert frame_events([]) == b""
+
+
 def test_spans_tell_where_each_event_lies() -> None:
     data = frame_events([b"a", b"", b"bcd"])
     assert list(iterate_event_spans(data)) == [(8, 9), (17, 17), (25, 28)]

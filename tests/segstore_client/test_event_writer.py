@@ -13,7 +13,10 @@ import pytest
 import trio
 
 import segstore_client
+from pravega_wire.commands import Command
+from pravega_wire.connection import Append
 from pravega_wire.sessions import append_session
+from pravega_wire.sessions.append_session import BATCH_BYTES
 from pravega_wire.sessions.routes import SegmentRange
 from segstore_client import StreamSealedError, UsageError, WriterClosedError
 from segstore_client.access.tokens import PLAIN
@@ -146,6 +149,16 @@ async def test_what_a_writer_cannot_take_is_told(
         assert await run(read_numbers, stream) == [1]
 
 
+class CountingFullStore(FullStore):
+    """Counts the events that have come."""
+
+    event_count = 0
+
+    def answer(self, command: Command | Append) -> bytes:
+        self.event_count += command.event_count if isinstance(command, Append) else 0
+        return super().answer(command)
+
+
 class OneSegment:
     """A controller of a stream whose only segment is at a store."""
 
@@ -178,6 +191,37 @@ async def test_a_block_that_is_cancelled_tells_all_who_wait(run_client: RunClien
             await acknowledgement
 
     with FullStore().running() as store:
+        await run_client(write, store)
+
+
+async def test_a_busy_program_is_cancelled_at_the_next_block(run_client: RunClient) -> None:
+    """It looks whether it is cancelled at its begin, and for each block that is ready or stored."""
+
+    async def write(store: CountingFullStore) -> None:
+        controller: object = OneSegment(store)
+        async with EventWriter(controller, "s", "t") as writer:  # type: ignore[arg-type]
+            taken = 0
+            with anyio.CancelScope() as scope:
+                scope.cancel()
+                await writer.submit(b"never")
+            assert scope.cancelled_caught
+            with anyio.CancelScope() as scope:
+                while True:
+                    await writer.submit(bytes(1000))
+                    taken += 1
+                    if taken == 10:
+                        scope.cancel()
+            assert 10 <= taken <= BATCH_BYTES // 1008 + 1
+            store.has_room.set()
+            await writer.flush()
+            # The call that was cancelled has queued nothing.
+            assert store.event_count == taken
+            with anyio.CancelScope() as scope:
+                scope.cancel()
+                await writer.submit(b"never")
+            assert scope.cancelled_caught
+
+    with CountingFullStore().running() as store:
         await run_client(write, store)
 
 

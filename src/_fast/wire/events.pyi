@@ -1,4 +1,4 @@
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Generic, final, overload
 
 from typing_extensions import Buffer, TypeVar
@@ -11,6 +11,9 @@ class EventError(ValueError):
     position: int
 
     def __init__(self, position: int) -> None: ...
+
+def frame_events(events: Iterable[Buffer]) -> bytes:
+    """Return many events, each with its header, one after the other."""
 
 @overload
 def scan_events(

@@ -25,7 +25,7 @@ from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc, PyMem_RawRealloc
 from libc.stdint cimport int32_t, int64_t, uint64_t
 from libc.string cimport memcpy
 
-from _fast.big_endian cimport load64_big
+from _fast.big_endian cimport load64_big, store64_big
 
 cdef enum:
     HEADER_BYTES = 8
@@ -203,6 +203,27 @@ cdef int judge(Outcome outcome, const Walk *walk) except -1:
     if outcome == NO_MEMORY:
         raise MemoryError("no memory for the events' offsets")
     return 0
+
+
+def frame_events(events not None):
+    """See events.pyi."""
+    cdef list held = [each if type(each) is bytes else bytes(each) for each in events]
+    cdef Py_ssize_t length, total = 0
+    cdef bytes event, framed
+    cdef unsigned char *place
+    for event in held:
+        length = PyBytes_GET_SIZE(event)
+        if length > LENGTH_MAX:
+            raise OverflowError(f"an event of {length} bytes has no header")
+        total += HEADER_BYTES + length
+    framed = PyBytes_FromStringAndSize(NULL, total)
+    place = <unsigned char *>PyBytes_AS_STRING(framed)
+    for event in held:
+        length = PyBytes_GET_SIZE(event)
+        store64_big(place, <uint64_t>length)
+        memcpy(place + HEADER_BYTES, PyBytes_AS_STRING(event), <size_t>length)
+        place += HEADER_BYTES + length
+    return framed
 
 
 def scan_events(data not None, offsets=None, *, Py_ssize_t position=0):

@@ -8,20 +8,27 @@ class ReadyEvents:
     """The events that a reader has ready, and those that the program has: an iterator of
     ``async for``.
 
-    ``ask`` returns the next event as ``__anext__`` does, after waiting for it. It is called when no
-    event is ready, and from the time ``due`` on, which it moves; at first there is no such time.
-    ``clock`` tells the time; without it, that is ``time.monotonic``, some milliseconds late.
+    ``ask`` returns the next event as ``__anext__`` does, after waiting for it. It is called when
+    none ``has_next``; a reader that blocks has a ``ReadyLoop`` instead. ``clock`` tells the time;
+    without it, that is ``time.monotonic``, some milliseconds late.
     """
 
     due: float
+    """The time from which on the reader is asked, which moves it; at first there is none."""
+    is_unsure: bool
+    """True while the events that are ready may not be those that come next."""
 
     def __init__(
         self,
-        ask: Callable[[], Awaitable[ReadEvent[Any]]],
+        ask: Callable[[], Awaitable[ReadEvent[Any]]] | None = None,
         clock: Callable[[], float] | None = None,
     ) -> None: ...
     def __len__(self) -> int:
         """Return how many events are ready."""
+
+    @property
+    def has_next(self) -> bool:
+        """Return whether an event is ready that the program may have without asking the reader."""
 
     def __aiter__(self) -> Self: ...
     def __anext__(self) -> Awaitable[ReadEvent[Any]]: ...
@@ -61,3 +68,15 @@ class ReadyEvents:
 
     def release(self) -> None:
         """Note that the program has no event any more."""
+
+@final
+class ReadyLoop:
+    """A loop over the events of a reader that blocks: an iterator of ``for``.
+
+    ``ask`` returns the next event after waiting for it, or None at the end. It is called when none
+    of ``ready`` ``has_next``.
+    """
+
+    def __init__(self, ready: ReadyEvents, ask: Callable[[], ReadEvent[Any] | None]) -> None: ...
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> ReadEvent[Any]: ...

@@ -1,8 +1,10 @@
-"""The events that a reader has ready, given to ``async for`` without a coroutine for each.
+"""The events that a reader has ready, given to a loop without a call in Python for each.
 
-Owns: ``ReadyEvents``. Python awaits whatever ``__anext__`` returns: here it is the object itself,
-which ends at once, as a coroutine does that does not wait. The event is taken when it is awaited,
-so that a call of ``__anext__`` whose result is dropped loses nothing.
+Owns: ``ReadyEvents``, for ``async for``, and ``ReadyLoop``, for ``for``. Python awaits whatever
+``__anext__`` returns: here it is the object itself, which ends at once, as a coroutine does that
+does not wait. The event is taken when it is awaited, so that a call of ``__anext__`` whose result
+is dropped loses nothing. Interrupts come between two steps of Python: an event that a step of a
+loop takes is the loop's when that step ends.
 
 Invariants:
 1. Events come out in order, each once, in whatever way they are taken. Held by
@@ -14,12 +16,27 @@ Invariants:
 """
 
 cimport cython
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_INCREF
 from libc.math cimport INFINITY
 from posix.time cimport clock_gettime, timespec
 
 cdef extern from "<time.h>" nogil:
     # It has steps of a few milliseconds, and costs a fourth of the exact one.
     int CLOCK_MONOTONIC_COARSE
+
+cdef extern from "Python.h":
+    ctypedef enum PySendResult:
+        PYGEN_RETURN
+        PYGEN_ERROR
+
+    ctypedef PySendResult (*sendfunc)(PyObject *, PyObject *, PyObject **) except PYGEN_ERROR
+
+    ctypedef struct PyAsyncMethods:
+        sendfunc am_send
+
+    ctypedef struct AwaitableType "PyTypeObject":
+        PyAsyncMethods *tp_as_async
 
 cdef extern from *:
     # The caller's NULL, which Cython returns for a bare StopIteration, then carries the value.
@@ -36,12 +53,13 @@ cdef class ReadyEvents:
     cdef readonly object first
     cdef readonly object last
     cdef public double due
+    cdef public bint is_unsure
     cdef list _left
     """In reverse."""
     cdef object _ask
     cdef object _clock
 
-    def __init__(self, ask, clock=None):
+    def __init__(self, ask=None, clock=None):
         self.due = INFINITY
         self._left = []
         self._ask = ask
@@ -54,9 +72,7 @@ cdef class ReadyEvents:
         return self
 
     def __anext__(self):
-        if self._left and (self.due == INFINITY or self.is_early()):
-            return self
-        return self._ask()
+        return self if self.look() else self._ask()
 
     def __await__(self):
         return self
@@ -68,8 +84,16 @@ cdef class ReadyEvents:
         set_result(self.take())
         raise StopIteration
 
-    cdef bint is_early(self) except -1:
+    @property
+    def has_next(self):
+        return self.look()
+
+    cdef bint look(self) except -1:
         cdef timespec now
+        if not self._left or self.is_unsure:
+            return False
+        if self.due == INFINITY:
+            return True
         if self._clock is not None:
             return <double>self._clock() < self.due
         clock_gettime(CLOCK_MONOTONIC_COARSE, &now)
@@ -112,3 +136,38 @@ cdef class ReadyEvents:
 
     def release(self):
         self.first = self.last = None
+
+
+cdef PySendResult send(PyObject *ready, PyObject *sent, PyObject **result) except PYGEN_ERROR:
+    """Do as ``__next__``, for Python 3.11, which then needs no exception for the result."""
+    result[0] = NULL
+    event = (<ReadyEvents>ready).take()
+    Py_INCREF(event)
+    result[0] = <PyObject *>event
+    return PYGEN_RETURN
+
+
+(<AwaitableType *>ReadyEvents).tp_as_async.am_send = send
+
+
+@cython.final
+cdef class ReadyLoop:
+    """See ready_events.pyi."""
+
+    cdef ReadyEvents _ready
+    cdef object _ask
+
+    def __init__(self, ReadyEvents ready not None, ask):
+        self._ready = ready
+        self._ask = ask
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self._ready.look():
+            return self._ready.take()
+        event = self._ask()
+        if event is None:
+            raise StopIteration
+        return event

@@ -18,10 +18,10 @@ Invariants:
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Generic, Self
 
+from _fast.wire.ready_events import ReadyEvents, ReadyLoop
 from pravega_wire.names import scoped_name, segment_name
 from pravega_wire.sessions.read_cursor import EventCursor, ReadEvent, SegmentOrder
 from pravega_wire.sessions.time_limits import call_within, find_wait_left
@@ -61,7 +61,8 @@ class BlockingEventReader(Generic[T]):
         self._controller = controller
         self._scope = scope
         self._stream = stream
-        self._events: deque[ReadEvent[T]] = deque()
+        self._ready = ReadyEvents()
+        """``is_unsure`` if the last wait was interrupted."""
         self._reads = SegmentReads[ReadEvent[Any]](controller, patience=patience)
         self._order = SegmentOrder()
         self._cursors: dict[int, EventCursor] = {}
@@ -69,7 +70,6 @@ class BlockingEventReader(Generic[T]):
         """The offset in each segment behind the events that the program had at its last wait."""
         self._reached: dict[int, int] = {}
         """The offsets behind the events that have come since."""
-        self._was_interrupted = False
         self._decode = serializer.decoder
         self._is_closed = False
         self._access = controller.store_access(scope, stream, Purpose.READ)
@@ -92,10 +92,11 @@ class BlockingEventReader(Generic[T]):
     def close(self) -> None:
         """Close the connections: each call raises ``ClosedError`` then. Idempotent."""
         self._is_closed = True
+        self._ready.replace([])
         self._reads.close()
 
-    def __iter__(self) -> Self:
-        return self
+    def __iter__(self) -> Iterator[ReadEvent[T]]:
+        return ReadyLoop(self._ready, self.next_event)
 
     def __next__(self) -> ReadEvent[T]:
         """Return the next event; it ends where reading was to stop, or at the end of a sealed
@@ -108,12 +109,12 @@ class BlockingEventReader(Generic[T]):
     @property
     def is_finished(self) -> bool:
         """Return whether every event has been returned and the reader has reached its end."""
-        return not self._events and not self._cursors
+        return not self._ready and not self._cursors
 
     @property
     def has_event(self) -> bool:
         """Return whether ``next_event`` can return an event without asking a server."""
-        return bool(self._events)
+        return bool(self._ready)
 
     def next_event(self, *, timeout: float | None = None) -> ReadEvent[T] | None:
         """Return the next event; None after ``timeout`` seconds without one, or at the end. With 0
@@ -123,11 +124,11 @@ class BlockingEventReader(Generic[T]):
         Raises ``PravegaError`` if the stream's bytes are not events, and ``UnavailableError`` when
         servers are unreachable for too long.
         """
-        if not self._prepare(timeout):
+        if not self._ready.has_next and not self._prepare(timeout):
             return None
         # Behind a call, an interrupt might take the event away.
-        event = self._events[0]
-        del self._events[0]
+        event = self._ready.next
+        del self._ready.next
         return event
 
     def batches(self) -> Iterator[list[ReadEvent[T]]]:
@@ -147,18 +148,19 @@ class BlockingEventReader(Generic[T]):
     def next_batch(self, *, timeout: float | None = None) -> list[ReadEvent[T]]:
         """Return all events that are there, once there are some; none where ``next_event`` returns
         None. Raises errors as that."""
-        self._prepare(timeout)
-        batch, none = list(self._events), deque[ReadEvent[T]]()
-        self._events = none
+        if not self._prepare(timeout):
+            return []
+        batch = self._ready.rest
+        del self._ready.rest
         return batch
 
     def _prepare(self, timeout: float | None) -> bool:
         """Wait until there are events; return whether there are."""
         if self._is_closed:
             raise ClosedError(f"the reader of {scoped_name(self._scope, self._stream)} is closed")
-        if self._was_interrupted:
+        if self._ready.is_unsure:
             self._rewind()
-        if self._events:
+        if self._ready:
             return True
         self._positions.update(self._reached)
         self._reached.clear()
@@ -170,12 +172,12 @@ class BlockingEventReader(Generic[T]):
         except PravegaError:
             raise
         except BaseException:
-            self._was_interrupted = True
+            self._ready.is_unsure = True
             raise
-        return bool(self._events)
+        return bool(self._ready)
 
     def _wait(self) -> None:
-        while not self._events and self._cursors:
+        while not self._ready and self._cursors:
             # Without time left, too: the next call goes on from here.
             self._attempt()
             if find_wait_left() <= 0.0:
@@ -188,9 +190,11 @@ class BlockingEventReader(Generic[T]):
             for cursor in ended:
                 self._complete(cursor)
         if self._cursors:
-            for found, events in self._reads.receive(None):
-                self._events.extend(events)
-                self._reached[found.segment_id] = events[-1].end_offset
+            events: list[ReadEvent[Any]] = []
+            for found, piece in self._reads.receive(None):
+                events += piece
+                self._reached[found.segment_id] = piece[-1].end_offset
+            self._ready.replace(events)
 
     # ---- Segments --------------------------------------------------------------------------------
 
@@ -211,11 +215,11 @@ class BlockingEventReader(Generic[T]):
     def _rewind(self) -> None:
         """Read each segment from the program's position on: what was on its way when a call was
         interrupted may be lost."""
-        self._events.clear()
+        self._ready.replace([])
         self._reached.clear()
         for segment in self._cursors:
             self._read_from(segment, self._positions[segment])
-        self._was_interrupted = False
+        self._ready.is_unsure = False
 
     def _complete(self, cursor: EventCursor) -> None:
         """End a segment, and begin those successors all of whose predecessors have ended.

@@ -145,12 +145,13 @@ class BlockingKeyedWriter(ABC, Generic[T]):
         """
         event, position = self._encode(data), self._find_position(key)
         self._prepare()
-        if not self._has_room() or self._route(position).session.is_full:
-            for writer in self._writers():
-                self._try(writer, writer.take_arrived)
-            if not self._has_room() or self._route(position).session.is_full:
-                raise BufferFullError(f"{self._buffered_bytes} bytes wait to be stored")
         writer = self._route(position)
+        if self._buffered_bytes >= self._buffer_bytes or writer.session.is_full:
+            for each in self._writers():
+                self._try(each, each.take_arrived)
+            writer = self._route(position)
+            if not self._has_room() or writer.session.is_full:
+                raise BufferFullError(f"{self._buffered_bytes} bytes wait to be stored")
         acknowledgement = BlockingAcknowledgement(self, writer, writer.session.last_number + 1)
         is_ready = writer.add((position, event, acknowledgement))
         self._buffered_bytes += len(event) + HEADER_BYTES

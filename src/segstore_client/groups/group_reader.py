@@ -199,7 +199,9 @@ class GroupReader(Generic[T]):
         """Return the next event; None after ``timeout`` seconds without one, or at the end. With 0
         it looks for what has come; where the group's state has to be asked first, that takes up to
         a second. Raises errors as ``async for``."""
-        return self._ready.take() if await self._prepare_within(timeout) else None
+        if self._ready.has_next or await self._prepare_within(timeout):
+            return self._ready.take()
+        return None
 
     async def next_batch(self, *, timeout: float | None = None) -> list[ReadEvent[T]]:
         """Return all events that are there, once there are some; none where ``next_event`` returns

@@ -10,7 +10,9 @@ Invariants:
    and so does each later call. Held by ``test_an_error_reaches_all_who_wait`` and
    ``test_a_block_that_is_cancelled_tells_all_who_wait``.
 3. When a call that queues an event is cancelled, also by asyncio itself, the event is not queued.
-   Held by ``test_a_write_that_is_cancelled_has_taken_what_it_tells``.
+   A busy program is cancelled at the next block, at the latest. Held by
+   ``test_a_write_that_is_cancelled_has_taken_what_it_tells`` and
+   ``test_a_busy_program_is_cancelled_at_the_next_block``.
 """
 
 from __future__ import annotations
@@ -49,6 +51,7 @@ class _Owner:
     """The part of a writer that its pumps see, and a program does not."""
 
     start: Callable[[SegmentPump], None]
+    take_ready: Callable[[], None]
     take_acknowledged: Callable[[int], None]
     replace: Callable[[SegmentPump], Awaitable[None]]
     fail: Callable[[Exception], None]
@@ -76,13 +79,18 @@ class BufferedWriter(ABC):
         self._on_delay = on_delay
         self._access = controller.store_access(scope, stream, Purpose.WRITE)
         self._pumps: dict[int, SegmentPump] = {}
-        self._owner = _Owner(self._start_pump, self._take_acknowledged, self._replace, self._fail)
+        self._owner = _Owner(
+            self._start_pump, self._take_ready, self._take_acknowledged, self._replace, self._fail
+        )
         self._routes: Routes | None = None
         self._replacements = 0
         """Number of segments that have ended."""
         self._waiting_bytes = 0
         self._is_block_ready = False
         """True when enough was added to be sent, and the pumps may not have run since."""
+        self._is_clear = False
+        """True when a call has looked whether it is cancelled, and no block was ready or stored
+        since: a busy program looks once for a block, and not for each event."""
         self._room = anyio.Event()
         self._error: Exception | None = None
         self._group: TaskGroup | None = None
@@ -118,9 +126,8 @@ class BufferedWriter(ABC):
                     await event[2]
         self._raise_error()
 
-    async def _submit(self, data: bytes, position: float) -> Acknowledgement:
-        """Queue an event for the segment of a position as soon as there is room for it; return what
-        to await."""
+    async def _wait_for_room(self) -> None:
+        """Wait until an event may be queued; if the call is cancelled, that is raised here."""
         if self._is_block_ready:
             # A program that waits for nothing else would fill the buffer before anything is sent.
             self._is_block_ready = False
@@ -128,23 +135,21 @@ class BufferedWriter(ABC):
         while not self._has_room() and self._error is None:
             await self._room.wait()
         await anyio.lowlevel.checkpoint_if_cancelled()
-        return self._add(data, position)
+        self._is_clear = True
 
-    def _submit_nowait(self, data: bytes, position: float) -> Acknowledgement:
-        """Queue an event; return what to await. Raises ``BufferFullError`` without room."""
+    def _refuse_without_room(self) -> None:
+        """Raise ``BufferFullError`` if an event would have to wait."""
         if not self._has_room() and self._error is None:
             raise _WouldBlockError(f"{self._waiting_bytes} bytes wait to be stored")
-        return self._add(data, position)
 
     def _add(self, data: bytes, position: float) -> Acknowledgement:
-        """Queue an event; return what to await."""
-        self._raise_error()
+        """Queue an event for the segment of a position; return what to await."""
+        if self._error is not None:
+            self._raise_error()
         if self._routes is None:
             raise WriterClosedError(f"the writer of {self._name} is not entered")
-        acknowledgement = Acknowledgement()
         try:
-            pump = self._pumps[self._routes.find(position)]
-            self._is_block_ready |= pump.add((position, data, acknowledgement))
+            acknowledgement = self._pumps[self._routes.find(position)].add(position, data)
         except EventTooLongError as error:
             raise UsageError(str(error)) from None
         self._waiting_bytes += len(data) + HEADER_BYTES
@@ -160,9 +165,15 @@ class BufferedWriter(ABC):
 
     # ---- Pumps -----------------------------------------------------------------------------------
 
+    def _take_ready(self) -> None:
+        """Take note that a pump has enough to be sent."""
+        self._is_block_ready = True
+        self._is_clear = False
+
     def _take_acknowledged(self, byte_count: int) -> None:
         """Take note that events, of so many bytes with their headers, are stored."""
         self._waiting_bytes -= byte_count
+        self._is_clear = False
         if self._has_room():
             self._room.set()
             self._room = anyio.Event()

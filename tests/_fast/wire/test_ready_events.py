@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from _fast.wire.events import ReadEvent
-from _fast.wire.ready_events import ReadyEvents
+from _fast.wire.ready_events import ReadyEvents, ReadyLoop
 from support.event_loops import BACKENDS
 
 
@@ -144,3 +144,41 @@ def test_what_is_next_is_there_until_it_is_deleted() -> None:
     assert ready.rest == []
     with pytest.raises(IndexError):
         _ = ready.next
+
+
+def test_a_loop_asks_for_what_is_not_ready_and_ends_with_none() -> None:
+    ready, asked = ReadyEvents(), list[int]()
+
+    def ask() -> ReadEvent | None:
+        asked.append(len(ready))
+        ready.is_unsure = False
+        if len(asked) == 4:
+            return None
+        event = ready.take() if ready else make_event(-len(asked))
+        ready.replace([make_event(number) for number in range(3)])
+        return event
+
+    loop = ReadyLoop(ready, ask)
+    assert iter(loop) is loop
+    assert [next(loop).offset, next(loop).offset] == [-1, 0]
+    assert (asked, ready.has_next) == ([0], True)
+    # What is ready may not be what comes next.
+    ready.is_unsure = True
+    assert not ready.has_next
+    assert next(loop).offset == 1
+    assert asked == [0, 2]
+    ready.due = time.monotonic() - 1.0
+    assert not ready.has_next
+    assert next(loop).offset == 0
+    assert asked == [0, 2, 3]
+    ready.due = time.monotonic() + 3600.0
+    assert [event.offset for event in loop] == [0, 1, 2]
+    assert asked == [0, 2, 3, 0]
+
+
+def test_an_error_of_the_reader_comes_out_of_the_loop() -> None:
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        next(ReadyLoop(ReadyEvents(), fail))

@@ -27,6 +27,15 @@ async def test_it_wakes_all_who_wait_and_holds_up_nobody_who_comes_later() -> No
     await acknowledgement
 
 
+def test_it_is_done_when_the_last_of_its_events_is_stored() -> None:
+    acknowledgement = Acknowledgement()
+    acknowledgement.unstored = 3
+    acknowledgement.note_stored(2)
+    assert not acknowledgement.is_done
+    acknowledgement.note_stored(1)
+    assert acknowledgement.is_done
+
+
 async def test_each_who_waits_gets_an_error_of_its_own() -> None:
     acknowledgement = Acknowledgement()
     error = ValueError("lost")

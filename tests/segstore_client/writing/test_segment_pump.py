@@ -5,8 +5,9 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Container, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Iterable, Sequence
 from contextlib import asynccontextmanager
+from itertools import groupby
 from types import SimpleNamespace
 
 import anyio
@@ -57,6 +58,8 @@ class Owner:
     def __init__(self) -> None:
         self.group: TaskGroup | None = None
         self.stored_bytes = 0
+        self.stored: anyio.Event | None = None
+        self.ready_count = 0
         self.replaced = False
         self.error: Exception | None = None
 
@@ -64,8 +67,13 @@ class Owner:
         if self.group is not None:
             self.group.start_soon(pump.run)
 
+    def take_ready(self) -> None:
+        self.ready_count += 1
+
     def take_acknowledged(self, byte_count: int) -> None:
         self.stored_bytes += byte_count
+        if self.stored is not None:
+            self.stored.set()
 
     async def replace(self, pump: SegmentPump) -> None:
         self.replaced = True
@@ -109,9 +117,7 @@ async def running(pump: SegmentPump) -> AsyncIterator[None]:
 
 
 def add(pump: SegmentPump, event: bytes) -> Acknowledgement:
-    acknowledgement = Acknowledgement()
-    pump.add((0.0, event, acknowledgement))
-    return acknowledgement
+    return pump.add(0.0, event)
 
 
 async def store_all(pump: SegmentPump, events: Sequence[bytes], waits: Container[int]) -> None:
@@ -141,6 +147,81 @@ async def test_each_event_is_stored_once_in_order_however_connections_break(
     assert store.connections > 1
     assert owner.stored_bytes == sum(len(event) + 8 for event in events)
     assert owner.error is None
+
+
+def group_alike(acknowledgements: Iterable[Acknowledgement]) -> list[int]:
+    """Return how many that follow each other are the same one."""
+    return [len(list(same)) for _, same in groupby(acknowledgements, id)]
+
+
+async def test_events_that_may_be_in_different_blocks_share_no_acknowledgement(
+    run_client: RunClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(append_session, "BATCH_EVENTS_MAX", 4)
+    monkeypatch.setattr(append_session, "EVENT_BYTES_MAX", 100)
+    monkeypatch.setattr(append_session, "BATCH_BYTES", 200)
+    monkeypatch.setattr(long_appends, "PIECE_BYTES", 64)
+    owner = Owner()
+
+    async def write(address: Address) -> None:
+        pump = new_pump(owner, address, name=NAME, takes_long=True)
+        lengths = [1, 1, 1, 1, 1, 1, 300, 1, 1]
+        async with running(pump):
+            found = [add(pump, bytes(length)) for length in lengths]
+            assert group_alike(found) == [4, 1, 1, 1, 1, 1]
+            await found[3]
+            # The others may be stored, too, but not before the block of these was.
+            assert [each.is_done for each in found[:4]] == [True] * 4
+            await found[-1]
+            assert all(each.is_done for each in found)
+            later = [add(pump, b"x") for _ in range(3)]
+            assert group_alike([found[-1], *later]) == [1, 3]
+            assert not later[0].is_done
+            await later[0]
+        assert pump.session.is_idle
+
+    with CountingStore(0, breaks=0).running() as store:
+        await run_client(write, store.address)
+    assert owner.ready_count == 6
+    assert len(store.events) == 12
+
+
+async def test_events_that_were_moved_are_told_when_all_that_share_with_them_are_stored(
+    run_client: RunClient,
+) -> None:
+    """They are shared out among the segments that follow theirs, and may come together again."""
+
+    async def write(address: Address) -> None:
+        owner = Owner()
+        ended, *pumps = (new_pump(owner, address, name=f"s/a/{each}") for each in range(3))
+        shared = [add(ended, b"%d" % each) for each in range(4)]
+        assert group_alike(shared) == [4]
+        moved = ended.session.release()
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as group:
+                owner.group = group
+                pumps[0].move(moved[0])
+                own = add(pumps[0], b"new")
+                assert own is shared[0]
+                pumps[0].move(moved[1])
+                owner.stored = anyio.Event()
+                await owner.stored.wait()
+                assert pumps[0].session.is_idle
+                assert not own.is_done
+                later = add(pumps[0], b"later")
+                assert later is not own
+                await later
+                for event in moved[2:]:
+                    pumps[1].move(event)
+                assert not own.is_done
+                await own
+                assert pumps[1].session.is_idle
+                owner.group = None
+                group.cancel_scope.cancel()
+
+    with FullStore().running() as store:
+        store.has_room.set()
+        await run_client(write, store.address)
 
 
 async def test_an_idle_pump_may_get_an_event_at_any_moment(

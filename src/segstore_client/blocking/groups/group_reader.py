@@ -28,7 +28,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
-from _fast.wire.ready_events import ReadyEvents
+from _fast.wire.ready_events import ReadyEvents, ReadyLoop
 from pravega_wire.names import parse_segment_name, scoped_name
 from pravega_wire.sessions.read_cursor import EventCursor, ReadEvent
 from pravega_wire.sessions.steps import run_steps
@@ -129,7 +129,9 @@ class BlockingGroupReader(Generic[T]):
         self._on_checkpoint = on_checkpoint
         self._log = BlockingGroupLog(controller, scope, group, patience=patience)
         self._segments = _Segments(controller, patience=patience)
-        self._ready = ReadyEvents(_refuse_to_wait)
+        self._ready = ReadyEvents()
+        """``is_unsure`` if the last call has not ended: what it had done is done again by the next
+        one."""
         self._steps = ReaderSteps(
             controller,
             scope,
@@ -142,8 +144,6 @@ class BlockingGroupReader(Generic[T]):
             clock=None,
         )
         self._is_closed = False
-        self._was_interrupted = False
-        """True if the last call has not ended: what it had done is done again by the next one."""
         try:
             self._run(self._steps.join())
         except BaseException:
@@ -188,17 +188,12 @@ class BlockingGroupReader(Generic[T]):
         """Return whether the group has read everything that there will be."""
         return self._steps.is_at_end
 
-    def __iter__(self) -> Self:
-        return self
+    def __iter__(self) -> Iterator[ReadEvent[T]]:
+        return ReadyLoop(self._ready, self.next_event)
 
     def __next__(self) -> ReadEvent[T]:
         """Return the next event; it ends when the group has read everything that there will be.
         Raises errors as ``next_event``."""
-        if self._ready and time.monotonic() < self._ready.due and not self._was_interrupted:
-            # Behind a call, an interrupt might take the event away.
-            event = self._ready.next
-            del self._ready.next
-            return event
         found = self.next_event()
         if found is None:
             raise StopIteration
@@ -213,8 +208,9 @@ class BlockingGroupReader(Generic[T]):
         reset; ``PravegaError`` if a stream's bytes are no events, and ``UnavailableError`` when
         servers are unreachable for too long.
         """
-        if not self._prepare(timeout):
+        if not self._ready.has_next and not self._prepare(timeout):
             return None
+        # Behind a call, an interrupt might take the event away.
         event = self._ready.next
         del self._ready.next
         return event
@@ -242,19 +238,19 @@ class BlockingGroupReader(Generic[T]):
         if self._is_closed:
             raise ClosedError(f"reader {self.name} is closed")
         deadline = math.inf if timeout is None else time.monotonic() + timeout
-        if self._was_interrupted:
+        if self._ready.is_unsure:
             # This may be interrupted, too.
             self._steps.rewind()
-        self._was_interrupted = True
+        self._ready.is_unsure = True
         try:
             found = call_within(timeout, lambda: self._run(self._steps.prepare(deadline)))
         except OutOfTimeError:
             # What the group wants is done by the next call.
             found = False
         except PravegaError:
-            self._was_interrupted = False
+            self._ready.is_unsure = False
             raise
-        self._was_interrupted = False
+        self._ready.is_unsure = False
         return found
 
     def _leave(self, *, is_done: bool) -> None:
@@ -285,8 +281,3 @@ class BlockingGroupReader(Generic[T]):
                 call_unlimited(lambda: tell(request.checkpoint, request.positions))
             return None
         return self._log.fulfil(request)
-
-
-async def _refuse_to_wait() -> ReadEvent[Any]:
-    """Raise an error: who blocks does not await events."""
-    raise NotImplementedError
