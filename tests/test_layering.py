@@ -758,27 +758,29 @@ def private_names_of_bases() -> list[str]:
                 yield key
                 yield from find_bases(key[0], classes[key])
 
-    def used_by(node: ast.ClassDef) -> set[str]:
-        inside = {
-            each.attr
+    def private_names_of(node: ast.ClassDef) -> set[str]:
+        """Return the private names that a class defines, or uses of itself or of its bases."""
+        names = {
+            each.name if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) else each.attr
             for each in ast.walk(node)
-            if isinstance(each, ast.Attribute)
-            and ast.unparse(each.value) in ("self", "cls", "super()")
+            if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
+            or (isinstance(each, ast.Attribute) and is_own(each.value))
         }
-        return {name for name in inside | own_names_of(node) if is_private(name)}
+        return set(filter(is_private, names))
 
-    def own_names_of(node: ast.ClassDef) -> set[str]:
-        return own_names(ast.Module(node.body, []))
+    def is_own(value: ast.expr) -> bool:
+        if isinstance(value, ast.Call):
+            value = value.func
+        return isinstance(value, ast.Name) and value.id in ("self", "cls", "super")
 
     return sorted(
         f"{module}.{node.name}: {name}"
         for (module, _), node in classes.items()
-        for name in used_by(node)
-        & {
+        for name in {
             name
-            for base in find_bases(module, node)
+            for base in set(find_bases(module, node))
             if base[0] != module
-            for name in own_names_of(classes[base])
+            for name in private_names_of(classes[base]) & private_names_of(node)
         }
     )
 
