@@ -215,6 +215,10 @@ demo-scaling: $(VENV)/.tested ## a stream that grows and shrinks with its load, 
 bench-cluster: $(VENV)/.tested java ## clusters beside the original's on the same bookies, in 25 minutes
 	$(BIN)/python -m benchmarks.bench_cluster $(ARGS)
 
+.PHONY: bench-paper
+bench-paper: $(VENV)/.tested java ## the figures of the paper about Pravega with this store, in three hours: ARGS="--figure 8" for one
+	$(BIN)/python -m benchmarks.bench_paper $(ARGS)
+
 .PHONY: bench-console
 bench-console: $(VENV)/.tested chromium ## what HTTP, metrics and the console cost, with 10,000 streams, in 20 minutes
 	$(BIN)/python -m benchmarks.bench_console $(ARGS)
