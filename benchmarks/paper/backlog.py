@@ -60,7 +60,7 @@ class Held:
         """See ``Work``."""
         writing = size.backlog_mb / size.backlog_mb_per_second
         fixed = START_SECONDS + CLIENT_SECONDS + size.rehearsal_seconds
-        return fixed + writing + size.reading_seconds_max / 2
+        return fixed + writing + size.reading_seconds_max / 3
 
     def unmeasured(self, measured: Sequence[Point], size: Size) -> Sequence[Point]:
         """See ``Work``."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks.comparison import Outcome
 from benchmarks.finished_parts import FinishedParts
 from benchmarks.paper.figures import Figure, series_of
-from benchmarks.paper.series import Series
+from benchmarks.paper.series import DRIVE, Series
 from benchmarks.paper.sizes import Size
 from benchmarks.paper.works import Work, outcomes_of
 from benchmarks.record import RecordedRow
@@ -50,6 +50,11 @@ def series_here(work: Work, *, only: Container[str] | None = None) -> list[Serie
     ]
 
 
+def expected_seconds(work: Work, series: Sequence[Series], size: Size) -> float:
+    """Return the time that a round of a work will take, about; the drive takes next to none."""
+    return work.expected_seconds(size) * sum(each.key != DRIVE for each in series)
+
+
 def works_of(figures: Sequence[Figure]) -> list[Work]:
     """Return the works of figures, each once."""
     return list({work.key: work for figure in figures for work in figure.works}.values())
@@ -81,16 +86,17 @@ def run(
                     tell(f"{point.name}, {each.name}: FAILED: {outcome.failure}")
                 yield point.name, each.key, outcome
 
-    def expected_seconds(work: Work) -> float:
-        return work.expected_seconds(size) * len(series_here(work, only=only))
-
     for number, work in enumerate(works):
         series = series_here(work, only=only)
-        later = sum(map(expected_seconds, works[number + 1 :]))
+        own = expected_seconds(work, series, size)
+        later = sum(
+            expected_seconds(each, series_here(each, only=only), size)
+            for each in works[number + 1 :]
+        )
         outcomes: dict[tuple[str, str], list[Outcome]] = {}
         kept = finished(work, series)
         for index in range(size.rounds):
-            if index and time.monotonic() + expected_seconds(work) + later > end:
+            if index and time.monotonic() + own + later > end:
                 break
             part = partial(measure, work, series, index)
             for name, key, outcome in kept.outcomes(f"round {index + 1}", part):
