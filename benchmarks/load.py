@@ -25,6 +25,7 @@ from benchmarks.load_driver import driver_class_path
 LOAD_MAIN = "segstore.load.LoadDriver"
 PROBE_MAIN = "segstore.load.StartupProbe"
 DRAIN_MAIN = "segstore.load.DrainDriver"
+PRAVEGA, KAFKA, PULSAR = "pravega", "kafka", "pulsar"
 OVERHEAD_SECONDS_MAX = 180.0
 KEPT_UP_SHARE = 0.98
 BACKLOG_TIMES_MAX = 3
@@ -65,8 +66,10 @@ class Load:
     backlog: int = 0
     """Consumers are held until so many events are acknowledged. What is measured begins then, and
     ends when they are within a second of the producers, after ``seconds`` at the latest."""
-    kafka_producer: tuple[tuple[str, str], ...] = ()
-    """Settings of Kafka's producers, where they are not the usual ones."""
+    linger_ms: float | None = None
+    """The time for which a client waits for a batch to fill; Pravega's chooses it by itself."""
+    batch_bytes: int | None = None
+    """The length of a client's batch, 0 for none; Pravega's chooses it by itself."""
 
     def arguments(self) -> list[str]:
         """Return the options of the driver's command line."""
@@ -97,6 +100,10 @@ class Load:
             parts += ["--scale-above", str(self.scale_above)]
         if self.backlog:
             parts += ["--backlog", str(self.backlog)]
+        if self.linger_ms is not None:
+            parts += ["--linger-ms", str(self.linger_ms)]
+        if self.batch_bytes is not None:
+            parts += ["--batch-bytes", str(self.batch_bytes)]
         if self.kept_stream is not None:
             parts += ["--stream", self.kept_stream, "--keep-stream"]
         return parts
@@ -204,11 +211,11 @@ def run_load(
     access: ClientAccess = OPEN,
 ) -> LoadResult:
     """Load a new stream on this server and wait for the result. Raises LoadFailedError."""
-    where = "--kafka" if speaks_kafka else "--controller"
-    options = [f"-Dload.producer.{name}={value}" for name, value in load.kafka_producer]
-    if access.trust_store is not None:
-        options.append(f"-Dload.trustStore={access.trust_store}")
-    command = _java(heap, LOAD_MAIN, where, address, *load.arguments(), options=options)
+    protocol = _protocol(address, speaks_kafka=speaks_kafka)
+    where = "--controller" if protocol == PRAVEGA else f"--{protocol}"
+    options = () if access.trust_store is None else (f"-Dload.trustStore={access.trust_store}",)
+    arguments = (where, address, *load.arguments())
+    command = _java(heap, LOAD_MAIN, *arguments, options=options, protocol=protocol)
     with _started(command, access.environment) as driver:
         try:
             out, errors = driver.communicate(timeout=load.seconds_max)
@@ -315,12 +322,14 @@ class Backlog:
         Raises ``LoadFailedError``.
         """
         size = (str(self.event_size), str(self.consumers))
+        protocol = _protocol(address, speaks_kafka=speaks_kafka)
         command = _java(
             heap,
             DRAIN_MAIN,
-            *("write" if writes else "read", "kafka" if speaks_kafka else "pravega", address),
+            *("write" if writes else "read", protocol, address),
             *("backlog", str(self.segments), str(self.events), *size),
             *("warm-up", str(self.warm_events)),
+            protocol=protocol,
         )
         with _started(command) as driver:
             try:
@@ -346,9 +355,18 @@ class Drained:
     client_cpu_seconds: float
 
 
-def _java(heap: str, main: str, *arguments: str, options: Sequence[str] = ()) -> list[str]:
-    jvm = ["java", f"-Xms{heap}", f"-Xmx{heap}", *options, "-cp", driver_class_path()]
-    return [*jvm, main, *arguments]
+def _protocol(address: str, *, speaks_kafka: bool) -> str:
+    """Return the driver's word for a protocol; only Pulsar's address is that of a web service."""
+    if speaks_kafka:
+        return KAFKA
+    return PULSAR if address.startswith("http:") else PRAVEGA
+
+
+def _java(
+    heap: str, main: str, *arguments: str, options: Sequence[str] = (), protocol: str = PRAVEGA
+) -> list[str]:
+    class_path = driver_class_path(with_pulsar=protocol == PULSAR)
+    return ["java", f"-Xms{heap}", f"-Xmx{heap}", *options, "-cp", class_path, main, *arguments]
 
 
 @contextmanager

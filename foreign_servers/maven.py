@@ -39,24 +39,28 @@ def resolve_class_path(pom: Path, *properties: str) -> str:
         return resolved.read_text().strip()
 
 
-def compiled_class_path(project: Path, main_class: str, *, pom: Path | None = None) -> str:
+def compiled_class_path(
+    project: Path, main_class: str, *, pom: Path | None = None, beside: Path | None = None
+) -> str:
     """Return the class path of a project's own classes and its libraries. Compiles them when the
     sources are newer.
 
     ``project`` has its sources in ``src``, and a ``pom.xml`` with the libraries unless another
-    one is named.
+    one is named. ``beside`` is a jar that is built here, too, and that the sources use.
     """
     libraries = resolve_class_path(pom or project / "pom.xml")
     classes = project / "target" / "classes"
     sources = sorted(project.glob("src/**/*.java"))
     compiled = classes.joinpath(*main_class.split(".")).with_suffix(".class")
-    newest = max(source.stat().st_mtime for source in sources)
+    inputs = [*sources, beside] if beside else sources
+    newest = max(each.stat().st_mtime for each in inputs)
     with locked(project / "target"):
         if not compiled.exists() or compiled.stat().st_mtime < newest:
             options = ["-J-XX:TieredStopAtLevel=1", "--release", "17", "-Werror"]
             options += ["-Xlint:all,-classfile,-processing,-path"]
+            used = f"{beside}:{libraries}" if beside else libraries
             done = subprocess.run(
-                ["javac", *options, "-d", str(classes), "-cp", libraries, *map(str, sources)],
+                ["javac", *options, "-d", str(classes), "-cp", used, *map(str, sources)],
                 capture_output=True,
                 text=True,
                 check=False,

@@ -57,7 +57,10 @@ class Peer(Protocol):
 
     @property
     def speaks_kafka(self) -> bool:
-        """Return whether clients speak the Kafka protocol to it; all others speak Pravega's."""
+        """Return whether clients speak the Kafka protocol to it.
+
+        Otherwise the scheme of its address tells: ``http`` is Pulsar's, all others are Pravega's.
+        """
 
     @property
     def description(self) -> str:

@@ -1,7 +1,8 @@
 """The rows of the benchmark: what each measures, its peers, and its targets.
 
 1. A target is a ratio to one peer in the same run, or a limit that ours alone has to keep to.
-2. A row runs the peers that its targets name, and those that it shows without a target.
+2. A row runs the peers that its targets name, and those that it shows without a target; Pulsar,
+   when it is named, in every row of a load or of a backlog in the cache.
 3. A target may also be a ratio to another row of the same server.
 """
 
@@ -17,7 +18,13 @@ RAM = "ram"
 KAFKA = "kafka"
 KAFKA_FSYNC = "kafka-fsync"
 CEILING = "ceiling"
-PEERS = (DURABLE, RAM, KAFKA, KAFKA_FSYNC, CEILING)
+PULSAR = "pulsar"
+PULSAR_OFFLOAD = "pulsar-offload"
+TABLE_PEERS = (DURABLE, RAM, KAFKA, KAFKA_FSYNC, CEILING)
+"""The peers of the whole table."""
+NAMED_PEERS = (PULSAR, PULSAR_OFFLOAD)
+"""The peers that run only when they are named, and then in all rows that they can run."""
+PEERS = (*TABLE_PEERS, *NAMED_PEERS)
 
 CACHE_MB = 512 * 2**20 / 1e6
 """The default bound of our cache, and what may come on top of it under load."""
@@ -78,8 +85,14 @@ class Row:
 
     @property
     def peers(self) -> tuple[str, ...]:
-        """Return all peers of the row, in the usual order."""
-        return tuple(peer for peer in PEERS if peer in self.reaches or peer in self.also)
+        """Return the row's peers in the whole table, in the usual order."""
+        return tuple(peer for peer in TABLE_PEERS if peer in self.reaches or peer in self.also)
+
+    @property
+    def suits_pulsar(self) -> bool:
+        """Return whether Pulsar can run it."""
+        is_drain = self.drain is not None and not self.drain.is_cold
+        return (self.load is not None or is_drain) and not self.secure
 
 
 def _paced(p50_and_p95: float, **more: float) -> dict[str, float]:
@@ -364,7 +377,7 @@ class Plan:
     """The work of one run of the benchmark, and its size."""
 
     rows: tuple[str, ...] = tuple(row.name for row in ROWS)
-    peers: tuple[str, ...] = PEERS
+    peers: tuple[str, ...] = TABLE_PEERS
     rounds: int = 2
     minutes_max: float | None = None
     """Turns of a second round that would end later than this are left out."""
@@ -405,7 +418,8 @@ class Plan:
 
     def peers_of(self, row: Row) -> tuple[str, ...]:
         """Return the peers that run this row."""
-        peers = tuple(peer for peer in row.peers if peer in self.peers)
+        known = (*row.peers, *NAMED_PEERS) if row.suits_pulsar else row.peers
+        peers = tuple(peer for peer in known if peer in self.peers)
         return peers[:1] if self.main_peer_only else peers
 
     def turns(self) -> Iterator[tuple[int, str, str]]:

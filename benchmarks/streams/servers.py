@@ -6,6 +6,7 @@ from foreign_servers.kafka_broker import KafkaBroker
 from foreign_servers.original_durable import OriginalDurable
 from foreign_servers.original_standalone import OriginalStandalone
 from foreign_servers.peer import Peer, PeerFailedError
+from foreign_servers.pulsar_standalone import PulsarStandalone
 
 from benchmarks.peers.segstore_standalone import UNSTORED, AssembledStore, SegstoreStandalone
 from benchmarks.streams import rows
@@ -23,6 +24,8 @@ def server(key: str) -> Peer:
         rows.KAFKA: lambda: KafkaBroker(fsync=False),
         rows.KAFKA_FSYNC: lambda: KafkaBroker(fsync=True),
         rows.CEILING: lambda: AssembledStore(UNSTORED),
+        rows.PULSAR: PulsarStandalone,
+        rows.PULSAR_OFFLOAD: lambda: PulsarStandalone(offloads=True),
     }
     return makers[key]()
 

@@ -19,6 +19,7 @@ from foreign_servers.kafka_broker import KafkaBroker
 from foreign_servers.original_durable import OriginalDurable
 from foreign_servers.original_standalone import OriginalStandalone
 from foreign_servers.peer import Peer
+from foreign_servers.pulsar_standalone import PulsarStandalone
 
 from benchmarks import bench_streams
 
@@ -121,6 +122,27 @@ def test_the_original_on_disk_takes_a_small_load(tmp_path: Path) -> None:
 def test_kafka_takes_a_small_load(tmp_path: Path) -> None:
     found = one_load(KafkaBroker(fsync=True, options=("-Xmx256m", *QUICK_START)), tmp_path)
     assert number(found, rows.WRITTEN) >= 1
+
+
+@pytest.mark.compat
+@pytest.mark.timeout(1800)
+def test_pulsar_takes_a_small_load(tmp_path: Path) -> None:
+    options = ("-Xmx512m", "-XX:MaxDirectMemorySize=1g", *QUICK_START)
+    found = one_load(PulsarStandalone(options=options), tmp_path)
+    assert number(found, rows.WRITTEN) >= 1
+
+
+def test_pulsar_runs_where_it_is_named() -> None:
+    rows_run = ("L1", "D1", "L1s", "D4-D1", START)
+    assert all("pulsar" not in Plan().peers_of(BY_NAME[name]) for name in rows_run)
+    plan = Plan(rows=rows_run, peers=("kafka-fsync", "pulsar"))
+    assert [plan.peers_of(BY_NAME[name]) for name in rows_run] == [
+        ("kafka-fsync", "pulsar"),
+        ("pulsar",),
+        (),
+        (),
+        (),
+    ]
 
 
 def test_a_server_that_does_not_start_is_a_failed_outcome(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from benchmarks.load_driver import driver_class_path
 from benchmarks.peers.segstore_standalone import SegstoreStandalone
 from foreign_servers.kafka_broker import KafkaBroker
 from foreign_servers.peer import running
+from foreign_servers.pulsar_standalone import PulsarStandalone
 
 pytestmark = pytest.mark.proof
 
@@ -121,7 +122,11 @@ def test_a_warm_up_of_one_length_is_not_judged() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "either --controller or --kafka is needed"),
+        ([], "one of --controller, --kafka and --pulsar is needed"),
+        (
+            ["--controller", "tcp://127.0.0.1:1", "--pulsar", "http://127.0.0.1:2"],
+            "one of --controller, --kafka and --pulsar is needed",
+        ),
         (["--rate", "many"], "--rate is not a number: many"),
         (["--event-size", "7"], "--event-size is out of range: 7"),
         (
@@ -202,7 +207,8 @@ def test_readers_of_kafka_share_the_partitions_of_a_load(tmp_path: Path) -> None
         warmup_seconds=0.5,
         seconds=1,
         drain_seconds=60,
-        kafka_producer=(("linger.ms", "10"), ("batch.size", "1048576")),
+        linger_ms=10,
+        batch_bytes=2**20,
     )
     with running(peer, tmp_path / "kafka") as server:
         result = run_load(server.address, load, heap="256m", speaks_kafka=True)
@@ -226,3 +232,33 @@ def test_a_backlog_is_written_and_drained_by_several_readers(tmp_path: Path) -> 
             too_many.run(
                 server.address, writes=False, heap="256m", speaks_kafka=False, seconds_max=5
             )
+
+
+@pytest.mark.compat
+@pytest.mark.timeout(1800)
+def test_events_are_written_to_pulsar_and_read_back(tmp_path: Path) -> None:
+    peer = PulsarStandalone(options=("-Xmx512m", "-XX:MaxDirectMemorySize=1g"))
+    peer.prepare()
+    shared = Load(
+        rate=200,
+        segments=4,
+        consumers=2,
+        keys=10,
+        warmup_seconds=0.5,
+        seconds=1,
+        drain_seconds=60,
+    )
+    alone = replace(shared, batch_bytes=0, own_groups=True)
+    backlog = Backlog(events=300, warm_events=50, event_size=1_000, segments=4, consumers=2)
+    with running(peer, tmp_path / "pulsar") as server:
+        for load, copies in ((shared, 1), (alone, 2)):
+            result = run_load(server.address, load, heap="512m")
+            assert result.failure() is None
+            assert result.cleanup_errors is None
+            assert result.totals["read"] == copies * result.totals["acknowledged"] > 0
+            assert result.end_to_end.latency_ms.p50 is not None
+        for writes in (True, False):
+            found = backlog.run(
+                server.address, writes=writes, heap="512m", speaks_kafka=False, seconds_max=120
+            )
+            assert found.events == 300

@@ -22,7 +22,7 @@ import java.util.concurrent.atomic.AtomicLong;
  */
 public final class DrainDriver {
     private static final String USAGE =
-            "usage: ... DrainDriver write|read pravega|kafka ADDRESS STREAM SEGMENTS EVENTS EVENT_SIZE CONSUMERS [STREAM EVENTS]\n"
+            "usage: ... DrainDriver write|read pravega|kafka|pulsar ADDRESS STREAM SEGMENTS EVENTS EVENT_SIZE CONSUMERS [STREAM EVENTS]\n"
                     + "  read drains the second stream first, to be warm\n";
     private static final long OUTSTANDING_BYTES = 64L << 20;
     private static final int OUTSTANDING_EVENTS_MAX = 100_000;
@@ -30,14 +30,14 @@ public final class DrainDriver {
     private static final int KEY_COUNT = 1_000;
     private static final String SCOPE = "benchmarks";
 
-    private final boolean kafka;
+    private final String protocol;
     private final String address;
     private final int segments;
     private final int eventSize;
     private final int consumers;
 
-    private DrainDriver(boolean kafka, String address, int segments, int eventSize, int consumers) {
-        this.kafka = kafka;
+    private DrainDriver(String protocol, String address, int segments, int eventSize, int consumers) {
+        this.protocol = protocol;
         this.address = address;
         this.segments = segments;
         this.eventSize = eventSize;
@@ -50,7 +50,7 @@ public final class DrainDriver {
             System.exit(2);
         }
         try {
-            DrainDriver driver = new DrainDriver(arguments[1].equals("kafka"), arguments[2], Integer.parseInt(arguments[4]),
+            DrainDriver driver = new DrainDriver(arguments[1], arguments[2], Integer.parseInt(arguments[4]),
                     Integer.parseInt(arguments[6]), Integer.parseInt(arguments[7]));
             boolean writes = arguments[0].equals("write");
             Map<String, Object> result = null;
@@ -71,9 +71,11 @@ public final class DrainDriver {
     }
 
     private Map<String, Object> run(boolean writes, String stream, long events) throws InterruptedException {
-        Target target = kafka
-                ? new KafkaTarget(address, stream, false)
-                : new LoadStream(URI.create(address), SCOPE, stream, false, false, 0);
+        Target target = switch (protocol) {
+            case "kafka" -> new KafkaTarget(address, stream);
+            case "pulsar" -> Target.ofPulsar(address, stream, false, Options.LINGER_MILLIS_DEFAULT, Options.BATCH_BYTES_DEFAULT);
+            default -> new LoadStream(URI.create(address), SCOPE, stream, false, false, 0);
+        };
         double cpuBefore = LoadDriver.cpuSeconds();
         double startEpoch = LoadDriver.epochSeconds();
         long started = System.nanoTime();

@@ -2,7 +2,6 @@ package segstore.load;
 
 import java.nio.ByteBuffer;
 import java.time.Duration;
-import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ExecutionException;
@@ -20,29 +19,36 @@ import org.apache.kafka.common.serialization.StringDeserializer;
 import org.apache.kafka.common.serialization.StringSerializer;
 
 /**
- * A Kafka topic whose partitions stand for segments. Clients are set as OpenMessaging Benchmark sets them: acks of all replicas, batches
- * of 128 KiB that wait one millisecond, and the clients' own defaults.
+ * A Kafka topic whose partitions stand for segments. Clients are set as OpenMessaging Benchmark sets them: acks of all replicas, by default
+ * batches of 128 KiB that wait one millisecond, and the clients' own defaults.
  */
 final class KafkaTarget implements Target {
-    private static final int BATCH_BYTES = 128 * 1024;
     private static final long JOIN_LIMIT_NANOS = 60_000_000_000L;
     private static final long RETRY_NANOS = 50_000_000L;
-    private static final String PRODUCER = "load.producer.";
     private static final int FETCH_BYTES = 10 * 1024 * 1024;
 
     private final String servers;
     private final String topic;
     private final boolean ownGroups;
+    private final double lingerMillis;
+    private final int batchBytes;
     private final Admin admin;
 
     private int partitionCount;
     private int receiverCount = 1;
 
+    /** A target whose senders have the usual batches. */
+    KafkaTarget(String servers, String topic) {
+        this(servers, topic, false, Options.LINGER_MILLIS_DEFAULT, Options.BATCH_BYTES_DEFAULT);
+    }
+
     /** {@code ownGroups}: each receiver reads all events, in a consumer group of its own. */
-    KafkaTarget(String servers, String topic, boolean ownGroups) {
+    KafkaTarget(String servers, String topic, boolean ownGroups, double lingerMillis, int batchBytes) {
         this.servers = servers;
         this.topic = topic;
         this.ownGroups = ownGroups;
+        this.lingerMillis = lingerMillis;
+        this.batchBytes = batchBytes;
         this.admin = Admin.create(Map.of("bootstrap.servers", servers));
     }
 
@@ -58,21 +64,10 @@ final class KafkaTarget implements Target {
         Map<String, Object> config = Map.of(
                 "bootstrap.servers", servers,
                 "acks", "all",
-                "linger.ms", 1,
-                "batch.size", BATCH_BYTES,
-                "max.request.size", Options.EVENT_SIZE_MAX + BATCH_BYTES);
-        return new KafkaSender(new KafkaProducer<>(configured(config), new StringSerializer(), new ByteArraySerializer()));
-    }
-
-    /** A producer's configuration; system properties {@code load.producer.<name>} stand above what is usual. */
-    private static Map<String, Object> configured(Map<String, Object> usual) {
-        Map<String, Object> config = new HashMap<>(usual);
-        for (String name : System.getProperties().stringPropertyNames()) {
-            if (name.startsWith(PRODUCER)) {
-                config.put(name.substring(PRODUCER.length()), System.getProperty(name));
-            }
-        }
-        return config;
+                "linger.ms", Math.round(lingerMillis),
+                "batch.size", batchBytes,
+                "max.request.size", Options.EVENT_SIZE_MAX + batchBytes);
+        return new KafkaSender(new KafkaProducer<>(config, new StringSerializer(), new ByteArraySerializer()));
     }
 
     private KafkaConsumer<String, byte[]> consumer(String group) {

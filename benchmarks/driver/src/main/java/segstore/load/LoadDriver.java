@@ -36,10 +36,18 @@ public final class LoadDriver {
 
     private LoadDriver(Options options) {
         this.options = options;
-        this.target = options.controller() == null
-                ? new KafkaTarget(options.kafka(), options.stream(), options.ownGroups())
-                : new LoadStream(options.controller(), options.scope(), options.stream(),
-                        options.connectionPooling(), options.ownGroups(), options.scaleAbove());
+        this.target = target(options);
+    }
+
+    private static Target target(Options options) {
+        if (options.kafka() != null) {
+            return new KafkaTarget(options.kafka(), options.stream(), options.ownGroups(), options.lingerMillis(), options.batchBytes());
+        }
+        if (options.pulsar() != null) {
+            return Target.ofPulsar(options.pulsar(), options.stream(), options.ownGroups(), options.lingerMillis(), options.batchBytes());
+        }
+        return new LoadStream(options.controller(), options.scope(), options.stream(),
+                options.connectionPooling(), options.ownGroups(), options.scaleAbove());
     }
 
     public static void main(String[] arguments) throws InterruptedException {

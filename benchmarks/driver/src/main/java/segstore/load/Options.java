@@ -4,12 +4,15 @@ import java.net.URI;
 import java.util.HashSet;
 import java.util.Iterator;
 import java.util.List;
+import java.util.Objects;
 import java.util.Set;
+import java.util.stream.Stream;
 
 /** What the command line asks for. Every number is checked here, so that the rest of the driver can trust it. */
 record Options(
         URI controller,
         String kafka,
+        String pulsar,
         String scope,
         String stream,
         double rate,
@@ -30,12 +33,16 @@ record Options(
         boolean ownGroups,
         boolean keepStream,
         int scaleAbove,
-        long backlog) {
+        long backlog,
+        double lingerMillis,
+        int batchBytes) {
 
     static final int EVENT_SIZE_MIN = Long.BYTES;
     static final int EVENT_SIZE_MAX = 8 * 1024 * 1024;
     private static final long OUTSTANDING_BYTES_DEFAULT = 128L << 20;
     private static final int OUTSTANDING_EVENTS_DEFAULT = 200_000;
+    static final int BATCH_BYTES_DEFAULT = 128 * 1024;
+    static final double LINGER_MILLIS_DEFAULT = 1;
 
     /** Where the latency of an event starts. */
     enum LatencyFrom {
@@ -46,7 +53,8 @@ record Options(
     }
 
     static final String USAGE = """
-            usage: java -cp ... segstore.load.LoadDriver --controller tcp://127.0.0.1:9090 | --kafka 127.0.0.1:9092 [options]
+            usage: java -cp ... segstore.load.LoadDriver SERVER [options]
+              --controller tcp://127.0.0.1:9090 | --kafka 127.0.0.1:9092 | --pulsar http://127.0.0.1:8080
               --scope NAME            created when missing                                     (benchmarks)
               --stream NAME           created, then sealed and deleted at the end              (load-<random>)
               --rate EVENTS           events a second of all producers together, 0: unthrottled (10000)
@@ -70,6 +78,8 @@ record Options(
               --scale-above EVENTS    events a second of a segment above which it is split     (never)
               --backlog EVENTS        readers are held until so many are acknowledged; measured from then on,
                                       until they are within a second of the writers            (none)
+              --linger-ms MS          the time for which a client waits for a batch to fill; not Pravega's (1)
+              --batch-bytes BYTES     length of a batch, 0 for none; not Pravega's              (131072)
             """;
 
     /** Thrown for a command line that cannot be run; the message says why. */
@@ -90,6 +100,7 @@ record Options(
         private final Set<String> seen = new HashSet<>();
         private URI controller;
         private String kafka;
+        private String pulsar;
         private String scope = "benchmarks";
         private String stream = "load-" + Long.toHexString(System.nanoTime());
         private double rate = 10_000;
@@ -111,6 +122,8 @@ record Options(
         private boolean keepStream;
         private int scaleAbove;
         private long backlog;
+        private double linger = LINGER_MILLIS_DEFAULT;
+        private int batchBytes = BATCH_BYTES_DEFAULT;
 
         Parser(List<String> arguments) {
             this.arguments = arguments.iterator();
@@ -124,16 +137,16 @@ record Options(
                 }
                 take(option);
             }
-            if ((controller == null) == (kafka == null)) {
-                throw new UsageException("either --controller or --kafka is needed");
+            if (Stream.of(controller, kafka, pulsar).filter(Objects::nonNull).count() != 1) {
+                throw new UsageException("one of --controller, --kafka and --pulsar is needed");
             }
             if (latencyFrom == LatencyFrom.INTENDED && rate == 0) {
                 throw new UsageException("--latency-from intended needs a --rate");
             }
             int bounded = outstanding > 0 ? outstanding : outstandingDefault();
-            return new Options(controller, kafka, scope, stream, rate, eventSize, segments, producers, consumers, keys, warmup,
+            return new Options(controller, kafka, pulsar, scope, stream, rate, eventSize, segments, producers, consumers, keys, warmup,
                     Math.max(warmup, warmupMax), warmupWindow, seconds, drain, readTimeout, Math.max(bounded, producers), latencyFrom,
-                    pooling, ownGroups, keepStream, scaleAbove, backlog);
+                    pooling, ownGroups, keepStream, scaleAbove, backlog, linger, batchBytes);
         }
 
         private int outstandingDefault() {
@@ -144,6 +157,7 @@ record Options(
             switch (option) {
                 case "--controller" -> controller = URI.create(value(option));
                 case "--kafka" -> kafka = value(option);
+                case "--pulsar" -> pulsar = value(option);
                 case "--scope" -> scope = value(option);
                 case "--stream" -> stream = value(option);
                 case "--rate" -> rate = number(option, 0, 1e8);
@@ -165,6 +179,8 @@ record Options(
                 case "--keep-stream" -> keepStream = true;
                 case "--scale-above" -> scaleAbove = count(option, 1, Integer.MAX_VALUE);
                 case "--backlog" -> backlog = count(option, 1, Integer.MAX_VALUE);
+                case "--linger-ms" -> linger = number(option, 0, 60_000);
+                case "--batch-bytes" -> batchBytes = count(option, 0, 64 * 1024 * 1024);
                 default -> throw new UsageException("unknown option " + option);
             }
         }

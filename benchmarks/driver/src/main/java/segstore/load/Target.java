@@ -7,6 +7,20 @@ import java.util.function.Consumer;
  * What is loaded: a stream made for one run, and the clients that write and read it. A call that fails throws an unchecked exception.
  */
 interface Target {
+    /**
+     * A topic of Pulsar. Its class is in a project of its own, {@code driver/pulsar}, since its client is large: only who asks for it has it
+     * on the class path.
+     */
+    static Target ofPulsar(String address, String topic, boolean ownGroups, double lingerMillis, int batchBytes) {
+        try {
+            return (Target) Class.forName("segstore.load.PulsarTarget")
+                    .getDeclaredConstructor(String.class, String.class, boolean.class, double.class, int.class)
+                    .newInstance(address, topic, ownGroups, lingerMillis, batchBytes);
+        } catch (ReflectiveOperationException e) {
+            throw new IllegalStateException("there is no client of Pulsar", e);
+        }
+    }
+
     /** Called once with the outcome of one event: null when it is acknowledged, else the problem. */
     interface Ack {
         void done(Throwable problem);
