@@ -127,8 +127,7 @@ class ByteWriter(BufferedWriter):
 
     async def _write_piece(self, piece: bytes) -> None:
         if piece and not self._join(piece):
-            await self._wait_for_room()
-            self._add(piece, _POSITION)
+            await self._submit(piece, _POSITION)
         self._offset += len(piece)
 
     def _join(self, piece: bytes) -> bool:

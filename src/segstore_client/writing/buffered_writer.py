@@ -126,6 +126,19 @@ class BufferedWriter(ABC):
                     await event[2]
         self._raise_error()
 
+    async def _submit(self, data: bytes, position: float) -> Acknowledgement:
+        """Queue an event for the segment of a position as soon as there is room for it; return what
+        to await."""
+        if not self._is_clear or not self._has_room():
+            await self._wait_for_room()
+        return self._add(data, position)
+
+    def _submit_nowait(self, data: bytes, position: float) -> Acknowledgement:
+        """Queue an event; return what to await. Raises ``BufferFullError`` without room."""
+        if not self._has_room() and self._error is None:
+            raise _WouldBlockError(f"{self._waiting_bytes} bytes wait to be stored")
+        return self._add(data, position)
+
     async def _wait_for_room(self) -> None:
         """Wait until an event may be queued; if the call is cancelled, that is raised here."""
         if self._is_block_ready:
@@ -136,11 +149,6 @@ class BufferedWriter(ABC):
             await self._room.wait()
         await anyio.lowlevel.checkpoint_if_cancelled()
         self._is_clear = True
-
-    def _refuse_without_room(self) -> None:
-        """Raise ``BufferFullError`` if an event would have to wait."""
-        if not self._has_room() and self._error is None:
-            raise _WouldBlockError(f"{self._waiting_bytes} bytes wait to be stored")
 
     def _add(self, data: bytes, position: float) -> Acknowledgement:
         """Queue an event for the segment of a position; return what to await."""

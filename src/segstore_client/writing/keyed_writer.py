@@ -56,11 +56,7 @@ class KeyedWriter(BufferedWriter, Generic[T]):
 
         Raises errors as ``write``. When it is cancelled, the event is not queued.
         """
-        event = self._encode(data)
-        position = random.random() if key is None else to_position(key)
-        if not self._is_clear or self._waiting_bytes >= self._buffer_bytes:
-            await self._wait_for_room()
-        return self._add(event, position)
+        return await self._submit(self._encode(data), _position_of(key))
 
     def write_nowait(self, data: T, *, key: str | None = None) -> Acknowledgement:
         """Queue an event; return what to await for its storage.
@@ -68,8 +64,8 @@ class KeyedWriter(BufferedWriter, Generic[T]):
         Raises ``BufferFullError``, an ``anyio.WouldBlock``, when there is no room, and errors as
         ``write``.
         """
-        event = self._encode(data)
-        position = random.random() if key is None else to_position(key)
-        if self._waiting_bytes >= self._buffer_bytes:
-            self._refuse_without_room()
-        return self._add(event, position)
+        return self._submit_nowait(self._encode(data), _position_of(key))
+
+
+def _position_of(key: str | None) -> float:
+    return random.random() if key is None else to_position(key)
