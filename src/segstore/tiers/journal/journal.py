@@ -197,7 +197,7 @@ class Journal:
 
     def _enqueue(self, record: Record) -> None:
         if self._closed:
-            self._refuse(record, DataLogError("the journal is closed"))
+            self._refuse(record, self.failure or DataLogError("the journal is closed"))
             return
         self._queued_bytes += record.length
         self._queue.ordered.append(record)
