@@ -22,6 +22,7 @@ from foreign_servers.durable_files import (
     write_zookeeper_settings,
 )
 from foreign_servers.jvm import LOGBACK, java_command
+from foreign_servers.pauses import pause_process
 from foreign_servers.processes import ServerProcess
 from segstore.testing.ports import free_ports
 
@@ -96,19 +97,19 @@ class BookieCluster:
 
     def pause(self, number: int) -> None:
         """Stop a bookie without ending it: it holds its connections and is silent."""
-        self._signal(number, signal.SIGSTOP)
+        _pause(self._bookies[number])
 
     def resume(self, number: int) -> None:
         """Resume the process."""
-        self._signal(number, signal.SIGCONT)
+        _resume(self._bookies[number])
 
     def pause_zookeeper(self) -> None:
         """Pause ZooKeeper, so that it is silent: sessions may end meanwhile."""
-        self._send(self._zookeeper, signal.SIGSTOP)
+        _pause(self._zookeeper)
 
     def resume_zookeeper(self) -> None:
         """Resume ZooKeeper."""
-        self._send(self._zookeeper, signal.SIGCONT)
+        _resume(self._zookeeper)
 
     def stop(self) -> None:
         """Kill everything."""
@@ -117,14 +118,6 @@ class BookieCluster:
         for bookie in self._bookies.values():
             bookie.kill()
         self._zookeeper.kill()
-
-    def _signal(self, number: int, what: signal.Signals) -> None:
-        self._send(self._bookies[number], what)
-
-    @staticmethod
-    def _send(process: ServerProcess, what: signal.Signals) -> None:
-        for process_id in process.processes.process_ids():
-            os.kill(process_id, what)
 
     def _launch(self, number: int) -> None:
         settings = self._directory / f"bookie-{number}.properties"
@@ -177,3 +170,13 @@ def small_java_command(main_class: str, *arguments: str, class_path: str) -> lis
         options=OPTIONS,
         properties={"logback.configurationFile": LOGBACK},
     )
+
+
+def _pause(server: ServerProcess) -> None:
+    for process_id in server.processes.process_ids():
+        pause_process(process_id)
+
+
+def _resume(server: ServerProcess) -> None:
+    for process_id in server.processes.process_ids():
+        os.kill(process_id, signal.SIGCONT)

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from foreign_servers.deadlines import scale
+from foreign_servers.pauses import pause_process
 from foreign_servers.tied_processes import tied
 from kazoo.client import KazooClient
 
@@ -183,7 +184,7 @@ class Cluster:
         """Stop a process without ending it: it holds its connections and is silent."""
         pid = self.pid_of(name)
         assert pid is not None, name
-        os.kill(pid, signal.SIGSTOP)
+        pause_process(pid)
         return pid
 
     def stores_in_map(self) -> list[str]:

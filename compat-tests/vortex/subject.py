@@ -16,6 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from foreign_servers.pauses import pause_process
+
 from segstore_client.access.settings import build_access, read_environment
 from segstore_client.controller.controller_client import ControllerClient
 
@@ -72,7 +74,7 @@ OpenSubject = Callable[[Path, random.Random], AbstractContextManager[Subject]]
 @contextmanager
 def paused(pid: int) -> Iterator[None]:
     """Stop a process inside the block, unless it is killed there."""
-    os.kill(pid, signal.SIGSTOP)
+    pause_process(pid)
     try:
         yield
     finally:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pytest
+from foreign_servers.pauses import pause_process
 from typer.testing import CliRunner, Result
 
 from pravega_admin.output import output
@@ -662,7 +663,7 @@ def test_ctrl_c_stores_what_was_read_and_tells_the_exact_number(
 def test_a_second_ctrl_c_tells_how_many_events_there_can_be(
     store: "Standalone", interrupted: Interrupted, invoke: Invoke, stream: str
 ) -> None:
-    os.kill(store.pid_of("segment-store-0"), signal.SIGSTOP)
+    pause_process(store.pid_of("segment-store-0"))
     try:
         interrupted[1].send_signal(signal.SIGINT)
         assert interrupted[1].stderr is not None
@@ -684,7 +685,7 @@ def test_a_segment_store_that_stands_still_is_named_soon(
     store: "Standalone", invoke: Invoke, scope: str, stream: str
 ) -> None:
     """The controller lives, and waits for the store; twelve seconds are meant."""
-    os.kill(store.pid_of("segment-store-0"), signal.SIGSTOP)
+    pause_process(store.pid_of("segment-store-0"))
     try:
         for command in (("stream", "list", scope), ("read", stream)):
             began = time.monotonic()

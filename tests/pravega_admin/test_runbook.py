@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from foreign_servers.pauses import pause_process
 from foreign_servers.prometheus import PrometheusServer, prometheus_path, wait_until
 
 from pravega_wire import commands as wire
@@ -269,7 +270,7 @@ def a_store_is_gone_while_clients_call(scene: Scene) -> Steps:
 )
 def a_store_hangs(scene: Scene) -> Steps:
     store = scene.begin()
-    os.kill(store.pid_of("segment-store-0"), signal.SIGSTOP)
+    pause_process(store.pid_of("segment-store-0"))
     firing = yield
     address = f"127.0.0.1:{store.segment_store_port}"
     assert address in firing["SegstoreStoreDown"]
@@ -347,7 +348,7 @@ def ended_segment_store(store: WatchedStore) -> Iterator[None]:
     """Kill the segment store, and let the supervisor start it again after the block only."""
     assert store.process is not None
     supervisor = store.process.pid
-    os.kill(supervisor, signal.SIGSTOP)
+    pause_process(supervisor)
     try:
         store.kill("segment-store-0")
         yield

@@ -2,7 +2,6 @@
 
 import ast
 import json
-import os
 import re
 import shlex
 import signal
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING
 from urllib.request import urlopen
 
 import pytest
+from foreign_servers.pauses import pause_process
 
 from pravega_admin.serving.security_files import PASSWORD_VARIABLE
 from segstore.testing.ports import free_ports
@@ -293,7 +293,7 @@ def test_a_second_interrupt_ends_it_at_once(new_store: Callable[[], "Standalone"
     store = new_store()
     store.start()
     segment_store = store.pid_of("segment-store-0")
-    os.kill(segment_store, signal.SIGSTOP)
+    pause_process(segment_store)
     assert store.process is not None
     store.process.send_signal(signal.SIGINT)
     time.sleep(0.5)
