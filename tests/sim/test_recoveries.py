@@ -50,6 +50,12 @@ def test_bytes_that_an_owner_in_doubt_gave_up_prove_nothing(tmp_path: Path) -> N
     simulate_recoveries(6120473, tmp_path)
 
 
+def test_entries_behind_lost_ones_are_found_while_these_are_read(tmp_path: Path) -> None:
+    """The entry before the lost one ends there, so its reader's next bytes are read ahead. Another
+    entry, behind the lost one, waited for them."""
+    simulate_recoveries(6121275, tmp_path)
+
+
 def test_a_seed_is_replayed(tmp_path: Path) -> None:
     first, second = (simulate_recoveries(3, tmp_path / each) for each in "ab")
     assert first == second

@@ -19,6 +19,8 @@ Invariants:
 6. When a reader continues where an earlier read ended, the next bytes are read ahead; a reader that
    jumps causes none of that. Held by
    ``test_reading_on_reads_ahead_and_reading_here_and_there_does_not``.
+7. When bytes were lost, readers behind them get theirs, also while the lost ones are being read.
+   Held by ``test_a_reader_behind_lost_bytes_that_are_read_ahead_gets_its_own``.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ import trio
 from segstore.api import HasRoom, OnRead, ReadResult
 from segstore.cache.manager import CacheManager, block_bytes
 from segstore.chunks.api import SegmentStorage
-from segstore.errors import SegmentStoreError
+from segstore.errors import ChunkDamagedError, SegmentStoreError
 from segstore.read_index.logged_bytes import LoggedBytes
 from segstore.read_index.segment_index import Fetch, SegmentReadIndex, WaitingRead
 from segstore.tiers.api import Buffer
@@ -169,9 +171,13 @@ class StorageReads:
             return
         if fetch.is_unwanted:
             return
+        is_elsewhere = isinstance(failure, ChunkDamagedError)
         for read in fetch.waiters:
-            # The bytes may have been truncated, merged or deleted meanwhile.
-            self._read_again(index, read, failure)
+            # The bytes may have been truncated, merged or deleted meanwhile. What was lost at the
+            # beginning of the fetch says nothing about those behind it.
+            self._read_again(
+                index, read, None if is_elsewhere and read.offset > offset else failure
+            )
 
     def _keep(self, index: SegmentReadIndex, offset: int, data: Buffer) -> None:
         if isinstance(data, memoryview):

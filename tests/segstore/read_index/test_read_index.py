@@ -15,6 +15,7 @@ from _fast.wire.lent_memory import LentMemory
 from segstore.api import ReadHandle, ReadResult
 from segstore.cache.manager import CacheManager
 from segstore.errors import (
+    BytesLostError,
     NoSuchSegmentError,
     SegmentSealedError,
     SegmentStoreError,
@@ -39,6 +40,7 @@ class HeldStorage:
         self.gate = trio.Event()
         self.gate.set()
         self.failure: StorageError | None = None
+        self.lost: tuple[int, int] = (0, 0)
         self.chunk_bytes = 1 << 40
         self.running = self.running_max = 0
         self.memory: LentMemory | None = None
@@ -53,6 +55,8 @@ class HeldStorage:
             self.running -= 1
         if self.failure is not None:
             raise self.failure
+        if self.lost[0] <= offset < self.lost[1]:
+            raise BytesLostError(segment, *self.lost)
         end = min(offset + length, offset + self.chunk_bytes - offset % self.chunk_bytes)
         found = self.data[segment][offset:end]
         if self.memory is None:
@@ -186,6 +190,23 @@ async def test_reading_on_reads_ahead_and_reading_here_and_there_does_not() -> N
         assert offsets == sorted(set(offsets))
         assert sum(length for _, length in it.storage.reads) <= 16 * MIB + READ_AHEAD_BYTES + MIB
         await it.read_now(position, 64 * KIB)
+
+
+async def test_a_reader_behind_lost_bytes_that_are_read_ahead_gets_its_own() -> None:
+    async with scene(8 * MIB) as it:
+        it.storage.chunk_bytes = MIB
+        it.storage.lost = (MIB, MIB + 1000)
+        for _ in range(2):
+            await it.read_now(0, 1000)
+        it.storage.gate = trio.Event()
+        lost = it.read(MIB, 1000)
+        amid, behind = it.read(MIB + 10, 10), it.read(MIB + 1000, 5000)
+        await wait_all_tasks_blocked()
+        it.storage.gate.set()
+        await wait_all_tasks_blocked()
+        assert isinstance(lost.error, BytesLostError)
+        assert isinstance(amid.error, BytesLostError)
+        assert behind.data == it.content[MIB + 1000 : MIB + 6000]
 
 
 async def test_a_reader_that_goes_on_waits_for_nothing_but_its_first_read() -> None:
