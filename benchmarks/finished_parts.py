@@ -33,7 +33,8 @@ ServerOutcomes = Mapping[str, Sequence[Outcome]]
 class FinishedParts:
     """The parts that were measured, by name, kept in a file until ``end``.
 
-    Without a path nothing is kept: the small runs of tests end before anybody interrupts them.
+    Without a path nothing is kept, and a part that comes twice is measured twice: the small runs of
+    tests end before anybody interrupts them, and where servers stay up, a row comes once for each.
     """
 
     def __init__(self, path: Path | None, plan: object = "") -> None:
@@ -90,12 +91,13 @@ class FinishedParts:
         path.write_text("".join(f"{line}\n" for line in whole))
 
     def _add(self, part: str, document: Any) -> None:
+        if self._path is None:
+            return
         self._documents[part] = document
-        if self._path is not None:
-            with self._path.open("a") as file:
-                file.write(json.dumps([part, document]) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
+        with self._path.open("a") as file:
+            file.write(json.dumps([part, document]) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def keep_parts(benchmark: str, plan: object, *, small: bool = False) -> FinishedParts:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from benchmarks.comparison import Metric, Outcome, compare
 from benchmarks.finished_parts import SECONDS_MAX, FinishedParts
-from benchmarks.streams.rows import OURS, SMALL
+from benchmarks.streams.rows import DURABLE, OURS, SMALL
 from benchmarks.streams.run import run
 from foreign_servers.peer import PeerFailedError
 
@@ -127,3 +127,12 @@ def test_an_interrupted_run_of_streams_goes_on_with_the_row_it_was_in(tmp_path: 
     measured = run(plan, servers={OURS: second}, directory=data, finished=FinishedParts(path, plan))
     assert second.starts == ["1-L2-ours", "1-L3-ours"]
     assert [measured.of(row, OURS)[0].failure for row in plan.rows] == ["not today"] * 3
+
+
+def test_servers_that_are_not_fresh_have_outcomes_of_their_own(tmp_path: Path) -> None:
+    plan = replace(SMALL, rows=("L1", "L2"), peers=(DURABLE,), fresh=False)
+    servers = {OURS: Peer(interrupted=False), DURABLE: Peer(interrupted=False)}
+    measured = run(plan, servers=servers, directory=tmp_path, finished=FinishedParts(None))
+    assert servers[DURABLE].starts == ["1-durable", "1-durable"]
+    for row in plan.rows:
+        assert [len(measured.of(row, server)) for server in servers] == [1, 1]
