@@ -7,7 +7,7 @@
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from foreign_servers.peer import Peer, RunningPeer, running
@@ -18,7 +18,14 @@ from benchmarks.history import wait_until_stored
 from benchmarks.load import Load, LoadResult, run_load
 from benchmarks.paper.series import SPARK_OURS, Series
 from benchmarks.paper.sizes import Size
-from benchmarks.paper.works import CLIENT_SECONDS, START_SECONDS, Point, Turn, check_room
+from benchmarks.paper.works import (
+    CLIENT_SECONDS,
+    START_SECONDS,
+    Point,
+    Turn,
+    WatchedWork,
+    check_room,
+)
 from benchmarks.streams.rows import DURABLE, LARGE_EVENT, OURS
 from benchmarks.streams.run import removed
 from benchmarks.streams.servers import cached_server
@@ -42,12 +49,8 @@ WARM_ROWS = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
-    """The work; ``whole`` has the numbers of all of it, the other points those of some seconds."""
-
-    key: str
-    whole: Point
-    points: Sequence[Point]
+class Held(WatchedWork):
+    """The work: readers are held, then released."""
 
     def server(self, series: Series, size: Size) -> Peer | None:
         """See ``Work``."""
@@ -61,10 +64,6 @@ class Held:
         writing = size.backlog_mb / size.backlog_mb_per_second
         fixed = START_SECONDS + CLIENT_SECONDS + size.rehearsal_seconds
         return fixed + writing + size.reading_seconds_max / 3
-
-    def unmeasured(self, measured: Sequence[Point], size: Size) -> Sequence[Point]:
-        """See ``Work``."""
-        return () if self.whole in measured else (self.whole,)
 
     def measure(self, turn: Turn) -> Iterator[tuple[Point, Outcome]]:
         """See ``Work``."""

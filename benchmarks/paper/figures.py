@@ -20,6 +20,8 @@ from benchmarks.streams.rows import (
     KAFKA_FSYNC,
     LARGE_EVENT,
     OURS,
+    PULSAR,
+    PULSAR_OFFLOAD,
     SMALL_EVENT,
 )
 
@@ -49,7 +51,7 @@ class Curves:
 
     title: str
     panels: Mapping[str, str]
-    """What is added to the names of series, by panel; nothing for a panel that is alone."""
+    """The suffix of the names of series in the legend, by panel; "" for a panel that is alone."""
     x_label: str
     x: Metric | None
     """None for the points' own places."""
@@ -119,7 +121,7 @@ SMALL_RATES = (1_000, 10_000, 100_000)
 LARGE_RATES = (1_000, 5_000)
 SMALL = Load(event_size=SMALL_EVENT, keys=KEYS)
 LARGE = Load(event_size=LARGE_EVENT, keys=KEYS, consumers=0)
-"""Nobody reads, since a tier 2 that drops its data cannot serve readers that fall behind."""
+"""It has no readers: a tier 2 that drops its data cannot serve readers that fall behind."""
 SMALL_1 = at_rates("small-1", "100 B, 1 segment", SMALL, SMALL_RATES)
 SMALL_16 = at_rates("small-16", "100 B, 16 segments", replace(SMALL, segments=16), SMALL_RATES)
 KEYLESS_16 = at_rates(
@@ -250,7 +252,7 @@ FIGURES = (
         ),
         scale="the same rates, up to what the machine takes",
         works=(SMALL_16,),
-        series=(OURS, keys.PULSAR, keys.SINGLE_PULSAR, KAFKA, keys.LARGE_BATCH_KAFKA),
+        series=(OURS, PULSAR, keys.SINGLE_PULSAR, KAFKA, keys.LARGE_BATCH_KAFKA),
         pictures=(_over_rate("Batches", SMALL_16, EVENTS, P95),),
         shown=(EVENTS, P95),
         targets=(
@@ -260,7 +262,7 @@ FIGURES = (
                 reach=1.0,
                 lowest_of=(keys.SINGLE_PULSAR,),
             ),
-            Target(metric=EVENTS, at=_last(SMALL_16), reach=1.0, lowest_of=(keys.PULSAR,)),
+            Target(metric=EVENTS, at=_last(SMALL_16), reach=1.0, lowest_of=(PULSAR,)),
         ),
         differs=(
             "Client and server are on one machine, where a round trip takes a tenth of a"
@@ -277,7 +279,7 @@ FIGURES = (
         ),
         scale="10 and 51 MB/s and the maximum; a drive there took about 800 MB/s in synced writes",
         works=(LARGE_1, LARGE_16),
-        series=(OURS, keys.LOGGED_OURS, DURABLE, KAFKA, keys.PULSAR),
+        series=(OURS, keys.LOGGED_OURS, DURABLE, KAFKA, PULSAR),
         pictures=tuple(
             _over_rate("Large events", work, BYTES, P95) for work in (LARGE_1, LARGE_16)
         ),
@@ -285,7 +287,7 @@ FIGURES = (
         targets=(
             *(
                 Target(metric=BYTES, at=_last(LARGE_16), reach=1.5, lowest_of=(peer,))
-                for peer in (DURABLE, KAFKA, keys.PULSAR)
+                for peer in (DURABLE, KAFKA, PULSAR)
             ),
             Target(metric=BYTES, at=_last(LARGE_1), reach=0.9, lowest_of=(keys.LOGGED_OURS,)),
         ),
@@ -305,7 +307,7 @@ FIGURES = (
         ),
         scale="the same rates, up to what the machine takes",
         works=(SMALL_1, SMALL_16),
-        series=(OURS, DURABLE, KAFKA, keys.PULSAR),
+        series=(OURS, DURABLE, KAFKA, PULSAR),
         pictures=tuple(
             _over_rate("Tail reads", work, EVENTS, END_TO_END_P95) for work in (SMALL_1, SMALL_16)
         ),
@@ -315,7 +317,7 @@ FIGURES = (
                 metric=END_TO_END_P95,
                 at=[*_paced(SMALL_1), *_paced(SMALL_16)],
                 reach=0.5,
-                lowest_of=(keys.PULSAR,),
+                lowest_of=(PULSAR,),
             ),
         ),
         differs=(
@@ -332,7 +334,7 @@ FIGURES = (
         ),
         scale="the same rates, up to what the machine takes",
         works=(SMALL_16, KEYLESS_16),
-        series=(OURS, KAFKA, keys.PULSAR),
+        series=(OURS, KAFKA, PULSAR),
         pictures=(
             Curves(
                 title="Routing keys: 100 B, 16 segments",
@@ -369,7 +371,7 @@ FIGURES = (
         ),
         scale=f"{PARALLEL_RATE * KILOBYTE / 1e6:g} MB/s, a fifth of the 250 MB/s there",
         works=(PARALLEL,),
-        series=(OURS, DURABLE, KAFKA, KAFKA_FSYNC, keys.PULSAR),
+        series=(OURS, DURABLE, KAFKA, KAFKA_FSYNC, PULSAR),
         pictures=tuple(
             Curves(
                 title=f"Parallelism: {panel}",
@@ -416,7 +418,7 @@ FIGURES = (
             DURABLE,
             KAFKA,
             KAFKA_FSYNC,
-            keys.PULSAR,
+            PULSAR,
             CEILING,
             keys.DRIVE,
         ),
@@ -459,7 +461,7 @@ FIGURES = (
         ),
         scale="a backlog of 10 GB instead of 100, at 50 MB/s instead of 100",
         works=(HELD,),
-        series=(OURS, keys.SPARK_OURS, DURABLE, keys.OFFLOADING_PULSAR),
+        series=(OURS, keys.SPARK_OURS, DURABLE, PULSAR_OFFLOAD),
         pictures=(
             Timeline(
                 title="History beside writers: 10 KB, 16 segments",
@@ -484,7 +486,7 @@ FIGURES = (
                 metric=backlog.HISTORY,
                 at=(HELD.whole,),
                 reach=8.0,
-                lowest_of=(keys.OFFLOADING_PULSAR,),
+                lowest_of=(PULSAR_OFFLOAD,),
             ),
             Target(metric=backlog.WRITERS_TIMES, at=(HELD.whole,), reach=1.0, limit=2.0),
         ),

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
@@ -29,6 +30,8 @@ from benchmarks.record import RecordedRow, outcomes_of
 from benchmarks.streams.rows import OURS
 
 PAGE, RECORD = "paper.md", "paper.json"
+LINE_CHARACTERS = 120
+"""Maximum length of a line of prose in the documentation."""
 VERDICTS = {"yes": "met", "NO": "missed", "": "not measured"}
 INTRODUCTION = """\
 Section 5 of "Pravega: A Tiered Storage System for Data Streams" (R. Gracia-Tinedo, F. Junqueira,
@@ -79,21 +82,25 @@ def _link(figure: Figure) -> str:
 def _section(figure: Figure, record: Mapping[str, RecordedRow]) -> Iterator[str]:
     """Yield the paragraphs about one figure."""
     yield f"## {_heading(figure)}"
-    yield f"**There:** {figure.paper}"
-    yield f"**Scale:** {figure.scale}."
+    yield _wrap(f"**There:** {figure.paper}")
+    yield _wrap(f"**Scale:** {figure.scale}.")
     outcomes = _outcomes(figure, record)
     if not outcomes:
         yield (f'Not run here yet: `make bench-paper ARGS="--figure {figure.number}"` measures it.')
-        yield f"**Differs:** {figure.differs}"
+        yield _wrap(f"**Differs:** {figure.differs}")
         return
     yield "\n".join(f"![Figure {figure.number}]({name})" for name in pictures_of(figure, record))
     yield verdict_table(list(verdicts(figure, outcomes)))
     yield number_table(figure, outcomes)
     if absent := [series.name for series in _absent(figure, outcomes)]:
         yield f"Left out, as it was not there to be measured: {', '.join(absent)}."
-    yield f"**Differs:** {figure.differs}"
+    yield _wrap(f"**Differs:** {figure.differs}")
     if remarks := list_remarks(outcomes):
         yield "\n".join(f"- {remark}" for remark in remarks)
+
+
+def _wrap(paragraph: str) -> str:
+    return textwrap.fill(paragraph, LINE_CHARACTERS, break_long_words=False, break_on_hyphens=False)
 
 
 def _outcomes(

@@ -33,7 +33,7 @@ from benchmarks.demo_scaling import (
 from benchmarks.measured import OURS
 from benchmarks.paper.series import Series
 from benchmarks.paper.sizes import Size
-from benchmarks.paper.works import START_SECONDS, Point, Turn, check_room
+from benchmarks.paper.works import START_SECONDS, Point, Turn, WatchedWork, check_room
 from benchmarks.peers.segstore_cluster import SegstoreCluster
 from benchmarks.streams.rows import LARGE_EVENT
 from benchmarks.streams.run import removed
@@ -65,12 +65,8 @@ COPIES = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Split:
-    """The work; ``whole`` has the numbers of all of it, the other points those of some seconds."""
-
-    key: str
-    whole: Point
-    points: Sequence[Point]
+class Split(WatchedWork):
+    """The work: a stream is split under its load."""
 
     def server(self, series: Series, size: Size) -> Peer | None:
         """See ``Work``."""
@@ -85,10 +81,6 @@ class Split:
     def expected_seconds(self, size: Size) -> float:
         """See ``Work``."""
         return START_SECONDS + size.scaling_seconds + 60
-
-    def unmeasured(self, measured: Sequence[Point], size: Size) -> Sequence[Point]:
-        """See ``Work``."""
-        return () if self.whole in measured else (self.whole,)
 
     def measure(self, turn: Turn) -> Iterator[tuple[Point, Outcome]]:
         """See ``Work``."""

@@ -13,7 +13,15 @@ from foreign_servers.original_durable import OriginalDurable
 from foreign_servers.peer import Peer
 
 from benchmarks.peers.segstore_standalone import LOGGED, UNSYNCED, AssembledStore
-from benchmarks.streams.rows import CEILING, DURABLE, KAFKA, KAFKA_FSYNC, OURS
+from benchmarks.streams.rows import (
+    CEILING,
+    DURABLE,
+    KAFKA,
+    KAFKA_FSYNC,
+    OURS,
+    PULSAR,
+    PULSAR_OFFLOAD,
+)
 from benchmarks.streams.servers import server
 
 UNSYNCED_OURS = "ours-no-flush"
@@ -21,9 +29,7 @@ LOGGED_OURS = "ours-no-tier-2"
 SPARK_OURS = "ours-by-spark"
 UNSYNCED_ORIGINAL = "durable-no-flush"
 LARGE_BATCH_KAFKA = "kafka-10ms-1mb"
-PULSAR = "pulsar"
 SINGLE_PULSAR = "pulsar-no-batch"
-OFFLOADING_PULSAR = "pulsar-offload"
 DRIVE = "drive"
 
 
@@ -80,7 +86,7 @@ ALL = (
         server_key=PULSAR,
         client={"batch_bytes": 0},
     ),
-    Series(key=OFFLOADING_PULSAR, name="Pulsar (offload)"),
+    Series(key=PULSAR_OFFLOAD, name="Pulsar (offload)"),
     Series(key=CEILING, name="nothing stored"),
     Series(key=DRIVE, name="the drive, synced"),
 )

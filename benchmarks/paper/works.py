@@ -71,7 +71,8 @@ class Turn:
 
 
 class Work(Protocol):
-    """What is measured without a stop, on one server for each series."""
+    """A load or a procedure that is measured from its start to its end on one server, for each
+    series."""
 
     @property
     def key(self) -> str:
@@ -92,6 +93,20 @@ class Work(Protocol):
 
     def unmeasured(self, measured: Sequence[Point], size: Size) -> Sequence[Point]:
         """Return the points that have failed when the others were measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchedWork:
+    """The points of a work that is watched over time: ``whole`` has the numbers of all of it, each
+    of the others those of a few seconds."""
+
+    key: str
+    whole: Point
+    points: Sequence[Point]
+
+    def unmeasured(self, measured: Sequence[Point], size: Size) -> Sequence[Point]:
+        """See ``Work``."""
+        return () if self.whole in measured else (self.whole,)
 
 
 def spread(points: Sequence[Point], size: Size) -> list[Point]:

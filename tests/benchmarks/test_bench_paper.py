@@ -55,7 +55,7 @@ BESIDE = {
     "backlog": (keys.SPARK_OURS,),
     "scaling": (),
 }
-"""What is run beside ours in the small form: the series that start soon."""
+"""The peers that the small form runs too: those that start in a few seconds."""
 
 
 def keep_nothing(work: Work, series: Sequence[keys.Series]) -> FinishedParts:

@@ -51,12 +51,24 @@ GOOD: dict[str, Any] = {
     },
     "errors": {"write": NO_ERROR, "read": NO_ERROR, "cleanup": NO_ERROR},
 }
+SHARED = Load(
+    rate=500, segments=4, consumers=2, keys=10, warmup_seconds=0.5, seconds=1, drain_seconds=60
+)
+"""Two readers of one group read all that is written."""
+BACKLOG = Backlog(events=300, warm_events=50, event_size=1_000, segments=4, consumers=2)
 
 
 def changed(section: str, **members: Any) -> str:
     document = copy.deepcopy(GOOD)
     document[section] |= members
     return json.dumps(document)
+
+
+def write_and_drain(address: str, *, heap: str) -> None:
+    for writes in (True, False):
+        found = BACKLOG.run(address, writes=writes, heap=heap, speaks_kafka=False, seconds_max=120)
+        assert found.events == BACKLOG.events
+        assert found.mb_per_second > 0
 
 
 def test_a_result_is_read_whole() -> None:
@@ -173,16 +185,7 @@ def test_a_load_goes_on_until_it_is_steady(tmp_path: Path) -> None:
 @pytest.mark.compat
 @pytest.mark.timeout(900)
 def test_readers_are_held_until_a_backlog_is_there(tmp_path: Path) -> None:
-    load = Load(
-        rate=500,
-        segments=4,
-        consumers=2,
-        keys=10,
-        warmup_seconds=0.5,
-        backlog=1_500,
-        seconds=60,
-        drain_seconds=60,
-    )
+    load = replace(SHARED, backlog=1_500, seconds=60)
     with running(SegstoreStandalone(), tmp_path / "ours") as server:
         result = run_load(server.address, load, heap="256m")
     assert result.failure() is None
@@ -199,17 +202,7 @@ def test_readers_are_held_until_a_backlog_is_there(tmp_path: Path) -> None:
 def test_readers_of_kafka_share_the_partitions_of_a_load(tmp_path: Path) -> None:
     peer = KafkaBroker(fsync=False, options=("-Xmx256m",))
     peer.prepare()
-    load = Load(
-        rate=500,
-        segments=4,
-        consumers=3,
-        keys=10,
-        warmup_seconds=0.5,
-        seconds=1,
-        drain_seconds=60,
-        linger_ms=10,
-        batch_bytes=2**20,
-    )
+    load = replace(SHARED, consumers=3, linger_ms=10, batch_bytes=2**20)
     with running(peer, tmp_path / "kafka") as server:
         result = run_load(server.address, load, heap="256m", speaks_kafka=True)
     assert result.failure() is None
@@ -219,15 +212,9 @@ def test_readers_of_kafka_share_the_partitions_of_a_load(tmp_path: Path) -> None
 @pytest.mark.compat
 @pytest.mark.timeout(900)
 def test_a_backlog_is_written_and_drained_by_several_readers(tmp_path: Path) -> None:
-    backlog = Backlog(events=300, warm_events=50, event_size=1_000, segments=4, consumers=2)
     with running(SegstoreStandalone(), tmp_path / "ours") as server:
-        for writes in (True, False):
-            found = backlog.run(
-                server.address, writes=writes, heap="256m", speaks_kafka=False, seconds_max=120
-            )
-            assert found.events == 300
-            assert found.mb_per_second > 0
-        too_many = replace(backlog, events=400)
+        write_and_drain(server.address, heap="256m")
+        too_many = replace(BACKLOG, events=400)
         with pytest.raises(LoadFailedError):
             too_many.run(
                 server.address, writes=False, heap="256m", speaks_kafka=False, seconds_max=5
@@ -239,17 +226,8 @@ def test_a_backlog_is_written_and_drained_by_several_readers(tmp_path: Path) -> 
 def test_events_are_written_to_pulsar_and_read_back(tmp_path: Path) -> None:
     peer = PulsarStandalone(options=("-Xmx512m", "-XX:MaxDirectMemorySize=1g"))
     peer.prepare()
-    shared = Load(
-        rate=200,
-        segments=4,
-        consumers=2,
-        keys=10,
-        warmup_seconds=0.5,
-        seconds=1,
-        drain_seconds=60,
-    )
+    shared = replace(SHARED, rate=200)
     alone = replace(shared, batch_bytes=0, own_groups=True)
-    backlog = Backlog(events=300, warm_events=50, event_size=1_000, segments=4, consumers=2)
     with running(peer, tmp_path / "pulsar") as server:
         for load, copies in ((shared, 1), (alone, 2)):
             result = run_load(server.address, load, heap="512m")
@@ -257,8 +235,4 @@ def test_events_are_written_to_pulsar_and_read_back(tmp_path: Path) -> None:
             assert result.cleanup_errors is None
             assert result.totals["read"] == copies * result.totals["acknowledged"] > 0
             assert result.end_to_end.latency_ms.p50 is not None
-        for writes in (True, False):
-            found = backlog.run(
-                server.address, writes=writes, heap="512m", speaks_kafka=False, seconds_max=120
-            )
-            assert found.events == 300
+        write_and_drain(server.address, heap="512m")

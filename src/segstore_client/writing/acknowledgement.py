@@ -33,7 +33,7 @@ class Acknowledgement:
         return self._wait().__await__()
 
     def note_stored(self, count: int) -> None:
-        """Take note that so many of its events are stored."""
+        """Count so many of its events as stored; wake those who wait after the last one."""
         self.unstored -= count
         if not self.unstored:
             self.complete()

@@ -112,9 +112,9 @@ class SegmentPump:
         self._gathering: Acknowledgement | None = None
         """The acknowledgement that the next event shares with those before it in the batch; None if
         it gets its own."""
-        self._has_moved = False
-        """True when it got events of another segment: some that share an acknowledgement with them
-        may be elsewhere."""
+        self._last_moved_number = wire.NULL_ATTRIBUTE_VALUE
+        """The number of the last event that came from another segment: others that share an
+        acknowledgement with it may be elsewhere."""
         self._news = anyio.Event()
         self._receiving = anyio.CancelScope()
         """Ends the wait for a reply at its deadline."""
@@ -143,7 +143,7 @@ class SegmentPump:
     def move(self, event: Event) -> None:
         """Add an event of another segment, which has ended."""
         self.session.add(event)
-        self._has_moved = True
+        self._last_moved_number = self.session.last_number
         self._begin_batch(event[2])
 
     def _begin_batch(self, acknowledgement: Acknowledgement) -> None:
@@ -280,7 +280,9 @@ class SegmentPump:
             self._patience.renew()
         for block in blocks:
             first = block.events[0][2]
-            if block.events[-1][2] is first and not self._has_moved:
+            number_before = block.last_event_number - len(block.events)
+            has_moved = number_before < self._last_moved_number
+            if block.events[-1][2] is first and not has_moved:
                 first.note_stored(len(block.events))
             else:
                 for event in block.events:
