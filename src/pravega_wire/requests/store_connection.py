@@ -44,8 +44,12 @@ class ByteStream(Protocol):
 class StoreConnection:
     """A connection to a segment store. One task may send while another receives."""
 
-    def __init__(self, stream: ByteStream, peer: str) -> None:
+    def __init__(
+        self, stream: ByteStream, peer: str, *, receive_bytes: int = RECEIVE_BYTES
+    ) -> None:
+        """Take ``receive_bytes``, the maximum number of bytes that are received at once."""
         self.peer = peer
+        self._receive_bytes = receive_bytes
         self._stream = stream
         self._connection = Connection(Role.CLIENT)
         self._request_ids = itertools.count(1)
@@ -73,7 +77,7 @@ class StoreConnection:
         """Return the next replies, at least one. Raises ``ProtocolError``."""
         while True:
             try:
-                data = await self._stream.receive(RECEIVE_BYTES)
+                data = await self._stream.receive(self._receive_bytes)
             except STREAM_ERRORS as error:
                 raise ConnectionLostError(f"{self.peer} is gone: {error}") from error
             replies = self._connection.receive_data(data)

@@ -40,6 +40,8 @@ from segstore_client.errors import PravegaError, RefusedError
 
 T = TypeVar("T")
 READ_BYTES = 1024 * 1024
+RECEIVE_BYTES = READ_BYTES + 64 * 1024
+"""A reply to a request for ``READ_BYTES``, with the longest name of a segment, fits."""
 KEEP_ALIVE_SECONDS = 20.0
 SILENCE_SECONDS_MAX = 60.0
 KEPT_BYTES = 4 * READ_BYTES
@@ -94,7 +96,9 @@ class SegmentFetch(Generic[T]):
 
     async def _fetch_over_one_connection(self) -> None:
         host, port = await call_blocking(self._locate)
-        async with open_connection(host, port, self._access) as connection:
+        async with open_connection(
+            host, port, self._access, receive_bytes=RECEIVE_BYTES
+        ) as connection:
             await self._request(connection)
             reads_ahead = False
             while True:
