@@ -2,6 +2,10 @@
 
 Owns: ``Intruder``. What it writes is in no stream at the end, and its answers are looked at by
 ``watch``: this module only finds tokens that are not for what it asks.
+
+A token that has expired is valid again when the store's clock is set back while the request is
+under way. So it comes with the name of a segment of the stream that no client has: to do what is
+asked of that one is as wrong, and does no harm when it is right.
 """
 
 from __future__ import annotations
@@ -64,8 +68,10 @@ class Intruder:
         async with await self._open_stream() as stream:
             client = WireClient(stream)
             for _ in range(random.randint(1, 3)):
-                make = random.choice(_REQUESTS)
-                request = make(segment, random.choice(self._tokens()), client.next_request_id())
+                make, expired = random.choice(_REQUESTS), self._expired_tokens()
+                token = random.choice(self._never_valid_tokens() + expired)
+                asked = segment + "0" if token in expired else segment
+                request = make(asked, token, client.next_request_id())
                 reply = await client.call(request)
                 if isinstance(request, wire.SetupAppend):
                     await client.append(request.writer_id, b"intruder", number=0)
@@ -74,8 +80,8 @@ class Intruder:
                 if not isinstance(reply, wire.AuthTokenCheckFailed):
                     return
 
-    def _tokens(self) -> list[str]:
-        """Return tokens of every kind that is not valid."""
+    def _never_valid_tokens(self) -> list[str]:
+        """Return tokens of every kind that is not valid by any clock."""
         now = self._clock()
         claims = {
             "sub": "segmentstoreresource",
@@ -85,14 +91,15 @@ class Intruder:
             "exp": now + 600,
         }
         early = encode_token(claims | {"nbf": NEVER, "exp": NEVER + 600}, self._keys.current)
-        found = ["", early, encode_token(claims, FOREIGN_KEY)]
-        for token, minted in self._minted.items():
-            if minted.expires <= now:
-                found += [token, _postpone(token, now + 600)]
-                break
-        # The last one that has expired, of a client that goes on.
-        latest = [token for token, minted in self._minted.items() if minted.expires <= now]
-        return found + latest[-3:] * 2 + self._tokens_for_others()
+        postponed = [_postpone(token, now + 600) for token in self._expired_tokens()[:1]]
+        foreign = encode_token(claims, FOREIGN_KEY)
+        return ["", early, foreign, *postponed, *self._tokens_for_others()]
+
+    def _expired_tokens(self) -> list[str]:
+        """Return the first token that has expired, and the last ones, of clients that go on."""
+        now = self._clock()
+        found = [token for token, minted in self._minted.items() if minted.expires <= now]
+        return found[:1] + found[-3:] * 2
 
     def _tokens_for_others(self) -> list[str]:
         controller = self._around.place.controller
