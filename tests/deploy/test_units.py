@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import os
 import re
 import shlex
 import shutil
@@ -27,7 +28,8 @@ from pravega_admin.verbs import app
 from pravega_controller.config import ControllerConfig
 from segstore.process.config import SegmentStoreConfig
 
-UNITS = Path(__file__).resolve().parents[2] / "deploy" / "systemd"
+ROOT = Path(__file__).resolve().parents[2]
+UNITS = ROOT / "deploy" / "systemd"
 NAMES = ("standalone", "server", "controller")
 SECURABLE = ("server", "controller")
 """The units with a drop-in for TLS and tokens; standalone makes its own files with --secure."""
@@ -35,6 +37,11 @@ EXPOSURE_MAX = 1.6
 """What systemd makes of a service's rights at most, from 0 for none to 10."""
 PROGRAM = "/opt/segstore/bin/segstore"
 HOST = "store-1.example"
+SECTIONS = {"running.md": "As a service", "secure.md": "With systemd"}
+"""The sections that install services, by guide."""
+OTHER_COMMANDS = ("python3 -m venv ", "systemctl daemon-reload", "systemctl enable ")
+"""What the sections have besides: for a machine with systemd, and the program's own directory."""
+PASSWORD = "correct horse battery"
 
 
 class Unit(configparser.RawConfigParser):
@@ -194,3 +201,59 @@ def test_a_secure_service_lets_nobody_in_without_tls(
     assert done.exit_code == 0, done.output
     (table,) = tomllib.loads((UNITS / f"{name}.toml").read_text()).values()
     assert table.items() <= started[0].items()
+
+
+def root_lines_of(guide: str) -> list[str]:
+    """Return the commands for root in the section of a guide that installs services."""
+    text = (ROOT / "docs" / "guides" / guide).read_text()
+    section = re.split(rf"^#+ {SECTIONS[guide]}$", text, flags=re.MULTILINE)[1]
+    return re.findall(
+        r"^# (.*)$", re.split(r"^#+ [A-Z]", section, flags=re.MULTILINE)[0], re.MULTILINE
+    )
+
+
+@pytest.mark.processes
+def test_the_lines_of_the_guides_install_what_the_services_read(tmp_path: Path) -> None:
+    (tmp_path / "deploy").symlink_to(ROOT / "deploy")
+    programs = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": programs}
+
+    def run(line: str) -> None:
+        # There is no terminal on which to ask for the password.
+        command = line.replace("user add", "user add --password-stdin")
+        done = subprocess.run(
+            command.replace("/etc/", f"{tmp_path}/etc/"),
+            shell=True,
+            cwd=tmp_path,
+            env=environment,
+            input=PASSWORD.encode(),
+            capture_output=True,
+            check=False,
+        )
+        assert done.returncode == 0, (line, done.stderr)
+
+    lines = [line for guide in SECTIONS for line in root_lines_of(guide)]
+    installs = [line for line in lines if line.startswith(("install ", "segstore "))]
+    (add_user,) = [line for line in lines if line.startswith("useradd ")]
+    others = [line for line in lines if line not in installs and line != add_user]
+    assert len(installs) == 8
+    assert [line for line in others if not line.startswith(OTHER_COMMANDS)] == []
+    for line in installs:
+        run(line)
+    for line in installs:
+        if "segstore-server" in line or "server.toml" in line:
+            run(line.replace("server.toml", "controller.toml").replace("-server", "-controller"))
+    assert add_user.split()[-1] == Unit("standalone").service["User"]
+    assert f"/var/lib/{Unit('standalone').service['StateDirectory']}" in add_user.split()
+    etc = tmp_path / "etc"
+    for unit in (etc / "systemd" / "system").iterdir():
+        assert unit.name in {path.name for path in UNITS.iterdir()}
+    for name in SECURABLE:
+        installed = etc / "systemd/system" / f"segstore-{name}.service.d" / "secure.conf"
+        assert installed.read_text() == (UNITS / installed.parent.name / installed.name).read_text()
+        for each in drop_in_of(name)["LoadCredential"]:
+            file = tmp_path / each.partition(":")[2].removeprefix("/")
+            assert file.stat().st_mode & 0o777 == 0o600
+        assert (etc / "segstore" / f"{name}.toml").exists()
+    standalone = Unit("standalone").service["EnvironmentFile"].removeprefix("-")
+    assert (tmp_path / standalone.removeprefix("/")).exists()
