@@ -6,7 +6,8 @@ four minutes, and needs the official client `pravega`, of Python up to 3.11, for
 and Maven, and for Kafka's these and `confluent-kafka`.
 
 1. One `segstore standalone` serves all clients, in turns, with streams of one segment. What is read
-   was written before, by append blocks, and is in the store's cache for everybody.
+   was written before, by append blocks, and is in the store's cache for everybody, which is larger
+   than usual for that.
 2. Each client is a process of its own, and does a smaller work of the same kind first: warm.
 3. Every event comes to the loop of the program, where its bytes are counted. Each reader is the
    only one of a new reader group.
@@ -46,6 +47,7 @@ RATE = Metric("events", "events/s", "higher")
 CPU = Metric("CPU per event", "µs", "lower")
 OURS, OFFICIAL, JAVA, KAFKA = "ours", "official", "java", "kafka"
 SECONDS_MAX = 600.0
+SETTINGS = "[segment_store]\ncache_bytes_max = 4294967296\n"
 JAVA_STREAM, JAVA_WARM_STREAM = "backlog", "warm-up"
 """What the driver of the Java client reads."""
 
@@ -196,7 +198,7 @@ def run(
     Each work has the given share of its events: 2 is half of them.
     """
     with ExitStack() as stack:
-        ours = Ours(make_directory(directory, OURS))
+        ours = Ours(make_directory(directory, OURS), SETTINGS)
         stack.callback(ours.stop)
         kafka = None
         if KAFKA not in without and any(KAFKA in ROWS[row].reaches for row in rows):

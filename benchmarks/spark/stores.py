@@ -44,12 +44,12 @@ class Events:
 
 
 class Ours:
-    """Segstore with its defaults."""
+    """Segstore with its defaults, but for ``settings``, the text of its configuration file."""
 
     name = "segstore"
 
-    def __init__(self, directory: Path) -> None:
-        self._peer = SegstoreStandalone()
+    def __init__(self, directory: Path, settings: str = "") -> None:
+        self._peer = SegstoreStandalone(settings=settings)
         self._peer.prepare()
         self.address = self._peer.reserve()
         self.running: RunningPeer = self._peer.start(directory)
