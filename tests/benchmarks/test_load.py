@@ -1,6 +1,7 @@
 import copy
 import json
 import subprocess
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -64,11 +65,15 @@ def changed(section: str, **members: Any) -> str:
     return json.dumps(document)
 
 
+def drive(backlog: Backlog, address: str, *, writes: bool, heap: str) -> None:
+    found = backlog.run(address, writes=writes, heap=heap, speaks_kafka=False, seconds_max=120)
+    assert found.events == backlog.events
+    assert found.mb_per_second > 0
+
+
 def write_and_drain(address: str, *, heap: str) -> None:
     for writes in (True, False):
-        found = BACKLOG.run(address, writes=writes, heap=heap, speaks_kafka=False, seconds_max=120)
-        assert found.events == BACKLOG.events
-        assert found.mb_per_second > 0
+        drive(BACKLOG, address, writes=writes, heap=heap)
 
 
 def test_a_result_is_read_whole() -> None:
@@ -236,3 +241,20 @@ def test_events_are_written_to_pulsar_and_read_back(tmp_path: Path) -> None:
             assert result.totals["read"] == copies * result.totals["acknowledged"] > 0
             assert result.end_to_end.latency_ms.p50 is not None
         write_and_drain(server.address, heap="512m")
+
+
+@pytest.mark.compat
+@pytest.mark.timeout(1800)
+def test_pulsar_moves_full_ledgers_to_files(tmp_path: Path) -> None:
+    peer = PulsarStandalone(
+        offloads=True,
+        options=("-Xmx512m", "-XX:MaxDirectMemorySize=1g"),
+        properties={"managedLedgerMaxSizePerLedgerMbytes": 1},
+    )
+    peer.prepare()
+    backlog = replace(BACKLOG, events=500, event_size=10_000, segments=1, consumers=1)
+    with running(peer, tmp_path / "pulsar") as server:
+        drive(backlog, server.address, writes=True, heap="512m")
+        while not list((tmp_path / "pulsar" / "tier2").rglob("data")):
+            time.sleep(0.1)
+        drive(backlog, server.address, writes=False, heap="512m")
