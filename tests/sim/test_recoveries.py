@@ -56,6 +56,12 @@ def test_entries_behind_lost_ones_are_found_while_these_are_read(tmp_path: Path)
     simulate_recoveries(6121275, tmp_path)
 
 
+def test_a_table_that_is_compacted_during_a_flush_is_kept(tmp_path: Path) -> None:
+    """The log is exchanged for an older copy after a compaction that was durable while the table's
+    earlier bytes waited to be written. Tier 2 once had the truncation before the copies."""
+    simulate_recoveries(6130491, tmp_path)
+
+
 def test_a_seed_is_replayed(tmp_path: Path) -> None:
     first, second = (simulate_recoveries(3, tmp_path / each) for each in "ab")
     assert first == second

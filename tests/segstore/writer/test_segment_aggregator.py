@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -300,11 +300,13 @@ TABLE = "scope/_tables/table"
 
 
 class RecordedSegmentStorage(ChunkedSegmentStorage):
-    """Records what is written of our table, and where it is truncated."""
+    """Records what is written of our table, and where it is truncated. ``meanwhile`` is done during
+    each write of another segment."""
 
     def __init__(self, chunks: MemoryChunkStorage) -> None:
         super().__init__(chunks, epoch=lambda: 1, reserve_bytes=64 * 1024, boot_id="boot")
         self.calls: list[tuple[str, int, int]] = []
+        self.meanwhile: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
 
     async def write(
         self, segment: str, *, offset: int, data: Sequence[Buffer], rollover_bytes: int
@@ -312,6 +314,8 @@ class RecordedSegmentStorage(ChunkedSegmentStorage):
         await super().write(segment, offset=offset, data=data, rollover_bytes=rollover_bytes)
         if segment.startswith(TABLE):
             self.calls.append(("write", offset, offset + sum(map(len, data))))
+        else:
+            await self.meanwhile()
 
     async def truncate(self, segment: str, *, offset: int) -> None:
         await super().truncate(segment, offset=offset)
@@ -343,6 +347,37 @@ async def test_tier_2_has_the_copies_of_a_compaction_before_the_truncation(
             ("write", 300, 316),
             ("truncate", 100, 100),
             ("write", 316, 334),
+            ("truncate", 310, 310),
+        ]
+
+
+async def test_tier_2_has_the_copies_before_a_truncation_that_comes_during_a_flush(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """The truncation is done in the log, and not yet among the operations that are flushed."""
+    storage = RecordedSegmentStorage(MemoryChunkStorage())
+    manager = CacheManager(StreamingCache(8 * MIB))
+    async with open_container(0, MemoryDataLogFactory(), storage, manager) as container:
+
+        async def compact() -> None:
+            await container.append(TABLE, b"copy of 0 to 310")
+            await container.truncate_segment(TABLE, offset=310)
+
+        await container.create_segment("scope/stream/0.#epoch.0")
+        await container.create_segment(
+            TABLE, attributes={ATTRIBUTE_SEGMENT_TYPE: SegmentType.TABLE}
+        )
+        await container.append(TABLE, b"a" * 300)
+        await container.flush()
+        await container.append("scope/stream/0.#epoch.0", b"event")
+        await container.append(TABLE, b"b" * 10)
+        storage.meanwhile = compact
+        await container.flush()
+        await container.flush()
+        assert storage.calls == [
+            ("write", 0, 300),
+            ("write", 300, 310),
+            ("write", 310, 326),
             ("truncate", 310, 310),
         ]
 
