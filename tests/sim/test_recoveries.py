@@ -62,6 +62,12 @@ def test_a_table_that_is_compacted_during_a_flush_is_kept(tmp_path: Path) -> Non
     simulate_recoveries(6130491, tmp_path)
 
 
+def test_an_entry_without_its_lengths_proves_nothing(tmp_path: Path) -> None:
+    """A chunk is cut: an entry has lost the first bytes of its header. The next chunk has the rest,
+    with all of key and value."""
+    simulate_recoveries(6130710, tmp_path)
+
+
 def test_a_seed_is_replayed(tmp_path: Path) -> None:
     first, second = (simulate_recoveries(3, tmp_path / each) for each in "ab")
     assert first == second

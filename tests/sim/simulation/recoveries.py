@@ -18,7 +18,9 @@ Invariants:
 from __future__ import annotations
 
 import copy
+import re
 import shutil
+import struct
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -143,7 +145,7 @@ class Proof:
     """What counts of the chunks of each segment, with the offsets at which they begin, without
     those that wait for their deletion."""
     entries: list[bytes] = field(default_factory=list)
-    """What counts of the chunks that the table has."""
+    """What counts of the chunks that the table has; those that follow each other are joined."""
 
     def has(self, name: str, start: int, data: bytes) -> bool:
         """Return whether one of the tiers has these bytes of a segment."""
@@ -157,9 +159,24 @@ class Proof:
                 count += 1
         return count >= len(data) and found == data
 
-    def has_entry(self, data: bytes) -> bool:
-        """Return whether one of the tiers has these bytes of the table, wherever it begins."""
-        return any(data in each for each in (self.log, *self.entries))
+    def has_entry(self, key: bytes, value: bytes) -> bool:
+        """Return whether one of the tiers has all bytes of an entry of the table, wherever it
+        begins and whatever its version. Nobody can tell key and value without the lengths."""
+        lengths = re.escape(struct.pack(">Bii", 0, len(key), len(value)))
+        entry = re.compile(lengths + b".{8}" + re.escape(key + value), re.DOTALL)
+        return any(entry.search(each) for each in (self.log, *self.entries))
+
+
+def join_neighbors(pieces: list[tuple[int, bytes]]) -> list[bytes]:
+    """Return these bytes, each with its offset, joined where one ends and the next one begins."""
+    found: list[bytes] = []
+    end = None
+    for start, data in sorted(pieces):
+        if start == end:
+            data = found.pop() + data
+        found.append(data)
+        end = start + len(data)
+    return found
 
 
 class World:
@@ -377,7 +394,7 @@ class World:
             if not chunk.is_open and self.may_doubt
         }
         images: dict[str, list[tuple[int, bytes]]] = {}
-        table: list[bytes] = []
+        table: dict[str, list[tuple[int, bytes]]] = {}
         for chunk in await self.tiers.chunks.list_chunks(""):
             name, start = parse_chunk_name(chunk.name)
             length = min(chunk.length, closed.get(chunk.name, chunk.length))
@@ -385,8 +402,11 @@ class World:
                 data = await self.tiers.chunks.read(chunk.name, offset=0, length=length)
                 images.setdefault(name, []).append((start, bytes(data)))
                 if name == TABLE and chunk.name in used:
-                    table.append(bytes(data))
-        return Proof(b"\n".join(entries), images, table)
+                    # A table that was made anew has other chunks under the same name.
+                    storage_name = chunk.name.rpartition("$")[0]
+                    table.setdefault(storage_name, []).append((start, bytes(data)))
+        joined = [run for each in table.values() for run in join_neighbors(each)]
+        return Proof(b"\n".join(entries), images, joined)
 
     def harm(self) -> str:
         """Lose, age or exchange something; return what has become of the journal: it is whole,
@@ -604,7 +624,7 @@ class World:
             values = truth.values[key]
             value = bytes(entry.value) if entry.key.version >= 0 else b""
             if value != values[-1]:
-                if values[-1] and self.proof.has_entry(key + values[-1]):
+                if values[-1] and self.proof.has_entry(key, values[-1]):
                     raise RecoveriesError(f"the table's entry {values[-1]!r} was there and is lost")
                 if journal == "whole" and not has_losses:
                     raise RecoveriesError(f"nobody tells that {values[-1]!r} is lost")
