@@ -110,8 +110,6 @@ class Recovery:
                 # Let the other containers recover at the same time, in this thread.
                 await trio.lowlevel.checkpoint()
         for segment in self._metadata.segments.values():
-            # Bytes before a truncation need not have reached tier 2.
-            segment.storage_length = max(segment.storage_length, segment.start_offset)
             if segment.storage_length != segment.length or segment.merged:
                 await self._verify(segment)
         for name in self._left_behind.values():
@@ -317,6 +315,9 @@ class Recovery:
                 redirect.offset + redirect.length if redirect else index.entries.cached_end(offset)
             )
             end = max(end, index.logged_end(offset))
+            if end <= offset < segment.start_offset:
+                # Bytes before a truncation need not have reached tier 2.
+                end = segment.storage_length = segment.start_offset
             if end <= offset:
                 raise DataLogCorruptError(
                     f"{segment.name}: bytes from {offset} to {segment.length} "

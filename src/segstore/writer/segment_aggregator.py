@@ -19,8 +19,9 @@ Invariants:
    ``test_bytes_before_a_truncation_are_never_written``.
 7. When a table is truncated, tier 2 has the copies of the live entries first, unless it is full: so
    it has each entry even if the log is lost. Held by
-   ``test_tier_2_has_the_copies_of_a_compaction_before_the_truncation`` and
-   ``test_tier_2_has_the_copies_before_a_truncation_that_comes_during_a_flush``.
+   ``test_tier_2_has_the_copies_of_a_compaction_before_the_truncation``,
+   ``test_tier_2_has_the_copies_before_a_truncation_that_comes_during_a_flush`` and
+   ``test_tier_2_has_the_copies_before_the_truncation_also_after_a_crash``.
 
 Tier 2 has 160 bytes of a stream's segment. Then come an append of 100 bytes, one of 50, a
 truncation at 280, and an append of 50. The queue and its flush:
@@ -153,7 +154,7 @@ class SegmentAggregator:
         segment = self._segment()
         if segment is None or not segment.segment_type & SegmentType.TABLE:
             return None
-        # A recovery counts bytes before the start offset as stored that tier 2 does not have.
+        # A recovery counts bytes before the start offset as stored that neither tier has.
         stored = await self._storage.stored_length(segment.storage_name)
         return 0 if stored >= segment.storage_length else None
 

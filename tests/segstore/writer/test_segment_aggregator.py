@@ -303,8 +303,8 @@ class RecordedSegmentStorage(ChunkedSegmentStorage):
     """Records what is written of our table, and where it is truncated. ``meanwhile`` is done during
     each write of another segment."""
 
-    def __init__(self, chunks: MemoryChunkStorage) -> None:
-        super().__init__(chunks, epoch=lambda: 1, reserve_bytes=64 * 1024, boot_id="boot")
+    def __init__(self, chunks: MemoryChunkStorage, *, epoch: int = 1) -> None:
+        super().__init__(chunks, epoch=lambda: epoch, reserve_bytes=64 * 1024, boot_id="boot")
         self.calls: list[tuple[str, int, int]] = []
         self.meanwhile: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
 
@@ -378,6 +378,26 @@ async def test_tier_2_has_the_copies_before_a_truncation_that_comes_during_a_flu
             ("write", 0, 300),
             ("write", 300, 310),
             ("write", 310, 326),
+            ("truncate", 310, 310),
+        ]
+
+
+async def test_tier_2_has_the_copies_before_the_truncation_also_after_a_crash(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    chunks, logs = MemoryChunkStorage(), MemoryDataLogFactory()
+    manager = CacheManager(StreamingCache(8 * MIB))
+    storage = RecordedSegmentStorage(chunks)
+    async with open_container(0, logs, storage, manager, drain_seconds=0) as container:
+        await compact_twice(container)
+        assert storage.calls == [("write", 0, 300)]
+    storage = RecordedSegmentStorage(chunks, epoch=2)
+    async with open_container(0, logs, storage, manager) as container:
+        await container.flush()
+        assert storage.calls == [
+            ("write", 300, 316),
+            ("truncate", 100, 100),
+            ("write", 316, 334),
             ("truncate", 310, 310),
         ]
 
