@@ -12,7 +12,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from segstore.chunks.scan_plan import ScanPlan
@@ -61,13 +61,20 @@ class SegmentStorage(Protocol):
         ...
 
     async def write(
-        self, segment: str, *, offset: int, data: Sequence[Buffer], rollover_bytes: int
+        self,
+        segment: str,
+        *,
+        offset: int,
+        data: Sequence[Buffer],
+        rollover_bytes: int,
+        on_stored: Callable[[int], None] | None = None,
     ) -> None:
         """Store ``data`` at ``offset``. It is durable on return.
 
         ``offset`` is at most ``stored_length``. Only the first write of a segment may start at any
         offset, because its beginning may have been truncated before the first flush.
-        ``rollover_bytes`` is the maximum length of a chunk, 0 for the default.
+        ``rollover_bytes`` is the maximum length of a chunk, 0 for the default. ``on_stored`` is
+        called after each chunk with the offset up to which the segment's bytes are durable.
         """
         ...
 

@@ -360,7 +360,13 @@ class ChunkedSegmentStorage:
         return True
 
     async def write(
-        self, segment: str, *, offset: int, data: Sequence[Buffer], rollover_bytes: int
+        self,
+        segment: str,
+        *,
+        offset: int,
+        data: Sequence[Buffer],
+        rollover_bytes: int,
+        on_stored: Callable[[int], None] | None = None,
     ) -> None:
         """Store ``data`` at ``offset``; see ``SegmentStorage.write``."""
         record = await self._unchanging(segment)
@@ -375,6 +381,8 @@ class ChunkedSegmentStorage:
             stored = min(record.end - offset, remaining.length)
             await self._compare(segment, offset, remaining.pop(stored))
             offset += stored
+            if on_stored is not None:
+                on_stored(offset)
             if remaining.length > 0:
                 _refuse_moved(segment, record)
         rollover_bytes = min(rollover_bytes or ROLLOVER_BYTES_MAX, ROLLOVER_BYTES_MAX)
@@ -382,6 +390,8 @@ class ChunkedSegmentStorage:
             chunk = await self._chunk_with_room(segment, offset, rollover_bytes)
             taken = remaining.pop(min(remaining.length, rollover_bytes - chunk.length))
             offset = await self._append(segment, chunk, taken)
+            if on_stored is not None:
+                on_stored(offset)
 
     async def _compare(self, segment: str, offset: int, data: Sequence[Buffer]) -> None:
         """Compare bytes that are written again with the stored bytes. Raises ``ChunkDamagedError``

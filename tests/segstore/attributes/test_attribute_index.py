@@ -229,7 +229,13 @@ class SlowlyRead(ChunkedSegmentStorage):
         return await super().read(segment, offset=offset, length=min(length, 1000))
 
     async def write(
-        self, segment: str, *, offset: int, data: Sequence[Buffer], rollover_bytes: int
+        self,
+        segment: str,
+        *,
+        offset: int,
+        data: Sequence[Buffer],
+        rollover_bytes: int,
+        on_stored: Callable[[int], None] | None = None,
     ) -> None:
         await super().write(segment, offset=offset, data=data, rollover_bytes=7000)
 

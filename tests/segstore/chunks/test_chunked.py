@@ -71,6 +71,26 @@ async def test_writes_roll_over_into_chunks() -> None:
     assert await storage.read("s", offset=3, length=100) == b"34"
 
 
+async def test_each_chunk_of_a_long_write_is_told_when_it_is_stored() -> None:
+    chunks = FaultyChunkStorage(MemoryChunkStorage())
+    storage = owner(chunks)
+    told: list[int] = []
+
+    async def write() -> None:
+        await storage.write(
+            "s", offset=0, data=[b"0123456789"], rollover_bytes=4, on_stored=told.append
+        )
+
+    chunks.next_fault = lambda _: Fault.REFUSED if len(told) == 2 else Fault.NONE
+    with pytest.raises(StorageError):
+        await write()
+    assert told == [4, 8]
+    assert await storage.stored_length("s") == 8
+    chunks.next_fault = lambda _: Fault.NONE
+    await write()
+    assert told == [4, 8, 8, 10]
+
+
 async def test_the_default_rollover_is_the_cap() -> None:
     chunks = MemoryChunkStorage()
     storage = owner(chunks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
@@ -296,6 +297,50 @@ async def test_a_write_of_merged_segments_that_fails_is_repeated(
         assert not container.parts.writer.unflushed_segments()
 
 
+@pytest.mark.parametrize("source_count", [0, 5])
+async def test_a_write_of_many_chunks_that_fails_often_ends_and_reads_none_of_them(
+    source_count: int, autojump_clock: trio.testing.MockClock
+) -> None:
+    calls: list[str] = []
+
+    def next_fault(call: str) -> Fault:
+        calls.append(call)
+        refused = call == "read" or calls.count("write") % 16 == 0
+        return Fault.REFUSED if refused else Fault.NONE
+
+    chunks = FaultyChunkStorage(MemoryChunkStorage())
+    manager = CacheManager(StreamingCache(8 * MIB))
+    storage = next_owner(chunks)
+    async with open_container(0, MemoryDataLogFactory(), storage, manager) as container:
+        await container.create_segment(TARGET, attributes={ROLLOVER_SIZE: 100})
+        await container.flush()
+        data = random.Random(1).randbytes(2_000)
+        for number, source in enumerate(SOURCES[:source_count]):
+            await container.create_segment(source)
+            await container.append(source, data[number * 400 : (number + 1) * 400])
+            await container.merge_segment(TARGET, source)
+        if not source_count:
+            await container.append(TARGET, data)
+        chunks.next_fault = next_fault
+        seen = set[int]()
+        with trio.fail_after(600):
+            while (stored := container.segment_info(TARGET).storage_length) < len(data):
+                seen.add(stored)
+                result = await container.read(TARGET, offset=stored, length_max=100)
+                assert result.data
+                assert data[stored:].startswith(result.data)
+                await trio.sleep(POLICY.poll_seconds)
+        assert len(seen) > 1
+        assert calls.count("read") == 0
+        chunks.next_fault = lambda call: Fault.NONE
+        await container.flush()
+        assert not container.parts.writer.unflushed_segments()
+        stored_name = container.parts.metadata.by_name[TARGET].storage_name
+        for offset in range(0, len(data), 100):
+            part = await storage.read(stored_name, offset=offset, length=100)
+            assert part == data[offset : offset + 100]
+
+
 TABLE = "scope/_tables/table"
 
 
@@ -309,9 +354,17 @@ class RecordedSegmentStorage(ChunkedSegmentStorage):
         self.meanwhile: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
 
     async def write(
-        self, segment: str, *, offset: int, data: Sequence[Buffer], rollover_bytes: int
+        self,
+        segment: str,
+        *,
+        offset: int,
+        data: Sequence[Buffer],
+        rollover_bytes: int,
+        on_stored: Callable[[int], None] | None = None,
     ) -> None:
-        await super().write(segment, offset=offset, data=data, rollover_bytes=rollover_bytes)
+        await super().write(
+            segment, offset=offset, data=data, rollover_bytes=rollover_bytes, on_stored=on_stored
+        )
         if segment.startswith(TABLE):
             self.calls.append(("write", offset, offset + sum(map(len, data))))
         else:
