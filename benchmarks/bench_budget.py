@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -66,6 +66,8 @@ that does nothing else.
 CPU = Metric("CPU per block", "us", "lower")
 READY_SECONDS_MAX = 60.0
 SAMPLES_PER_SECOND = 997
+SETTLE_SECONDS = 0.2
+"""Time for the rest of what a tool does to attach itself, which it tells nowhere."""
 COPY_BYTES = 64 * 2**20
 
 DISK, RECEIVE, SEND, LOOP, MEMORY = (
@@ -173,7 +175,7 @@ def _sampled(process_id: int, directory: Path) -> Iterator[list[str]]:
         return
     data = directory / "perf.data"
     command = ["perf", "record", "-g", "-F", str(SAMPLES_PER_SECOND), "-o", str(data)]
-    with _tool([*command, "-p", str(process_id)]):
+    with _tool([*command, "-p", str(process_id)], _is_sampling):
         yield lines
     done = subprocess.run(
         ["perf", "script", "-i", str(data), "-F", "comm,ip,sym,dso"],
@@ -182,6 +184,11 @@ def _sampled(process_id: int, directory: Path) -> Iterator[list[str]]:
         check=False,
     )
     lines += done.stdout.splitlines()
+
+
+def _is_sampling(tool: int) -> bool:
+    """Return whether a `perf` has its buffers for samples."""
+    return "[perf_event]" in Path(f"/proc/{tool}/maps").read_text()
 
 
 @contextmanager
@@ -195,21 +202,31 @@ def _traced(process_id: int, directory: Path) -> Iterator[Counter[str]]:
         yield counts
         return
     summary = directory / "strace.txt"
-    with _tool(["strace", "-f", "-c", "-o", str(summary), "-p", str(process_id)]):
+    status = Path(f"/proc/{process_id}/status")
+
+    def is_tracing(tool: int) -> bool:
+        return f"TracerPid:\t{tool}\n" in status.read_text()
+
+    with _tool(["strace", "-f", "-c", "-o", str(summary), "-p", str(process_id)], is_tracing):
         yield counts
     counts.update(call_counts(summary.read_text()))
 
 
 @contextmanager
-def _tool(command: Sequence[str]) -> Iterator[None]:
-    """Attach a tool to the server while the block runs, and end the tool with an interrupt."""
+def _tool(command: Sequence[str], is_attached: Callable[[int], bool]) -> Iterator[None]:
+    """Attach a tool to the server while the block runs, and end the tool with an interrupt.
+
+    ``is_attached`` looks whether the process of the tool, by its id, has begun.
+    """
     with subprocess.Popen(
         tied(command),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     ) as tool:
-        time.sleep(0.5)  # It says nowhere that it is attached.
+        while tool.poll() is None and not is_attached(tool.pid):
+            time.sleep(0.01)
+        time.sleep(SETTLE_SECONDS)
         try:
             yield
         finally:
