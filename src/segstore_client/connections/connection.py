@@ -39,9 +39,9 @@ async def connect_stream(host: str, port: int, access: StoreAccess) -> SocketStr
     """Return a stream of bytes to a segment store. Raises errors as ``open_connection``."""
     try:
         context = access.make_context()
-        if context is None:
-            return await connect_socket(host, port, seconds_max=CONNECT_SECONDS)
         with anyio.fail_after(CONNECT_SECONDS):
+            if context is None:
+                return await connect_socket(host, port, seconds_max=CONNECT_SECONDS)
             return await anyio.connect_tcp(
                 host, port, ssl_context=context, tls_standard_compatible=False
             )

@@ -33,7 +33,7 @@ class Acknowledgement:
         return self._wait().__await__()
 
     def note_stored(self, count: int) -> None:
-        """Count so many of its events as stored; wake those who wait after the last one."""
+        """Count ``count`` events as stored; after the last one, wake the tasks that wait."""
         self.unstored -= count
         if not self.unstored:
             self.complete()

@@ -12,7 +12,9 @@ from typing import Any
 import anyio
 import pytest
 
-from segstore_client.connections import socket_stream
+from pravega_wire.blocking import ConnectionLostError
+from segstore_client.access.tokens import PLAIN
+from segstore_client.connections import connection, socket_stream
 from segstore_client.connections.socket_stream import SocketStream, connect_socket
 from support.event_loops import RunClient
 
@@ -201,5 +203,23 @@ async def test_a_host_may_have_a_name(run_client: RunClient) -> None:
             await stream.aclose()
         with pytest.raises(socket.gaierror):
             await connect_socket("no.such.host.invalid", port, seconds_max=60)
+
+    await run_client(main)
+
+
+async def test_a_name_that_nobody_resolves_is_given_up_in_time(
+    run_client: RunClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The looking up of a name counts: a resolver that never answers must not hold the call."""
+
+    async def find(host: str, port: int) -> Any:
+        await anyio.sleep_forever()
+
+    monkeypatch.setattr(socket_stream, "_find_addresses", find)
+    monkeypatch.setattr(connection, "CONNECT_SECONDS", 0.1)
+
+    async def main() -> None:
+        with pytest.raises(ConnectionLostError, match="cannot connect to host:1"):
+            await connection.connect_stream("host", 1, PLAIN)
 
     await run_client(main)
