@@ -87,9 +87,10 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run the long workloads with the newest client, or in the full form with all that can."""
     if "java_client" in metafunc.fixturenames:
+        newest, *others = WORKLOAD_VERSIONS
+        versions = [newest, *(pytest.param(each, marks=pytest.mark.proof) for each in others)]
         full = metafunc.config.getoption("--full")
-        versions = WORKLOAD_VERSIONS if full else WORKLOAD_VERSIONS[:1]
-        metafunc.parametrize("java_client", versions, indirect=True)
+        metafunc.parametrize("java_client", versions if full else versions[:1], indirect=True)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -134,12 +134,8 @@ def make_matrix(results: Sequence[Result]) -> str:
     judged = [result for result in results if not result.race]
     parts.append(_listing("Where segstore fails what the original passes", regressions(judged)))
     parts.append(_listing("What fails on the original", _failures(judged, ServerName.ORIGINAL)))
-    alone = [
-        result
-        for result in _failures(judged, ServerName.OURS)
-        if _outcomes(judged).get((*result.key[:4], ServerName.ORIGINAL)) is None
-    ]
-    parts.append(_listing("What fails on segstore and was not run on the original", alone))
+    title = "What fails on segstore and was not run on the original"
+    parts.append(_listing(title, uncompared_failures(judged)))
     parts.append(_races([result for result in results if result.race]))
     reasons = "".join(f"- `{suite}`: {why}\n" for suite, why in ONLY_OURS.items())
     reasons += f"- {SECURE_API}: {WHY_NOT_ORIGINAL}\n"
@@ -191,12 +187,22 @@ def read_rpcs(proto: str) -> list[str]:
 
 def regressions(results: Iterable[Result]) -> list[Result]:
     """Return tests that fail on segstore and pass on the original."""
+    return _list_failures(results, Outcome.PASSED)
+
+
+def uncompared_failures(results: Iterable[Result]) -> list[Result]:
+    """Return tests that fail on segstore and were not run on the original."""
+    return _list_failures(results, None)
+
+
+def _list_failures(results: Iterable[Result], theirs: Outcome | None) -> list[Result]:
+    """Return tests that fail on segstore and have this outcome on the original."""
     results = list(results)
     outcomes = _outcomes(results)
     return [
         result
         for result in _failures(results, ServerName.OURS)
-        if outcomes.get((*result.key[:4], ServerName.ORIGINAL)) == Outcome.PASSED
+        if outcomes.get((*result.key[:4], ServerName.ORIGINAL)) == theirs
     ]
 
 
@@ -301,8 +307,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for path, text in documents.items():
         path.write_text(text)
     print(documents[MATRIX])
-    red = regressions(result for result in results if not result.race)
-    return 1 if red else 0
+    judged = [result for result in results if not result.race]
+    return 1 if regressions(judged) or uncompared_failures(judged) else 0
 
 
 if __name__ == "__main__":
