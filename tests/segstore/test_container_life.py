@@ -15,7 +15,7 @@ from _fast.cache.streaming_cache import StreamingCache
 from segstore.api import ReadResult
 from segstore.cache.manager import CacheManager
 from segstore.container import Container, open_container
-from segstore.errors import DataLogError, SegmentStoreError
+from segstore.errors import ContainerOfflineError, DataLogError, SegmentStoreError
 from segstore.inactive.eviction import ALL_STAY
 from segstore.tiers.api import Buffer, LogAddress, LogEntry
 from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLog, MemoryDataLogFactory
@@ -225,6 +225,28 @@ async def test_a_read_that_waits_for_tier_2_is_answered_when_the_container_stops
         assert answers == []
     expected = [(None, ReadResult(offset, b"", True, False)) for offset in (0, 3, 7)]
     assert sorted(answers, key=str) == expected
+
+
+async def test_a_reader_that_asks_again_while_a_container_fails_is_refused() -> None:
+    """A store finds a container for a moment after it has failed. A read at the tail that came in
+    this moment was never answered, and its reader waited for ever."""
+    tiers, answers = CrashingTiers(ALL_STAY), list[tuple[object, ReadResult | None]]()
+    async with tiers.open() as container:
+        await container.create_segment("s")
+
+        def ask(error: SegmentStoreError | None, result: ReadResult | None) -> None:
+            answers.append((error, result))
+            if error is None:
+                container.read_nowait("s", offset=0, length_max=10, on_complete=ask)
+
+        container.read_nowait("s", offset=0, length_max=10, on_complete=ask)
+        tiers.crash()
+        with contextlib.suppress(SegmentStoreError):
+            await container.append("s", b"x")
+        await trio.sleep_forever()
+    [(first, told), (refusal, _)] = answers
+    assert (first, told) == (None, ReadResult(0, b"", True, False))
+    assert isinstance(refusal, ContainerOfflineError)
 
 
 async def test_reads_that_come_while_the_tasks_end_are_told_to_ask_again() -> None:

@@ -7,8 +7,10 @@ Invariants:
    ``test_an_append_is_not_visible_before_it_completes``.
 2. A read at the end of a segment waits without a task of its own, and is completed exactly once
    unless it is cancelled. Held by ``test_a_parked_read_costs_no_task_and_ends_once``.
-3. When the container stops, each waiting read is completed with an empty result. Held by
-   ``test_every_waiting_read_is_answered_when_the_container_stops``.
+3. When the container stops, each waiting read is completed with an empty result, and each later
+   one is refused: none waits for ever, although a container that has failed is found for a moment
+   longer. Held by ``test_every_waiting_read_is_answered_when_the_container_stops`` and
+   ``test_a_reader_that_asks_again_while_a_container_fails_is_refused``.
 4. When many reads wait for the same bytes, at most ``WOKEN_MAX`` are completed before other tasks
    run. Held by ``test_many_parked_reads_are_answered_in_several_turns``.
 5. When the cache is full, bytes that tier 2 lacks are not evicted. Held by
@@ -91,7 +93,7 @@ class ReadIndex:
 
     def close(self) -> None:
         """Free the container's part of the cache, and complete each waiting read with an empty
-        result. A second call does nothing."""
+        result. Later reads are refused. A second call does nothing."""
         if self._closed:
             return
         self._closed = True
@@ -243,11 +245,13 @@ class ReadIndex:
         has_room: HasRoom | None = None,
     ) -> ReadHandle | None:
         """See ``SegmentContainer.read_nowait``."""
+        if self._closed:
+            on_complete(ContainerOfflineError("the container has stopped"), None)
+            return None
         if offset < segment.start_offset:
-            error: SegmentStoreError = SegmentTruncatedError(
-                segment.name, start_offset=segment.start_offset
+            on_complete(
+                SegmentTruncatedError(segment.name, start_offset=segment.start_offset), None
             )
-            on_complete(error, None)
             return None
         if offset >= segment.length:
             return self._read_tail(segment, offset, length_max, on_complete, has_room)

@@ -37,6 +37,7 @@ from segstore.api import (
     SegmentInfo,
     SegmentSample,
     Waiter,
+    ask_again,
     read_and_wait,
 )
 from segstore.errors import (
@@ -131,6 +132,11 @@ class CheckedContainer:
             if now - entry.since > seconds
             if entry.read is None or not self._is_at_tail(entry.read)
         ]
+
+    def waiting_reads(self) -> list[str]:
+        """Return the reads that wait: none may when the container has ended, since their readers'
+        connections go on."""
+        return [entry.what for entry in self._waiting if entry.read is not None]
 
     def _is_at_tail(self, read: CheckedRead) -> bool:
         segment = self._model.segments.by_name.get(read.name)
@@ -602,6 +608,8 @@ class CheckedContainer:
             if self._done(waiting):
                 self._check_read(what, read, length_max, error, result)
                 on_complete(error, result)
+                if result == ask_again(offset) and not read.was_put_off:
+                    self._ask_at_once(name, offset)
 
         read.handle = self._container.read_nowait(
             name,
@@ -611,6 +619,16 @@ class CheckedContainer:
             has_room=ask_for_room,
         )
         return None if read.handle is None else read
+
+    def _ask_at_once(self, name: str, offset: int) -> None:
+        """Read as a client whose next request comes in the same moment, while its store still finds
+        the container that fails."""
+        segment = self._model.segments.by_name.get(name)
+        read = CheckedRead(name, offset, segment, segment.start_offset if segment else 0)
+        waiting = self._wait(f"read {name} at {offset}, asked at once", lambda: None, read)
+        self._container.read_nowait(
+            name, offset=offset, length_max=1, on_complete=lambda *_: self._forget(waiting)
+        )
 
     async def read(self, name: str, *, offset: int, length_max: int) -> ReadResult:
         """See ``SegmentContainer``."""

@@ -294,8 +294,11 @@ class Host:
                 self._check_refusal(group)
                 self._tolerate(group, life, alone=self._plan.containers > 1 and not was_calm)
             finally:
+                waiting = [] if self._container is None else self._container.waiting_reads()
                 self.disconnect()
                 self._container = None
+            if waiting:
+                raise self.model.violated(f"their container has ended without an answer: {waiting}")
             self.tried.set()
             if not life.ending.is_set():
                 self._store.trace(f"container {self.number} has failed: {self._mishap}")
