@@ -31,7 +31,7 @@ from pravega_admin.exports.importer import Target
 from pravega_admin.exports.manifest import Manifest, SegmentPart, plan_layouts, ranges_of
 from pravega_admin.exports.numbered_event_writer import StoredNumbers, find_stored_numbers
 from pravega_admin.exports.numbered_writer import NumberedSession
-from pravega_wire.names import scoped_name, segment_epoch, segment_name
+from pravega_wire.names import scoped_name, segment_epoch, segment_name, segment_number
 from segstore_client.append_refusals import SegmentEndedError
 from segstore_client.backoff import Patience
 from segstore_client.blocking.segment_writer import SegmentWriter
@@ -204,7 +204,11 @@ class StreamCopy(Target):
         }
         for part in layout:
             copy = found.get((part.low, part.high))
-            if copy is None or self._segments.setdefault(part.id, copy) != copy:
+            if copy is None:
+                raise self._conflict("was scaled")
+            # The ids of an epoch carry it. So a segment that was made before has another id there.
+            known = self._segments.setdefault(part.id, copy)
+            if segment_number(known) != segment_number(copy):
                 raise self._conflict("was scaled")
         self._layout += 1
 

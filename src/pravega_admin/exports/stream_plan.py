@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from pravega_admin.exports.manifest import SegmentPart
-from pravega_wire.names import scoped_name, segment_epoch
+from pravega_wire.names import scoped_name, segment_epoch, segment_number
 from pravega_wire.sessions.routes import SegmentRange
 from segstore_client.controller.controller_client import ControllerClient
 from segstore_client.cuts.segment_info import segment_infos
@@ -57,13 +57,19 @@ def find_ranges(
     """Return the range of keys of each segment. Raises ``NotFoundError`` for unknown ones."""
     wanted = set(segments)
     found: dict[int, SegmentRange] = {}
+    # The ids of an epoch carry it. So a segment that was made before is known by its number alone.
+    by_number: dict[int, list[int]] = {}
+    for segment in wanted:
+        by_number.setdefault(segment_number(segment), []).append(segment)
 
     def look(epoch: int) -> bool:
         try:
             ranges = controller.epoch_segments(scope, stream, epoch)
         except NotFoundError:
             return False
-        found.update({each.segment_id: each for each in ranges if each.segment_id in wanted})
+        for each in ranges:
+            for segment in by_number.get(segment_number(each.segment_id), ()):
+                found[segment] = SegmentRange(segment, each.low, each.high)
         return True
 
     for epoch in sorted({segment_epoch(segment) for segment in wanted}, reverse=True):

@@ -353,7 +353,11 @@ class ControllerClient:
         return CurrentSegments(tuple(ranges))
 
     def epoch_segments(self, scope: str, stream: str, epoch: int) -> tuple[SegmentRange, ...]:
-        """Return the segments that accepted events in an epoch, in key order."""
+        """Return the segments that accepted events in an epoch, in key order.
+
+        Their ids carry this epoch: a segment that was made in an earlier one has another id there,
+        with the same number.
+        """
         info = _info(scope, stream, pb.StreamInfo.AccessOperation.READ)
         request = pb.GetEpochSegmentsRequest(streamInfo=info, epoch=epoch)
         reply = self._call("getEpochSegments", request, pb.SegmentRanges, scope, stream)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from pravega_admin.exports import stream_plan
 from pravega_admin.exports.stream_plan import find_ranges, find_segments, plan_steps
+from pravega_wire.names import segment_number
 from pravega_wire.sessions.routes import SegmentRange
 from segstore_client.errors import ConflictError, NotFoundError
 
@@ -44,7 +45,10 @@ def make_epochs(choices: Iterable[int]) -> list[dict[int, SegmentRange]]:
 
 
 class FakeController:
-    """Has the records of epochs from the first one on; ``calls`` are the epochs asked for."""
+    """Has the records of epochs from the first one on; ``calls`` are the epochs asked for.
+
+    Ids of segments carry the epoch, as those of controllers do.
+    """
 
     def __init__(self, epochs: list[dict[int, SegmentRange]], first: int = 0) -> None:
         self.epochs = epochs
@@ -55,7 +59,11 @@ class FakeController:
         self.calls.append(epoch)
         if not self.first <= epoch < len(self.epochs):
             raise NotFoundError("no record")
-        return tuple(self.epochs[epoch].values())
+        found = self.epochs[epoch].items()
+        return tuple(
+            SegmentRange(identifier(segment_number(segment), epoch), each.low, each.high)
+            for segment, each in found
+        )
 
     def head_segments(self, scope: str, stream: str) -> Any:
         return SimpleNamespace(offsets=dict.fromkeys(self.epochs[self.first], 0))
