@@ -7,13 +7,13 @@ is no circle, and a new package has to be given a place.
 import ast
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
-from support.statements import walk_statements
+from support.statements import parse_source, walk_statements
 
 pytestmark = pytest.mark.xdist_group("layering")
 
@@ -479,7 +479,7 @@ checksums, hashes and numbers. The last one's modules call the kernel; no other 
 
 @functools.cache
 def imports_of(source: Path) -> tuple[ast.Import | ast.ImportFrom, ...]:
-    tree = ast.parse(source.read_text(), filename=str(source))
+    tree = parse_source(source)
     return tuple(
         node for node in walk_statements(tree) if isinstance(node, ast.Import | ast.ImportFrom)
     )
@@ -676,16 +676,17 @@ def is_private(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__") and name not in NAMED_TUPLE_METHODS
 
 
-def own_names(tree: ast.Module) -> set[str]:
+def own_names(nodes: Sequence[ast.AST]) -> set[str]:
     """Return the functions and classes of a module, and the attributes that it assigns."""
     names: set[str] = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             names.add(node.name)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             names.add(node.id)
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            names.update({node.attr} if ast.unparse(node.value) == "self" else ())
+            is_self = isinstance(node.value, ast.Name) and node.value.id == "self"
+            names.update({node.attr} if is_self else ())
     return names
 
 
@@ -698,21 +699,20 @@ STRANGER_PERHAPS = re.compile(
 
 def strangers_names(source: Path) -> set[str]:
     """Return the private names of other modules that a module uses, as it writes them."""
-    text = source.read_text()
-    if not STRANGER_PERHAPS.search(text):
+    if not STRANGER_PERHAPS.search(source.read_text()):
         return set()
-    tree = ast.parse(text, filename=str(source))
-    own = own_names(tree)
+    nodes = tuple(ast.walk(parse_source(source)))
+    own = own_names(nodes)
     imported = {
         alias.name
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
         if is_private(alias.name)
     }
     used = {
         ast.unparse(node)
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.Attribute) and is_private(node.attr) and node.attr not in own
         if ast.unparse(node.value) not in ("self", "cls", "super()")
     }
@@ -729,58 +729,58 @@ def test_private_names_stay_in_their_modules() -> None:
     assert found == PRIVATE_NAMES_OF_OTHERS
 
 
-def private_names_of_bases() -> list[str]:
-    """Return each private name that a class uses of a base in another module."""
-    trees = {
-        ".".join(source.relative_to(SRC).with_suffix("").parts): ast.parse(source.read_text())
-        for source in SRC.rglob("*.py")
-        if not source.stem.endswith("_pb2")
-    }
-    classes = {
-        (module, node.name): node
-        for module, tree in trees.items()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ClassDef)
-    }
-    imported = {
-        (module, alias.asname or alias.name): (node.module, alias.name)
-        for module, tree in trees.items()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and node.module
-        for alias in node.names
-    }
-
-    def find_bases(module: str, node: ast.ClassDef) -> Iterator[tuple[str, str]]:
-        for base in node.bases:
-            name = ast.unparse(base.value if isinstance(base, ast.Subscript) else base)
-            key = (module, name) if (module, name) in classes else imported.get((module, name))
-            if key in classes:
-                yield key
-                yield from find_bases(key[0], classes[key])
-
-    def private_names_of(node: ast.ClassDef) -> set[str]:
-        """Return the private names that a class defines, or uses of itself or of its bases."""
-        names = {
-            each.name if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) else each.attr
-            for each in ast.walk(node)
-            if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
-            or (isinstance(each, ast.Attribute) and is_own(each.value))
-        }
-        return set(filter(is_private, names))
+def private_names_of(node: ast.ClassDef) -> set[str]:
+    """Return the private names that a class defines, or uses of itself or of its bases."""
 
     def is_own(value: ast.expr) -> bool:
         if isinstance(value, ast.Call):
             value = value.func
         return isinstance(value, ast.Name) and value.id in ("self", "cls", "super")
 
+    names = {
+        each.name if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) else each.attr
+        for each in ast.walk(node)
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
+        or (isinstance(each, ast.Attribute) and is_own(each.value))
+    }
+    return set(filter(is_private, names))
+
+
+def private_names_of_bases() -> list[str]:
+    """Return each private name that a class uses of a base in another module."""
+    bases_of: dict[tuple[str, str], list[str]] = {}
+    names_of: dict[tuple[str, str], set[str]] = {}
+    imported: dict[tuple[str, str], tuple[str, str]] = {}
+    for source in SRC.rglob("*.py"):
+        if source.stem.endswith("_pb2"):
+            continue
+        module = ".".join(source.relative_to(SRC).with_suffix("").parts)
+        for node in walk_statements(parse_source(source)):
+            if isinstance(node, ast.ClassDef):
+                plain = (
+                    each.value if isinstance(each, ast.Subscript) else each for each in node.bases
+                )
+                bases_of[module, node.name] = [ast.unparse(each) for each in plain]
+                names_of[module, node.name] = private_names_of(node)
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                for alias in node.names:
+                    imported[module, alias.asname or alias.name] = (node.module, alias.name)
+
+    def find_bases(module: str, name: str) -> Iterator[tuple[str, str]]:
+        for base in bases_of[module, name]:
+            key = (module, base) if (module, base) in bases_of else imported.get((module, base))
+            if key in bases_of:
+                yield key
+                yield from find_bases(*key)
+
     return sorted(
-        f"{module}.{node.name}: {name}"
-        for (module, _), node in classes.items()
-        for name in {
-            name
-            for base in set(find_bases(module, node))
+        f"{module}.{name}: {private}"
+        for module, name in bases_of
+        for private in {
+            private
+            for base in set(find_bases(module, name))
             if base[0] != module
-            for name in private_names_of(classes[base]) & private_names_of(node)
+            for private in names_of[base] & names_of[module, name]
         }
     )
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
-from support.statements import walk_statements
+from support.statements import parse_source, walk_statements
 
 pytestmark = pytest.mark.xdist_group("repository")
 
@@ -104,7 +104,7 @@ class Source(NamedTuple):
 
 @cache
 def source_of(path: Path) -> Source:
-    tree = ast.parse(path.read_text())
+    tree = parse_source(path)
     definitions = [
         Definition(
             node.lineno,
@@ -164,7 +164,7 @@ def test_the_product_does_not_run_what_others_write() -> None:
     offenders, found = [], set()
     for path in python_sources():
         text = path.read_text()
-        for node in ast.walk(ast.parse(text)) if MAY_BE_DANGEROUS.search(text) else ():
+        for node in ast.walk(parse_source(path)) if MAY_BE_DANGEROUS.search(text) else ():
             where = f"{name_of(path)}:{getattr(node, 'lineno', 0)}"
             if isinstance(node, ast.Import | ast.ImportFrom):
                 modules = [each.name for each in node.names]
@@ -191,7 +191,7 @@ def test_secrets_are_compared_in_constant_time() -> None:
     for path in python_sources():
         if not name_of(path).startswith("src/pravega_security/"):
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parse_source(path)):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "hmac.compare_digest":
                 compared += 1
             if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq | ast.NotEq):
@@ -387,7 +387,7 @@ DEADLINE_SECONDS_MIN = 60
 def test_deadlines_of_tests_that_start_processes_are_long_and_scaled() -> None:
     checked, offenders = 0, []
     for path in python_sources("compat-tests") + python_sources("foreign_servers"):
-        for node in ast.parse(path.read_text()).body:
+        for node in parse_source(path).body:
             if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Name):
                 continue
             name = node.targets[0].id
