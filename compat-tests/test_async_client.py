@@ -19,6 +19,7 @@ from compat_harness.server import TARGET_VARIABLE, Server
 from foreign_servers.deadlines import scale
 
 import segstore_client
+from support.rare_parameters import mark_rare
 
 pytestmark = [
     pytest.mark.compat,
@@ -27,6 +28,7 @@ pytestmark = [
 ]
 
 T = TypeVar("T")
+BACKENDS = mark_rare(["asyncio", "trio"], 1)
 KEYS = 7
 EVENTS = 3_000
 SECONDS_MAX = scale(180.0)
@@ -145,7 +147,7 @@ def build_client() -> JavaClient:
         pytest.fail(str(error), pytrace=False)
 
 
-@pytest.mark.parametrize("backend", ["trio", "asyncio"])
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_bytes_go_to_and_fro_between_it_and_the_java_client(
     backend: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -184,7 +186,7 @@ def test_bytes_go_to_and_fro_between_it_and_the_java_client(
             assert run(read_bytes, stream) == expected
 
 
-@pytest.mark.parametrize("backend", ["trio", "asyncio"])
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_long_events_go_to_and_fro_between_it_and_the_java_client(
     backend: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -213,7 +215,7 @@ def test_long_events_go_to_and_fro_between_it_and_the_java_client(
     assert sorted(found) == sorted([*ours, theirs])
 
 
-@pytest.mark.parametrize("backend", ["trio", "asyncio"])
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_events_go_to_and_fro_between_it_and_the_java_client(
     backend: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -106,6 +106,7 @@ def test_events_go_to_and_fro_between_it_and_the_java_client(
     assert all(each == sorted(each) for each in by_key.values())
 
 
+@pytest.mark.proof
 def test_long_events_go_to_and_fro_between_it_and_the_java_client(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
@@ -160,6 +161,7 @@ def read_bytes(server: Server, stream: str) -> bytes:
         return found + file.readall()
 
 
+@pytest.mark.proof
 def test_bytes_go_to_and_fro_between_it_and_the_java_client(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:

@@ -199,6 +199,7 @@ def test_an_event_is_written_and_found_and_a_stream_scaled(
     check_page(browser, "scale")
 
 
+@pytest.mark.proof
 def test_a_page_stops_when_its_reader_says_so(written: Written, browser: Browser) -> None:
     browser.show(f"{written.address}/streams/shop/orders", WIDTHS[1])
     browser.run("document.querySelector('summary').click()")
@@ -236,6 +237,7 @@ def test_what_does_not_answer_is_told(browser: Browser, tmp_path: Path) -> None:
     browser.complaints()
 
 
+@pytest.mark.proof
 def test_over_tls_a_guest_reads_one_scope_and_the_administrator_changes_it(tmp_path: Path) -> None:
     [port] = free_ports(1)
     with SecureServer(tmp_path, [f"--http-port={port}"]) as server:

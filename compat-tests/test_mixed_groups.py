@@ -241,6 +241,7 @@ def build_client() -> JavaClient:
         pytest.fail(str(error), pytrace=False)
 
 
+@pytest.mark.proof
 def test_a_group_of_java_and_python_readers_reads_each_event(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

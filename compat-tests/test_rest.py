@@ -191,6 +191,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rest]:
         yield Rest(port, server.controller_uri)
 
 
+@pytest.mark.proof
 def test_each_route_answers_as_the_original(original: Rest, ours: Rest) -> None:
     found, is_sealed = [], False
     for method, path, body in REQUESTS:

@@ -34,8 +34,8 @@ pytest_plugins = (
 
 # The same examples each time, so that no change fails by chance: ``make proof`` draws others. An
 # example may take long on a machine that is busy with other tests.
-settings.register_profile("usual", deadline=None, derandomize=True)
-settings.register_profile("random", deadline=None)
+settings.register_profile("usual", max_examples=50, deadline=None, derandomize=True)
+settings.register_profile("random", max_examples=200, deadline=None)
 # Where everything is several times slower, the same paths by fewer examples.
 settings.register_profile("sanitize", max_examples=25, deadline=None, derandomize=True)
 settings.load_profile("usual")

@@ -179,6 +179,7 @@ def test_a_vendor_of_tier_2_is_a_folder_and_an_entry(tmp_path: Path) -> None:
     assert "a shelf (shelf://NAME)" in printed
 
 
+@pytest.mark.proof
 def test_a_call_of_the_controller_is_two_files(tmp_path: Path) -> None:
     copy = Copy(tmp_path, "Add a call of the controller")
     assert copy.changed == [

@@ -111,6 +111,7 @@ def test_what_fails_by_chance_passes_alone_and_is_named(
     assert failed_once(repository) == ["tests/test_known.py::test_known"]
 
 
+@pytest.mark.proof
 def test_a_test_of_a_group_is_found_again(run: Run, repository: Path) -> None:
     done = run(
         "import pytest\nfrom fails_once import fail_once\n"
@@ -196,6 +197,7 @@ def test_a_process_that_is_left_fails_the_run(run: Run) -> None:
     assert "sleep 1000" in done.stdout
 
 
+@pytest.mark.proof
 def test_what_python_compiles_is_kept(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     done = run("import sys\ndef test_known(): assert not sys.dont_write_bytecode\n")
@@ -248,6 +250,7 @@ async def test_other(): await trio.lowlevel.checkpoint()
 """
 
 
+@pytest.mark.proof
 def test_a_test_that_waits_too_long_in_a_loop_fails_alone(run: Run, repository: Path) -> None:
     done = run(WAITS.replace("SHIELD", "False"))
     assert done.returncode == 1

@@ -211,6 +211,7 @@ async def test_two_recoveries_at_once_find_one_end(
 # ---- Bookies that fail ---------------------------------------------------------------------------
 
 
+@pytest.mark.proof
 async def test_three_bookies_go_on_when_one_is_killed(
     cluster: BookiesWithClient, bookkeeper: BookKeeper
 ) -> None:
@@ -264,6 +265,7 @@ async def test_another_bookie_takes_the_place_of_one_that_stands_still(
     assert await read_all(bookkeeper, ledger.ledger_id) == data
 
 
+@pytest.mark.proof
 async def test_a_ledger_is_recovered_without_one_of_its_bookies(
     cluster: BookiesWithClient, bookkeeper: BookKeeper
 ) -> None:

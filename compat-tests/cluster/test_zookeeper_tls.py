@@ -126,6 +126,7 @@ def test_the_command_line_asks_for_a_cluster_by_tls(
     assert "there is no cluster pravega-cluster in this ZooKeeper" in done.stderr
 
 
+@pytest.mark.proof
 def test_who_cannot_be_trusted_has_no_session(
     security: Path, secure_port: int, tmp_path: Path
 ) -> None:

@@ -13,6 +13,7 @@ HERE = Path(__file__).parent
 WRITERS = {"frames.json": "golden.WriteFrames", "records.json": "golden.WriteRecords"}
 
 
+@pytest.mark.proof
 @pytest.mark.compat
 @pytest.mark.timeout(600)
 def test_the_official_library_writes_the_bytes_that_are_kept_here() -> None:

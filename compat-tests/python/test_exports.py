@@ -98,6 +98,7 @@ def store(controller_uri: str) -> Store:
     return store
 
 
+@pytest.mark.proof
 def test_a_stream_comes_back_after_a_kill_with_the_order_of_each_key(
     store: Store, tmp_path: Path
 ) -> None:

@@ -134,6 +134,7 @@ def test_what_the_driver_of_the_openmessaging_benchmark_does_works_with_variable
     run_suites(NEWEST, ["OpenMessagingTest"], tmp_path, secure_server, environment)
 
 
+@pytest.mark.proof
 @of_versions(NEWEST, "0.9.0")
 def test_a_writer_and_readers_say_their_user_and_authority_by_the_clients_configuration(
     version: str, secure_server: SecureServer

@@ -139,6 +139,7 @@ def command_lines() -> Iterator[bytes]:
             continue
 
 
+@pytest.mark.proof
 def test_no_secret_is_shown(store: SecureServer) -> None:
     good = [mint(store, Level.READ_UPDATE), mint(store, Level.READ)]
     bad = [f"{good[0][:-20]}{MARK}", MARK, f"{MARK}.{MARK}.{MARK}", "x" * 9000 + MARK]

@@ -34,7 +34,9 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield address
 
 
-@pytest.fixture(scope="module", params=["segstore", "original"])
+@pytest.fixture(
+    scope="module", params=["segstore", pytest.param("original", marks=pytest.mark.proof)]
+)
 def address(request: pytest.FixtureRequest) -> str:
     """The address of a controller: our own, and the original's."""
     if request.param == "segstore":

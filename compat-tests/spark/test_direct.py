@@ -355,6 +355,7 @@ def test_spark_counts_the_same_on_both_paths(spark: Any, in_files: Stored) -> No
     assert sums["wire"][0][0] == EVENTS
 
 
+@pytest.mark.proof
 def test_the_original_has_no_plans_and_is_read_over_the_wire(original: str) -> None:
     with ControllerClient(original) as client:
         name = f"s-{uuid.uuid4().hex[:12]}"

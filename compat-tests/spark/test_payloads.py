@@ -41,11 +41,13 @@ SCHEMAS_AT_ONCE = 5
 Row = tuple[str, ...]
 
 
+@pytest.mark.proof
 @pytest.mark.timeout(900)
 def test_events_have_the_columns_of_from_json(spark: Any) -> None:
     compare_json(spark, seed=1, schemas=5, each=60)
 
 
+@pytest.mark.proof
 @pytest.mark.timeout(900)
 def test_records_have_the_columns_of_from_avro(spark: Any) -> None:
     compare_avro(spark, seed=1, schemas=5, each=60)

@@ -112,6 +112,7 @@ def test_files_become_a_stream_an_archive_and_a_stream_again(
             last[key] = int(number)
 
 
+@pytest.mark.proof
 def test_an_archive_is_replayed_once_wherever_it_is(
     spark: Any, store: Server, tmp_path: Path
 ) -> None:

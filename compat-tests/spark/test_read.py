@@ -27,6 +27,7 @@ from segstore_client.controller.controller_client import RETRIED_ERRORS, Control
 from segstore_client.controller.scaling import plan_merge, plan_split
 from segstore_client.controller.stream_settings import Scaling, StreamSettings
 from segstore_client.cuts.segment_info import tail_offsets
+from support.rare_parameters import mark_rare
 
 pytestmark = [
     pytest.mark.compat,
@@ -232,7 +233,7 @@ def test_json_becomes_columns_on_the_way(
     assert sum(row.n or 0 for rows in batches for row in rows) == sum(range(1_000))
 
 
-@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/St_Johns"])
+@pytest.mark.parametrize("zone", mark_rare(["America/St_Johns", "UTC", "Europe/Berlin"], 1))
 def test_times_without_a_zone_are_of_the_session(
     spark: Any, store: Server, client: ControllerClient, tmp_path: Path, zone: str
 ) -> None:
@@ -317,7 +318,7 @@ def test_metadata_are_frames_too(spark: Any, store: Server, client: ControllerCl
 
 
 @pytest.mark.parametrize(
-    "limit", [{}, {"max_bytes_per_trigger": 20_000}, {"max_rows_per_trigger": 700}]
+    "limit", mark_rare([{"max_rows_per_trigger": 700}, {"max_bytes_per_trigger": 20_000}, {}], 1)
 )
 def test_a_query_goes_on_where_it_stopped_across_scales(
     spark: Any, store: Server, client: ControllerClient, tmp_path: Path, limit: dict[str, int]

@@ -176,6 +176,7 @@ async def test_another_bookie_takes_the_place_of_a_silent_one(
     assert "d" in found[0].last_segment.bookies
 
 
+@pytest.mark.proof
 async def test_a_ledger_and_who_takes_a_place_in_it_are_of_many_racks(
     bookies: MemoryBookies,
 ) -> None:

@@ -341,6 +341,7 @@ def test_one_zookeeper_of_several_knows_its_number(tmp_path: Path) -> None:
     assert "server." not in settings
 
 
+@pytest.mark.proof
 @pytest.mark.processes
 def test_the_check_of_a_zookeeper_that_accepts_and_never_answers_fails_in_time() -> None:
     """It did wait for ever: a ZooKeeper that was just starting had accepted the connection."""

@@ -1,4 +1,4 @@
-"""A second of broken input for every parser; ``make fuzz`` goes on for longer."""
+"""Some broken input for every parser; ``make fuzz`` goes on for longer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from fuzzing import SECONDS_MAX, FuzzFinding, Target, fuzz, replay, unpacked
 from targets import TARGETS
 
-SECONDS = float(os.environ.get("FUZZ_SECONDS", "1"))
+SECONDS = float(os.environ.get("FUZZ_SECONDS", "0.4"))
 SEED = int(os.environ.get("FUZZ_SEED", "1"))
 
 
@@ -54,7 +54,7 @@ def never_ends_soon(data: bytes, random: Random) -> object:
     [
         (fails_behind_a_check, "raises IndexError"),
         (allocates_what_it_is_told, r"asks for \d{8,} bytes"),
-        (never_ends_soon, r"takes \d"),
+        pytest.param(never_ends_soon, r"takes \d", marks=pytest.mark.proof),
     ],
 )
 def test_a_fault_is_found_and_can_be_seen_again(

@@ -611,6 +611,7 @@ def test_a_port_of_the_other_kind_is_named(store: "Standalone", invoke: Invoke) 
     assert told == f"segstore: {wrong}\n"
 
 
+@pytest.mark.proof
 def test_a_port_of_another_protocol_is_no_segment_stores(invoke: Invoke) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
@@ -681,6 +682,7 @@ def test_a_second_ctrl_c_tells_how_many_events_there_can_be(
     assert int(bounds[1]) <= len(invoke("read", stream).stdout.splitlines()) <= int(bounds[2])
 
 
+@pytest.mark.proof
 def test_a_segment_store_that_stands_still_is_named_soon(
     store: "Standalone", invoke: Invoke, scope: str, stream: str
 ) -> None:

@@ -124,6 +124,7 @@ def test_promtool_finds_the_rules_right(tmp_path: Path) -> None:
     assert f"{len(ALERTS)} rules found" in done.stdout
 
 
+@pytest.mark.proof
 def test_a_certificate_that_ends_is_told_until_the_command_of_the_runbook(tmp_path: Path) -> None:
     names = ("SegstoreCertificateEnds", "SegstoreCertificateEndsSoon")
     security = tmp_path / "security"

@@ -27,7 +27,7 @@ from segstore_client.blocking.transaction_writer import TransactionWriter
 from segstore_client.controller.controller_client import BegunTransaction, ControllerClient
 from segstore_client.cuts.segment_info import tail_offsets
 from segstore_client.errors import RefusedError
-from support.seeds import share_seeds
+from support.rare_parameters import mark_rare
 
 from .serving.test_standalone import create_stream, events_of, write_numbers
 from .test_wrong_files import newest_file, start_refused, written_bytes
@@ -102,6 +102,7 @@ def test_a_sound_store_has_nothing_to_recover(new_store: NewStore) -> None:
     assert content_of(store.data_dir) == before
 
 
+@pytest.mark.proof
 def test_a_lost_journal_after_a_clean_stop_loses_nothing(new_store: NewStore) -> None:
     store = filled(new_store)
     shutil.rmtree(store.data_dir / "journal-0")
@@ -118,6 +119,7 @@ def test_a_lost_journal_after_a_clean_stop_loses_nothing(new_store: NewStore) ->
     check_goes_on(new_store, count=300)
 
 
+@pytest.mark.proof
 def test_an_older_journal_gives_way_to_what_tier_2_has(new_store: NewStore, tmp_path: Path) -> None:
     store = new_store()
     store.start()
@@ -171,6 +173,7 @@ def test_a_journal_lost_with_its_last_writes_costs_those_alone(
     assert store.stop() == 0
 
 
+@pytest.mark.proof
 def test_a_damaged_journal_gives_way_to_what_tier_2_has(new_store: NewStore) -> None:
     store = filled(new_store)
     file = newest_file(store.data_dir / "journal-0")
@@ -209,7 +212,8 @@ def lost_ranges(store: "Standalone") -> list[tuple[int, int, int]]:
     return [(row["segment"], row["from"], row["to"]) for row in rows]
 
 
-@pytest.mark.parametrize("left", share_seeds([0, 1000], 1))
+@pytest.mark.proof
+@pytest.mark.parametrize("left", mark_rare([0, 1000], 1))
 def test_what_tier_2_has_lost_is_told_and_offsets_stay(new_store: NewStore, left: int) -> None:
     store = filled(new_store)
     chunk = chunk_of(store, "kept")
@@ -248,6 +252,7 @@ def test_what_tier_2_has_lost_is_told_and_offsets_stay(new_store: NewStore, left
     assert store.stop() == 0
 
 
+@pytest.mark.proof
 def test_a_truncated_segment_whose_chunk_is_lost_goes_on_at_its_end(new_store: NewStore) -> None:
     """It came back as 0..0 below the stream's head: readers got nothing of what came after."""
     store = new_store()
@@ -318,6 +323,7 @@ def stopped_with_transactions(new_store: NewStore) -> "tuple[Standalone, bytes, 
     return store, first, second
 
 
+@pytest.mark.proof
 def test_an_open_transaction_that_has_lost_events_is_aborted(new_store: NewStore) -> None:
     """Its commit stored what was left, and said that all was stored."""
     store, harmed, whole = stopped_with_transactions(new_store)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from segstore.testing.ports import free_ports
+from support.rare_parameters import mark_rare
 
 from .serving.test_standalone import create_stream, events_of, write_numbers
 
@@ -117,7 +118,7 @@ def flip(file: Path) -> str:
     return f"{file.name}, offset 4096: the batch is damaged"
 
 
-@pytest.mark.parametrize("harm", [cut, flip])
+@pytest.mark.parametrize("harm", mark_rare([cut, flip], 1))
 def test_a_journal_file_that_is_damaged_is_named_with_its_offset(
     new_store: NewStore, harm: Callable[[Path], str]
 ) -> None:
@@ -127,6 +128,7 @@ def test_a_journal_file_that_is_damaged_is_named_with_its_offset(
     assert expected in start_server_refused(new_store())
 
 
+@pytest.mark.proof
 def test_damage_that_a_running_store_meets_ends_it_with_file_and_offset(
     new_store: NewStore,
 ) -> None:

@@ -18,6 +18,7 @@ from pravega_controller.metadata.intents import INTENTS
 from pravega_controller.rules.streams import fixed_configuration
 from pravega_controller.testing.memory_segment_store import MemorySegmentStore
 from pravega_wire import commands as wire
+from support.rare_parameters import mark_rare
 
 OpenController: TypeAlias = Callable[..., AbstractAsyncContextManager[Controller]]
 
@@ -49,7 +50,7 @@ async def make(c: Controller) -> None:
     await c.streams.create("s", "a", TAGGED)
 
 
-@pytest.mark.parametrize("killed", ["the one that began", "both"])
+@pytest.mark.parametrize("killed", mark_rare(["both", "the one that began"], 1))
 @pytest.mark.parametrize("is_anew", [False, True], ids=["deleted", "made anew"])
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_table_that_a_killed_controller_creates_late_is_deleted(

@@ -257,7 +257,11 @@ def share_scenarios(*rare: str) -> list[object]:
 
 @pytest.mark.parametrize(
     ("is_applied", "port"),
-    [(False, 9090), pytest.param(True, 9090, marks=pytest.mark.proof), (True, 9091)],
+    [
+        pytest.param(False, 9090, marks=pytest.mark.proof),
+        pytest.param(True, 9090, marks=pytest.mark.proof),
+        (True, 9091),
+    ],
     ids=["not applied", "applied", "applied, another"],
 )
 # "seal with a roll" makes all the changes of "seal", and more.

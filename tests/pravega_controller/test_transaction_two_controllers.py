@@ -22,6 +22,7 @@ from pravega_controller.testing.memory_segment_store import MemorySegmentStore
 from pravega_controller.transactions.operations import PingAnswer
 from pravega_wire import commands as wire
 from pravega_wire import names
+from support.rare_parameters import mark_rare
 
 OpenController = Callable[..., AbstractAsyncContextManager[Controller]]
 LEASE = 20_000
@@ -234,7 +235,7 @@ async def test_a_begin_that_is_slower_than_the_seal_of_its_stream_leaves_no_segm
         assert not [name for name in memory_store.segments if names.is_transaction_segment(name)]
 
 
-@pytest.mark.parametrize("killed", ["the one that began", "both"])
+@pytest.mark.parametrize("killed", mark_rare(["both", "the one that began"], 1))
 @pytest.mark.parametrize("stream", ["sealed and deleted", "sealed before", "made anew before"])
 @pytest.mark.parametrize("ahead_ms", [0, 365 * 86_400_000], ids=["same clocks", "a year ahead"])
 async def test_a_segment_that_a_killed_controller_asked_for_late_is_deleted(

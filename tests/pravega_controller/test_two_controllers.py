@@ -172,6 +172,7 @@ async def test_scopes(open_on_memory: Any, memory_store: MemorySegmentStore) -> 
         assert not await first.scopes.exists("s")
 
 
+@pytest.mark.proof
 async def test_reader_groups(open_on_memory: Any, memory_store: MemorySegmentStore) -> None:
     # A group that the other controller deletes while it is being created.
     refusals = (ReaderGroupNotFoundError, GenerationMismatchError, OutcomeUnknownError)
@@ -265,6 +266,7 @@ async def append_epochs(controller: Controller, *sealed_counts: int) -> None:
     await controller.store.writes.write(stream, record, epochs=epochs)
 
 
+@pytest.mark.proof
 async def test_a_large_write_that_another_overtakes_leaves_none_of_its_seals(
     open_on_memory: Any, memory_store: MemorySegmentStore
 ) -> None:

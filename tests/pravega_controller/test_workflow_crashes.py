@@ -540,7 +540,11 @@ async def test_a_request_does_what_it_says(
 @pytest.mark.parametrize(
     "port", [pytest.param(9090, marks=pytest.mark.proof), 9091], ids=["next", "another"]
 )
-@pytest.mark.parametrize("is_applied", [False, True], ids=["not applied", "applied"])
+@pytest.mark.parametrize(
+    "is_applied",
+    [pytest.param(False, marks=pytest.mark.proof), True],
+    ids=["not applied", "applied"],
+)
 @pytest.mark.parametrize("name", SCENARIOS)
 async def test_a_controller_killed_anywhere_is_finished_by_the_next_or_another(
     name: str,

@@ -446,6 +446,7 @@ async def test_a_store_of_which_tier_2_refuses_all_containers_ends_unless_it_may
     assert min(openings.counts.values()) > 10
 
 
+@pytest.mark.proof
 async def test_containers_that_looked_while_tier_2_showed_nothing_come_back(
     tmp_path: Path,
 ) -> None:

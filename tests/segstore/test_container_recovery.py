@@ -35,6 +35,7 @@ from support.faults.crashing_tiers import CrashingTiers, active_names, checkpoin
 from support.faults.faulty_chunks import FaultyChunkStorage
 from support.models.memory_container import MemoryContainer
 from support.models.model_workload import ModelWorkload
+from support.rare_parameters import mark_rare
 
 NAMES = [f"scope/stream/{number}.#epoch.0" for number in range(4)]
 WRITERS = [bytes([number]) * 16 for number in range(3)]
@@ -107,7 +108,7 @@ async def settle(
         assert model.segment_info(name).length == length
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", mark_rare(range(25), 10))
 async def test_a_container_that_crashes_equals_the_model_after_recovery(seed: int) -> None:
     tiers, model, workload = CrashingTiers(ALL_STAY), MemoryContainer(0), Workload(seed)
     in_doubt: dict[str, list[bytes]] = {}
@@ -269,6 +270,7 @@ async def test_room_is_made_although_a_segment_went_with_what_was_merged_into_it
         assert container.segment_info("kept").length == 1500 * 300
 
 
+@pytest.mark.proof
 async def test_a_recovery_does_not_stand_still_for_more_than_the_cache_behind_a_gone_merge(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:

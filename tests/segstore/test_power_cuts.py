@@ -19,7 +19,7 @@ from support.faults.crashing_tiers import CrashingTiers, checkpoint, evict
 from support.faults.faulty_chunks import Fault
 from support.models.memory_container import MemoryContainer
 from support.models.model_workload import ModelWorkload
-from support.seeds import share_seeds
+from support.rare_parameters import mark_rare
 from support.simulated.power_cuts import PowerCuts
 
 NAMES = [f"scope/stream/{number}.#epoch.0" for number in range(3)]
@@ -252,7 +252,7 @@ def test_the_power_goes_when_a_file_is_longer_than_what_was_synced(tmp_path: Pat
     assert lengths[0] in (0, 700)
 
 
-@pytest.mark.parametrize("first", share_seeds(range(0, 100, 10), 4))
+@pytest.mark.parametrize("first", mark_rare(range(0, 100, 10), 2))
 def test_a_container_equals_the_model_whenever_the_power_goes(first: int, tmp_path: Path) -> None:
     for seed in range(first, first + 10):
         live(seed, make(tmp_path / str(seed)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
 import trio
 
 from _fast.cache.streaming_cache import StreamingCache
@@ -19,6 +20,7 @@ MIB = 1024 * 1024
 FILE_BYTES = 8 * MIB
 
 
+@pytest.mark.proof
 async def test_a_quiet_container_does_not_keep_the_journal_of_a_busy_one(tmp_path: Path) -> None:
     settings = JournalSettings(
         file_bytes=FILE_BYTES,

@@ -139,6 +139,7 @@ class Failures:
         monkeypatch.setattr(Patience, "next_delay", note)
 
 
+@pytest.mark.proof
 async def test_a_call_waits_for_servers_that_are_away_as_long_as_the_program_says(
     tmp_path: Path, run_client: RunClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

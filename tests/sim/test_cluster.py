@@ -44,6 +44,7 @@ def test_a_cluster_keeps_its_promises() -> None:
     assert counts["answer"] > len(SEEDS)
 
 
+@pytest.mark.proof
 def test_a_seed_is_replayed_step_by_step() -> None:
     first, second = simulate(3), simulate(3)
     assert first.lines == second.lines
@@ -53,11 +54,13 @@ def test_a_seed_is_replayed_step_by_step() -> None:
 # ---- Found by these seeds before they were mended ------------------------------------------------
 
 
+@pytest.mark.proof
 def test_a_store_looks_at_the_map_before_it_registers_in_its_second_session() -> None:
     for seed in (0, 1):
         simulate(seed)
 
 
+@pytest.mark.proof
 def test_a_container_ends_although_its_log_is_anothers_when_it_drains() -> None:
     simulate(2)
 
@@ -66,6 +69,7 @@ def test_a_store_that_waits_for_its_next_start_is_not_started_twice() -> None:
     simulate(10185)
 
 
+@pytest.mark.proof
 def test_bookies_that_have_forgotten_a_fence_acknowledge_nothing() -> None:
     simulate(10062)
 

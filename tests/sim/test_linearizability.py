@@ -68,6 +68,7 @@ def test_two_who_both_created_are_found() -> None:
     assert find_order([*calls, Operation("delete", None, 0)], None, step_scope) is not None
 
 
+@pytest.mark.proof
 def test_a_search_without_an_end_is_given_up() -> None:
     calls = [Operation("put", number, 0) for number in range(30)]
     calls.append(Operation("put", 0, 0, 1, -1))

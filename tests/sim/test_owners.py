@@ -22,9 +22,9 @@ from segstore.ownership.journal_identity import JournalIdentity
 from segstore.ownership.tier_two_identity import Claim, TierTwoIdentity
 from segstore.process.registry import HostedContainer
 from segstore.tiers.vendor import TierTwo
-from support.seeds import share_seeds
+from support.rare_parameters import mark_rare
 
-SEEDS = share_seeds(range(20), 8)
+SEEDS = mark_rare(range(20), 4)
 SEEDS_MAX = 100
 """So many are tried until one finds a planted fault."""
 
@@ -43,7 +43,7 @@ def test_a_tier_2_that_is_a_copy_of_the_life_that_was_killed_is_refused(
     assert counts["tier 2 is older, of the same life"] > 0
 
 
-@pytest.mark.parametrize("seed", share_seeds(range(6), 3))
+@pytest.mark.parametrize("seed", mark_rare(range(6), 3))
 def test_stores_serve_again_when_tier_2_has_hidden_and_nothing_is_lost(
     seed: int, tmp_path: Path
 ) -> None:

@@ -12,9 +12,9 @@ from segstore.model.metadata import SegmentMetadata
 from segstore.repair.pieces import SegmentPieces
 from segstore.repair.salvage import Salvage
 from segstore.tiers.api import Buffer
-from support.seeds import share_seeds
+from support.rare_parameters import mark_rare
 
-SEEDS = share_seeds(range(6), 3)
+SEEDS = mark_rare(range(6), 3)
 SEEDS_MAX = 60
 """So many are tried until one finds a planted fault."""
 

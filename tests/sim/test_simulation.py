@@ -15,10 +15,10 @@ from simulation.run import simulate
 from simulation.store import Store
 
 from support.faults.faulty_chunks import Fault
-from support.seeds import share_seeds
+from support.rare_parameters import mark_rare
 
 FOLDER = Path(__file__).parent
-SEEDS = share_seeds(range(20), 8)
+SEEDS = mark_rare(range(20), 5)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -45,12 +45,12 @@ def test_a_seed_is_replayed_step_by_step(seed: int) -> None:
     assert (first.trace_hash, first.step_count) == (second.trace_hash, second.step_count)
 
 
-@pytest.mark.parametrize("seed", share_seeds(range(100, 104), 2))
+@pytest.mark.parametrize("seed", mark_rare(range(100, 104), 1))
 def test_the_store_keeps_its_promises_on_an_object_store(seed: int) -> None:
     simulate(seed, plan=replace(Plan.draw(Random(seed)), with_objects=True))
 
 
-@pytest.mark.parametrize("seed", share_seeds(range(200, 206), 3))
+@pytest.mark.parametrize("seed", mark_rare(range(200, 206), 2))
 def test_containers_on_one_journal_keep_their_promises(seed: int) -> None:
     random = Random(seed)
     simulate(seed, plan=Plan.draw(random).shared(random))
@@ -103,8 +103,9 @@ def test_a_damaged_record_keeps_its_container_offline_alone() -> None:
     assert sum(report.fault_counts["damaged record"] for report in reports) > 0
 
 
+@pytest.mark.proof
 @pytest.mark.processes
-@pytest.mark.parametrize("seed", share_seeds([15, 4], 1))
+@pytest.mark.parametrize("seed", mark_rare([15, 4], 1))
 def test_a_seed_is_the_same_in_every_process(seed: int) -> None:
     # Strings hash differently there: whoever goes through a set of them shows. There are clients
     # on the network in these, and segments that leave memory; one has several containers.

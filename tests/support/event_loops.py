@@ -8,7 +8,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
+
 BACKENDS = ("trio", "asyncio")
 
 RunClient = Callable[..., Awaitable[Any]]
 """Runs an async function, with its arguments, on an event loop of its own; returns the result."""
+
+ON_THE_USUAL_LOOP = pytest.mark.parametrize(
+    "run_client", ["asyncio", pytest.param("trio", marks=pytest.mark.proof)], indirect=True
+)
+"""Marks long tests whose ways through the event loop other tests take on both."""

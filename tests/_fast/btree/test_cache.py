@@ -46,6 +46,7 @@ def test_pages_of_any_length_are_kept_as_they_were(leaf_bytes_max: int) -> None:
     assert tree.store.read_count == read_count, "a page was not in the cache"
 
 
+@pytest.mark.proof
 def test_memory_stays_in_proportion_to_the_pages_whatever_their_length() -> None:
     cache = PageCache(4 << 20)
     for leaf_bytes_max in (1024, 300, 4000, 700, 20000, 128):
@@ -55,6 +56,7 @@ def test_memory_stays_in_proportion_to_the_pages_whatever_their_length() -> None
         assert cache.memory_bytes <= cache.bytes_max * 9 // 8 + 3 * REGION_BYTES
 
 
+@pytest.mark.proof
 def test_memory_is_given_back_when_a_tree_goes() -> None:
     cache = PageCache(64 << 20)
     small = stored_tree(cache=cache)

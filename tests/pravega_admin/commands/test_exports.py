@@ -110,6 +110,7 @@ def test_a_stream_comes_back_from_its_file(
     assert content(store, f"{stream}-copy") == content(store, stream)
 
 
+@pytest.mark.proof
 def test_pipes_take_and_give_exports(store: Standalone, command: Command, stream: str) -> None:
     piped = subprocess.run(
         [*(sys.executable, "-m", "pravega_admin", "export", stream, "-"), "-c", store.controller],

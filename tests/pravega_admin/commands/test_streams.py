@@ -128,6 +128,7 @@ def test_top_shows_the_busiest_stream_first(
     assert float(rows[0]["bytes_per_second"]) > float(rows[1]["bytes_per_second"]) == 0
 
 
+@pytest.mark.proof
 def test_names_are_completed(store: Standalone, stream: str) -> None:
     """By a shell, as its script asks."""
     scope = stream.partition("/")[0]

@@ -83,6 +83,7 @@ PRINTING = [
 ]
 
 
+@pytest.mark.proof
 def test_data_on_a_full_disk_is_one_sentence_and_exit_code_1(
     store: Standalone, monkeypatch: pytest.MonkeyPatch
 ) -> None:

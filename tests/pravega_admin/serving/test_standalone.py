@@ -245,6 +245,7 @@ def test_a_reader_goes_on_when_the_segment_store_is_killed(store: "Standalone") 
     assert store.pid_of("segment-store-0") != killed
 
 
+@pytest.mark.proof
 def test_a_second_store_in_the_same_directory_is_refused(store: "Standalone") -> None:
     controller_port, segment_store_port = free_ports(2)
     command = [

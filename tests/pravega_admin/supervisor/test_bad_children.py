@@ -22,6 +22,7 @@ from pravega_admin.supervisor.child_process import ChildSpec
 from pravega_admin.supervisor.run_directory import SUPERVISOR, RunDirectory
 from pravega_admin.supervisor.supervisor import Supervisor
 from support.processes import is_running
+from support.rare_parameters import mark_rare
 
 pytestmark = pytest.mark.processes
 
@@ -128,7 +129,7 @@ def ended_at_last(note: Path) -> Iterator[None]:
                 os.kill(pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("kind", BAD_CHILDREN)
+@pytest.mark.parametrize("kind", mark_rare(BAD_CHILDREN, 2))
 def test_a_bad_child_delays_neither_the_others_nor_a_stop(
     directory: RunDirectory, tmp_path: Path, kind: str
 ) -> None:
@@ -269,6 +270,7 @@ def test_a_store_that_served_is_tried_again_when_it_is_refused_what_may_come_bac
     assert not thread.is_alive()
 
 
+@pytest.mark.proof
 def test_a_stop_takes_no_longer_for_many_bad_children_than_for_one(
     directory: RunDirectory, tmp_path: Path
 ) -> None:
@@ -331,6 +333,7 @@ def test_a_second_ctrl_c_kills_all_at_once(directory: RunDirectory) -> None:
     assert not any(map(is_running, pids))
 
 
+@pytest.mark.proof
 def test_what_is_done_once_is_tried_until_it_ends_well_and_the_others_wait(
     directory: RunDirectory, tmp_path: Path
 ) -> None:

@@ -24,6 +24,7 @@ from pravega_admin.supervisor.child_process import ChildProcess, ChildSpec, desc
 from pravega_admin.supervisor.run_directory import RunDirectory
 from pravega_admin.supervisor.supervisor import START_ATTEMPTS, Supervisor
 from support.processes import is_running
+from support.rare_parameters import mark_rare
 
 pytestmark = pytest.mark.processes
 
@@ -175,7 +176,7 @@ def test_a_child_that_ignores_the_request_to_end_is_killed(
     assert sentences == ["stubborn does not end by itself; killing it"]
 
 
-@pytest.mark.parametrize("lacking", [errno.EAGAIN, errno.ENOMEM])
+@pytest.mark.parametrize("lacking", mark_rare([errno.EAGAIN, errno.ENOMEM], 1))
 def test_a_child_that_cannot_be_started_for_a_while_is_tried_again(
     directory: RunDirectory,
     sentences: list[str],
@@ -211,6 +212,7 @@ def test_a_child_that_never_could_be_started_ends_the_supervisor(
         supervisor.run(on_ready=never)
 
 
+@pytest.mark.proof
 def test_a_pid_file_that_cannot_be_written_is_written_later(
     directory: RunDirectory, sentences: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -273,6 +275,7 @@ def test_children_end_the_last_one_first(
     assert log.read_text().split() == ["controller", "store"]
 
 
+@pytest.mark.proof
 def test_the_pauses_between_starts_grow(
     directory: RunDirectory, sentences: list[str], tmp_path: Path
 ) -> None:
@@ -428,6 +431,7 @@ def test_a_supervisor_has_little_in_memory() -> None:
     assert not any(name.partition(".")[0] == "segstore" for name in loaded)
 
 
+@pytest.mark.proof
 def test_another_program_in_the_same_process_goes_on_with_the_children(tmp_path: Path) -> None:
     source = """
         import os, sys, textwrap, time

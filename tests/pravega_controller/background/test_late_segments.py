@@ -31,6 +31,7 @@ from pravega_controller.tables.key_value_tables import (
 )
 from pravega_controller.testing.memory_segment_store import MemorySegmentStore, MemoryTable
 from pravega_wire import commands as wire
+from support.rare_parameters import mark_rare
 
 OpenController: TypeAlias = Callable[..., AbstractAsyncContextManager[Controller]]
 Act: TypeAlias = Callable[[Controller], Awaitable[object]]
@@ -131,7 +132,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("killed", ["the one that began", "both"])
+@pytest.mark.parametrize("killed", mark_rare(["both", "the one that began"], 1))
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 async def test_a_segment_that_a_killed_controller_creates_late_is_deleted_unless_it_is_needed(
     case: Case,

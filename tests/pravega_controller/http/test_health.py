@@ -18,6 +18,7 @@ from pravega_controller.http.metrics_routes import tell_metrics
 from pravega_controller.metadata.store import FIXED_TABLES
 from pravega_controller.testing.memory_segment_store import MemorySegmentStore
 from support.http_controllers import HttpClient
+from support.rare_parameters import mark_rare
 
 NO_STORE = "no segment store answers"
 
@@ -73,7 +74,7 @@ async def test_without_a_segment_store_it_is_not_ready(autojump_clock: Any) -> N
     assert (await looked.look()).is_ready
 
 
-@pytest.mark.parametrize("table", FIXED_TABLES)
+@pytest.mark.parametrize("table", mark_rare(FIXED_TABLES, 1))
 async def test_each_table_of_the_metadata_has_to_be_readable(
     client: HttpClient,
     memory_store: MemorySegmentStore,

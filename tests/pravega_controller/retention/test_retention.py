@@ -554,6 +554,7 @@ async def test_rounds_are_spread_over_the_period(
     assert trio.current_time() - began == pytest.approx(100)
 
 
+@pytest.mark.proof
 async def test_streams_that_stay_empty_are_looked_at_less_often(
     scene: Scene, autojump_clock: trio.testing.MockClock
 ) -> None:

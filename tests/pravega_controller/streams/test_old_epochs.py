@@ -34,6 +34,7 @@ from pravega_controller.testing.memory_segment_store import MemorySegment, Memor
 from pravega_wire import controller_pb2 as pb
 from pravega_wire import names
 from pravega_wire.commands import ReadTable, Request
+from support.rare_parameters import mark_rare
 
 DAY_MS = 86_400_000
 LEASE_MS = 20_000
@@ -384,7 +385,7 @@ async def test_two_controllers_drop_the_same_epochs(
     assert len(await scene.other.streams.segments_between("s", "a", head, {})) == 2
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", mark_rare(range(4), 1))
 async def test_among_scales_truncations_and_drops_nobody_is_told_that_the_stream_ends(
     seed: int, scene: Scene, autojump_clock: trio.testing.MockClock
 ) -> None:
@@ -475,6 +476,7 @@ async def test_subscribers_that_the_head_has_left_behind_go_on(
     await release(head)
 
 
+@pytest.mark.proof
 async def test_thousands_of_epochs_leave_few_records(
     open_on_memory: Any, memory_store: MemorySegmentStore, autojump_clock: trio.testing.MockClock
 ) -> None:

@@ -33,6 +33,7 @@ from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLogFactory
 from support.chunk_owners import next_owner
 from support.faults.faulty_chunks import Fault, FaultyChunkStorage
 from support.models.memory_container import MemoryContainer
+from support.rare_parameters import mark_rare
 
 NAMES = ["a", "b"]
 IDS = [bytes([number]) * 16 for number in range(1, 9)]
@@ -297,7 +298,7 @@ def random_step(choose: Random, model: MemoryContainer) -> tuple[Any, ...]:
     return kind, name, random_updates(choose, model, name)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", mark_rare(range(30), 10))
 async def test_attributes_equal_the_model_on_a_long_way(seed: int) -> None:
     choose = Random(seed)
     world = World(seed, choose.choice([0, 0, 2, 100]))

@@ -376,6 +376,7 @@ async def test_a_checkpoint_does_not_grow_with_attributes_that_are_persisted(tie
         assert sizes[0] < len(container.parts.metadata.snapshot(1)) < sizes[0] + 50
 
 
+@pytest.mark.proof
 async def test_100_000_attributes_of_one_segment_take_bounded_memory(tiers: Any) -> None:
     count, batch = 100_000, 1000
     async with tiers.open(page_bytes_max=256 * 1024) as container:

@@ -22,7 +22,7 @@ from segstore.tiers.api import Buffer
 from segstore.tiers.journal import JournalSettings, contents
 from segstore.tiers.memory import MemoryChunkStorage
 from support.chunk_owners import next_owner
-from support.seeds import share_seeds
+from support.rare_parameters import mark_rare
 from support.simulated.simulated_disk import SimulatedDisk
 from support.simulated.simulated_journal import open_simulated_journal
 
@@ -204,6 +204,7 @@ async def test_what_is_only_in_the_log_is_merged_truncated_and_deleted() -> None
         assert await content_of(container, TARGET) == merged[150_000:]
 
 
+@pytest.mark.proof
 async def test_reads_while_tier_2_takes_what_they_read_find_it() -> None:
     machine, data = Machine(), blocks(5, [300_000] * 12)
     async with machine.run() as container:
@@ -285,7 +286,7 @@ async def test_damage_in_a_noted_file_is_told_and_never_read() -> None:
 
 @pytest.mark.usefixtures("notes_for_few_files")
 @pytest.mark.parametrize("with_notes", [False, True])
-@pytest.mark.parametrize("seed", share_seeds(range(8), 4))
+@pytest.mark.parametrize("seed", mark_rare(range(8), 2))
 async def test_random_lives_lose_and_double_nothing(seed: int, with_notes: bool) -> None:
     machine, random, expected = Machine(), Random(seed), dict[str, bytes]()
     for _ in range(6):

@@ -11,6 +11,7 @@ from segstore.container import Container
 from segstore.errors import NoSuchSegmentError, SegmentError
 from segstore.model.attributes import EVENT_COUNT, AttributeUpdate, AttributeUpdateType
 from support.faults.crashing_tiers import CrashingTiers, active_names, checkpoint, evict
+from support.rare_parameters import mark_rare
 
 WRITER = bytes([1]) * 16
 STREAM, TRANSACTION = "scope/stream/0.#epoch.0", "scope/stream/0.#epoch.0#transaction.1"
@@ -142,7 +143,7 @@ AFTERWARDS: dict[str, Step] = {
 
 @pytest.mark.parametrize("away", AWAY)
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("afterwards", AFTERWARDS)
+@pytest.mark.parametrize("afterwards", mark_rare(AFTERWARDS, 3))
 async def test_a_crash_loses_and_brings_back_nothing(
     tiers: CrashingTiers, away: str, change: str, afterwards: str
 ) -> None:

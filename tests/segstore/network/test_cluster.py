@@ -287,6 +287,7 @@ def shared_location(
         yield {"tier2": "s3://shared/test", "s3": S3Settings(endpoint_url=endpoint)}
 
 
+@pytest.mark.proof
 async def test_stores_share_a_tier_2_at_a_location(
     cluster: Cluster, shared_location: dict[str, Any]
 ) -> None:

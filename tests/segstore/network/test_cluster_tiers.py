@@ -9,10 +9,12 @@ import shutil
 import pytest
 import trio
 
+from support.rare_parameters import mark_rare
+
 from .test_cluster import Cluster, cluster, writer_of, writing
 
 
-@pytest.mark.parametrize("was_opened", [True, False])
+@pytest.mark.parametrize("was_opened", mark_rare([True, False], 1))
 async def test_a_container_is_not_opened_on_a_tier_2_that_was_emptied(
     cluster: Cluster,
     was_opened: bool,

@@ -234,6 +234,7 @@ async def test_a_journal_lets_go_of_what_has_moved(store: Store) -> None:
             assert await bytes_of(journal, container) == 0
 
 
+@pytest.mark.proof
 async def test_a_journal_without_a_log_is_removed(store: Store) -> None:
     """Going to and fro between counts of stores does not fill the disk."""
     await store.live(1, b"one", expected=b"")
@@ -338,6 +339,7 @@ async def test_a_missing_journal_is_refused_by_all_counts(store: Store, tmp_path
     await store.live(3, b"three", expected=b"onetwo")
 
 
+@pytest.mark.proof
 async def test_a_foreign_journal_is_refused(store: Store, tmp_path: Path) -> None:
     other = Store(tmp_path / "other")
     for each in (other, store):

@@ -25,6 +25,7 @@ from segstore.process.tier_two import EpochRecordingLogs
 from segstore.tiers.api import Buffer, Check, ChunkInfo
 from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLogFactory
 from segstore.writer.flush_policy import FlushPolicy
+from support.rare_parameters import mark_rare
 
 MIB = 1024 * 1024
 SEEDS = range(20)
@@ -207,7 +208,7 @@ async def live(seed: int) -> None:
         left.set()
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", mark_rare(SEEDS, 8))
 async def test_nothing_is_lost_by_owners_that_were_overtaken(
     seed: int, autojump_clock: MockClock
 ) -> None:

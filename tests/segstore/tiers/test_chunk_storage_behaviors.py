@@ -37,7 +37,15 @@ from support.faults.fake_hdfs import fake_hdfs
 from support.faults.faulty_chunks import FaultyChunkStorage
 
 FILE_NAME_MAX = 255
-STORAGES = ["memory", "filesystem", "faulty", "measured", "moto", "versitygw", "hdfs"]
+STORAGES = [
+    "memory",
+    "filesystem",
+    "faulty",
+    "measured",
+    "versitygw",
+    "hdfs",
+    pytest.param("moto", marks=pytest.mark.proof),
+]
 
 
 def s3_storage(endpoint: str, bucket: str, stack: ExitStack) -> ChunkStorage:

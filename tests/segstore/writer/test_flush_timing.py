@@ -167,6 +167,7 @@ async def test_short_flushes_of_many_segments_wait_for_more_bytes_and_long_ones_
         assert {len(chunks.written[name]) for name in short} == {1}
 
 
+@pytest.mark.proof
 async def test_many_segments_take_turns_when_their_bytes_fill_the_cache(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
@@ -263,6 +264,7 @@ async def test_few_attributes_wait_while_bytes_of_many_segments_are_due(
         assert all(asked)
 
 
+@pytest.mark.proof
 async def test_a_log_that_many_segments_hold_is_let_go_while_all_of_them_owe_something(
     autojump_clock: trio.testing.MockClock,
 ) -> None:

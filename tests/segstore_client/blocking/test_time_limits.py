@@ -134,6 +134,7 @@ def read_while_away(store: BlockingStore, stop: Any) -> None:
             store.scale_stream("s/t", 2, timeout=0.1)
 
 
+@pytest.mark.proof
 async def test_readers_are_back_in_time_while_all_servers_are_away(tmp_path: Path) -> None:
     """A reader of a group waited for as long as its patience lasts."""
 

@@ -43,8 +43,10 @@ from segstore_client.controller.stream_settings import Scaling
 from segstore_client.groups.group_log import GroupLog
 from segstore_client.states.revision_log import RevisionLog
 from segstore_client.steps import reader_steps, state_steps
-from support.event_loops import RunClient
+from support.event_loops import ON_THE_USUAL_LOOP, RunClient
 from support.served_stream import ServedStream, served_stream
+
+pytestmark = ON_THE_USUAL_LOOP
 
 SECONDS = scale(60.0)
 KEYS = 8

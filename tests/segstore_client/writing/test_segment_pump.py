@@ -30,8 +30,10 @@ from segstore_client.writing.acknowledgement import Acknowledgement
 from segstore_client.writing.segment_pump import SegmentPump
 from support.breaking_store import BreakingStore
 from support.counting_store import NAME, CountingStore
-from support.event_loops import RunClient
+from support.event_loops import ON_THE_USUAL_LOOP, RunClient
 from support.full_store import FULL, FullStore
+
+pytestmark = ON_THE_USUAL_LOOP
 
 
 class DeafStore(FullStore):

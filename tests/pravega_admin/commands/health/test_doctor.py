@@ -92,6 +92,7 @@ def test_the_exit_code_is_that_of_the_worst_finding(
     assert "it is late" in result.stdout
 
 
+@pytest.mark.proof
 def test_a_zookeeper_that_is_not_there_is_a_fault(doctor: Doctor, tmp_path: Path) -> None:
     free, other, third = free_ports(3)
     code, rows = doctor(

@@ -588,6 +588,7 @@ async def test_a_change_without_an_answer_that_took_effect_is_no_fence(
     await append(log, b"goes on")
 
 
+@pytest.mark.proof
 async def test_a_log_goes_on_in_the_next_session(
     bookies: MemoryBookies, nursery: trio.Nursery
 ) -> None:

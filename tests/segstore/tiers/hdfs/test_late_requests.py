@@ -53,6 +53,7 @@ def wait_for_chunk(hdfs: FakeHdfs) -> str:
     raise AssertionError(f"not flushed: {hdfs.files}")
 
 
+@pytest.mark.proof
 def test_what_a_killed_store_appended_late_counts_for_nobody(tmp_path: Path) -> None:
     with fake_hdfs() as hdfs:
         tier2 = f"webhdfs://{hdfs.namenodes[0]}/stores/one"

@@ -339,6 +339,7 @@ async def test_a_datanode_that_stands_still_within_a_body_is_waited_for(
     assert hdfs.count("CREATE") == 1
 
 
+@pytest.mark.proof
 async def test_a_slow_datanode_has_the_time_limit_for_each_part_of_a_body(
     hdfs: FakeHdfs, storage_of: Storages
 ) -> None:
@@ -434,6 +435,7 @@ async def test_a_call_that_changes_nothing_is_cancelled_at_once(
     assert took < 10.0
 
 
+@pytest.mark.proof
 async def test_a_silent_namenode_delays_the_end_of_a_cancelled_write_by_one_request(
     hdfs: FakeHdfs, storage_of: Storages
 ) -> None:

@@ -60,6 +60,7 @@ async def opened(settings: SegmentStoreConfig) -> AsyncIterator[StorageOfOwner]:
             yield (await tier.open([0]))[0]
 
 
+@pytest.mark.proof
 async def test_a_store_finds_its_chunks_again(
     moto: str, new_bucket: Callable[[str], str], tmp_path: Path
 ) -> None:

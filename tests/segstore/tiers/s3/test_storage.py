@@ -27,7 +27,7 @@ from segstore.tiers.s3.pieces import MIB, PieceSizes
 from segstore.tiers.s3.settings import S3Settings
 from segstore.tiers.s3.storage import S3ChunkStorage, S3Tier
 from support.faults.faulty_http import FaultyHttpProxy, HttpFault, HttpRequest
-from support.seeds import share_seeds
+from support.rare_parameters import mark_rare
 from support.simulated.simulated_objects import SimulatedBucket
 
 NAME = "scope/stream/0.#epoch.0#1$00000000000000000000"
@@ -221,7 +221,7 @@ async def content_of(storage: ChunkedSegmentStorage, length: int) -> bytes:
     return content
 
 
-@pytest.mark.parametrize("seed", share_seeds(range(3), 1))
+@pytest.mark.parametrize("seed", mark_rare(range(3), 1))
 @pytest.mark.timeout(240)
 async def test_nothing_is_lost_and_nothing_doubled(bucket: Bucket, seed: int) -> None:
     """A segment is written through faults by owners that die, each followed by another."""
@@ -315,6 +315,7 @@ async def test_a_put_that_is_tried_again_is_there_once(bucket: Bucket, fault: Ht
     assert await bucket.owner(2).read(NAME, offset=0, length=5) == b"hello"
 
 
+@pytest.mark.proof
 async def test_a_put_that_takes_too_long_is_there_once(bucket: Bucket) -> None:
     delays = [1.5, 1.5]
     bucket.proxy.next_delay = lambda request: (
@@ -528,6 +529,7 @@ async def test_an_object_of_another_length_is_damage(bucket: Bucket) -> None:
         await bucket.owner(3).info(NAME)
 
 
+@pytest.mark.proof
 async def test_full_flushes_become_few_objects(bucket: Bucket) -> None:
     """The test counts the requests of 4 MiB flushes, and the objects in the bucket after them."""
     tier = bucket.tier(sizes=PieceSizes(joined_bytes=32 * MIB))

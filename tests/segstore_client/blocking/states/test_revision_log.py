@@ -29,6 +29,7 @@ def append_in_turn(address: str) -> None:
                 assert second.repeat(second.session.read) == (False, [b"%d" % number])
 
 
+@pytest.mark.proof
 async def test_a_revision_whose_answer_is_lost_is_appended_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
