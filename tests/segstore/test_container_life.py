@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,7 @@ from segstore.inactive.eviction import ALL_STAY
 from segstore.tiers.api import Buffer, LogAddress, LogEntry
 from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLog, MemoryDataLogFactory
 from support.chunk_owners import next_owner
-from support.faults.crashing_tiers import CrashingTiers
+from support.faults.crashing_tiers import CrashingTiers, evict
 from support.faults.faulty_chunks import Fault, FaultyChunkStorage
 from support.local_tiers import LocalTiers
 
@@ -247,6 +247,47 @@ async def test_a_reader_that_asks_again_while_a_container_fails_is_refused() -> 
     [(first, told), (refusal, _)] = answers
     assert (first, told) == (None, ReadResult(0, b"", True, False))
     assert isinstance(refusal, ContainerOfflineError)
+
+
+CALLS: dict[str, Callable[[Container, str], Awaitable[object]]] = {
+    "create": lambda container, name: container.create_segment(f"{name} anew"),
+    "append": lambda container, name: container.append(name, b"x"),
+    "update": lambda container, name: container.update_attributes(name, []),
+    "seal": lambda container, name: container.seal_segment(name),
+    "truncate": lambda container, name: container.truncate_segment(name, offset=1),
+    "merge": lambda container, name: container.merge_segment(name, "source"),
+    "delete": lambda container, name: container.delete_segment(name),
+    "activate": lambda container, name: container.activate(name),
+    "info": lambda container, name: container.find_info(name),
+    "attributes": lambda container, name: container.get_attributes(name, [bytes(16)]),
+    "wait": lambda container, name: container.wait_in_flight(name),
+    "read": lambda container, name: container.read(name, offset=0, length_max=10),
+    "read the tail": lambda container, name: container.read(name, offset=3, length_max=10),
+    "confirm": lambda container, _: container.confirm_answer(),
+    "flush": lambda container, _: container.flush(),
+    "checkpoint": lambda container, _: container.checkpoint(),
+}
+"""The calls of a container that may wait, on a segment of a name."""
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+async def test_no_call_waits_when_the_container_has_ended(
+    autojump_clock: trio.testing.MockClock, crashes: bool
+) -> None:
+    tiers = CrashingTiers()
+    async with tiers.open(drain_seconds=0) as container:
+        for name in ("active", "inactive", "source"):
+            await container.create_segment(name)
+            await container.append(name, b"abc")
+        await evict(container)
+        await container.activate("active")
+        if crashes:
+            tiers.crash()
+    for what, call in CALLS.items():
+        for name in ("active", "inactive", "absent"):
+            with trio.move_on_after(100) as scope, contextlib.suppress(SegmentStoreError):
+                await call(container, name)
+            assert not scope.cancelled_caught, f"{what} of a segment that is {name} waits"
 
 
 async def test_reads_that_come_while_the_tasks_end_are_told_to_ask_again() -> None:
