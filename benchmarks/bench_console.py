@@ -151,7 +151,8 @@ def idle(size: Size, *, has_port: bool, is_opened: bool = False) -> tuple[float,
 
 def idle_rows(size: Size) -> list[ComparedRow]:
     """Measure stores with and without the port in turns."""
-    unopened, opened = [], []
+    unopened: list[Outcome] = []
+    opened: list[Outcome] = []
     for number in range(size.rounds):
         began = time.perf_counter()
         base = idle(size, has_port=False)

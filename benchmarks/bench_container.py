@@ -87,10 +87,18 @@ class NullStorage:
         """Do nothing: no owner comes after this one."""
 
     async def write(
-        self, segment: str, *, offset: int, data: Sequence[Buffer], rollover_bytes: int
+        self,
+        segment: str,
+        *,
+        offset: int,
+        data: Sequence[Buffer],
+        rollover_bytes: int,
+        on_stored: Callable[[int], None] | None = None,
     ) -> None:
         """Note the end of the write."""
-        self._lengths[segment] = offset + sum(map(len, data))
+        end = self._lengths[segment] = offset + sum(map(len, data))
+        if on_stored is not None:
+            on_stored(end)
 
     async def read(self, segment: str, *, offset: int, length: int) -> bytes:
         """Raise an error: nobody reads here."""
@@ -359,7 +367,8 @@ def run(loads: Sequence[Load], *, rounds: int) -> list[ComparedRow]:
     processor."""
     rows = []
     for load in loads:
-        direct, connection = [], []
+        direct: list[Cost] = []
+        connection: list[Cost] = []
         for _ in range(rounds):
             for kind, costs in ((DirectWriter, direct), (ConnectionWriter, connection)):
                 timers = {name: Timer() for name in STAGES[:-1]}

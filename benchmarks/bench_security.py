@@ -151,7 +151,8 @@ async def open_connections(port: int, authority: bytes, count: int) -> float:
         )
         streams.append(stream)
         await stream.send_all(hello)
-        wire, replies = Connection(Role.CLIENT), []
+        wire = Connection(Role.CLIENT)
+        replies: Sequence[object] = ()
         while not replies:
             data = await stream.receive_some(REPLY_BYTES)
             if not data:

@@ -194,7 +194,8 @@ class Bench:
         reader = PravegaDataSource(options).reader(StructType())
         deadline = time.monotonic() + STORED_SECONDS_MAX
         while True:
-            parts: list[Any] = [part for each in reader.partitions() for part in each.parts]
+            partitions: Any = reader.partitions()
+            parts: list[Any] = [part for each in partitions for part in each.parts]
             total = sum(each.piece.end - each.piece.start for each in parts)
             stored = sum(each.plan.end - each.plan.start for each in parts if each.plan)
             if stored == total:

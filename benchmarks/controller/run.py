@@ -10,7 +10,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -48,7 +48,7 @@ def run(
     outcomes: dict[tuple[str, str], list[Outcome]] = {}
 
     def measure_round(index: int) -> Iterator[tuple[str, str, Outcome]]:
-        for key in servers if index % 2 == 0 else reversed(servers):
+        for key in servers if index % 2 == 0 else reversed(list(servers)):
             for name, outcome in runner.run_shared(index, key, servers[key], shared):
                 yield name, key, outcome
 
@@ -56,7 +56,7 @@ def run(
         own = BY_NAME[name].own
         return [] if own is None else [(name, OURS, runner.run_own(name, own))]
 
-    parts = {
+    parts: dict[str, Callable[[], Iterable[tuple[str, str, Outcome]]]] = {
         f"round {index + 1}": partial(measure_round, index)
         for index in range(size.rounds if shared else 0)
     }

@@ -91,6 +91,6 @@ SMALL = Size(
     epochs=6,
     epochs_compared=2,
     append_turns=1,
-    append_warmup_seconds=0.2,
-    append_seconds=0.5,
+    append_warmup_seconds=3,
+    append_seconds=2,
 )

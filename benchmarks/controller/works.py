@@ -294,5 +294,7 @@ def appends(directory: Path, size: Size) -> Numbers:
                 result = run_load(server.address, load)
             if failure := result.failure():
                 raise PeerFailedError(failure)
+            if not result.publish.events_per_second:
+                raise PeerFailedError("no event was published in the measured seconds")
             found[measured].append(result.publish.events_per_second)
     return {MEASURED: statistics.median(found[True]) / statistics.median(found[False])}

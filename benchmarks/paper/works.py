@@ -266,8 +266,8 @@ class Parallel:
                 block_bytes=self.event_bytes * self.block_events,
             )
             writers = min(self.loads[0][1].producers, size.producers_max)
-            with load_of(segments=writers, writers=writers, stream=REHEARSED) as load:
-                load.run(blocks_per_second=rate, seconds=size.rehearsal_seconds)
+            with load_of(segments=writers, writers=writers, stream=REHEARSED) as rehearsal:
+                rehearsal.run(blocks_per_second=rate, seconds=size.rehearsal_seconds)
             for point, load in self.loads:
                 if point in chosen:
                     yield point, self._blocks(load_of, load, rate, size)

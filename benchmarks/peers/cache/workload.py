@@ -48,8 +48,8 @@ class Workload:
         for argument in arguments:
             name, _, value = argument.removeprefix("--").partition("=")
             values[name.replace("-", "_")] = int(value)
-        flags = {name: bool(values.pop(name)) for name in ("random", "vary")}
-        return cls(**values, **flags)
+        random, vary = bool(values.pop("random")), bool(values.pop("vary"))
+        return cls(**values, random=random, vary=vary)
 
     @property
     def warmup_capacity(self) -> int:
