@@ -166,6 +166,19 @@ def test_a_verified_login_is_remembered(
         basic.authenticate(token("alice", "wrong"), PEER)
 
 
+def test_only_a_login_that_was_verified_is_known(path: Path, clock: Clock) -> None:
+    basic = make(path, clock)
+    right = token("alice", "open:sesame")
+    assert basic.find_known(right, PEER) is None
+    basic.authenticate(right, PEER)
+    known = basic.find_known(right, PEER)
+    assert known is not None
+    assert known.name == "alice"
+    assert known.authorize(ROOT) is Level.READ
+    assert basic.find_known(token("alice", "wrong"), PEER) is None
+    assert basic.find_known("no login", PEER) is None
+
+
 def test_remembered_logins_are_bounded_and_have_no_password(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -101,6 +101,12 @@ def test_a_broken_file_is_refused_in_a_sentence(path: Path, text: str, sentence:
     assert SECRET[1:] not in str(refused.value)
 
 
+def test_a_file_of_the_maximum_length_is_read(path: Path) -> None:
+    file = create_key_file(path, now=NOW)
+    write(path, encode_key_file(file).ljust(FILE_BYTES_MAX, "\n"))
+    assert SigningKeys(path).current == file.current.secret
+
+
 def test_a_missing_file_and_a_folder_are_refused_in_a_sentence(path: Path) -> None:
     with pytest.raises(SigningKeysError, match="token-keys cannot be read: No such file"):
         SigningKeys(path)

@@ -11,12 +11,16 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 import yaml
 from typer.testing import CliRunner
 
+from pravega_admin.commands import streams as streams_module
+from pravega_admin.options import StreamName
 from pravega_admin.verbs import app
 from segstore_client.blocking.event_writer import BlockingEventWriter
 from segstore_client.blocking.stream_sizes import StreamSize
@@ -203,3 +207,33 @@ def test_events_of_a_segment_that_is_cut_within_are_unknown() -> None:
     assert StreamSize(1, {0: SegmentSize(0, 50, None)}).events is None
     grown = StreamSize(1, {0: SegmentSize(30, 120, 12), 1: SegmentSize(0, 7, 1)})
     assert grown.growth_since(cut) == (27, 3)
+
+
+def test_rates_are_columns_when_they_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    def measure(_: object, names: list[StreamName]) -> dict[StreamName, StreamSize]:
+        """Return what grows by 100 bytes and 5 events a second."""
+        size = SegmentSize(0, 1000 + int(100 * now), 50 + int(5 * now))
+        return dict.fromkeys(names, StreamSize(1, {0: size}))
+
+    client = SimpleNamespace(list_streams=lambda scope, tag: ["a"])
+    clock = SimpleNamespace(monotonic=lambda: now, sleep=sleep)
+    monkeypatch.setattr(streams_module, "open_controller", lambda _: nullcontext(client))
+    monkeypatch.setattr(streams_module, "measure_streams", measure)
+    monkeypatch.setattr(streams_module, "time", clock)
+
+    def show(*options: str) -> list[object]:
+        result = CliRunner().invoke(app, ["stream", "list", "s", *options, "-o", "json"])
+        assert result.exit_code == 0, result.output
+        rows: list[object] = json.loads(result.stdout)
+        return rows
+
+    name = {"scope": "s", "stream": "a", "segments": 1}
+    assert show("--long") == [{**name, "bytes": 1000, "events": 50}]
+    rates = {"bytes_per_second": 100.0, "events_per_second": 5.0}
+    assert show("--rates", "10") == [{**name, "bytes": 2000, "events": 100, **rates}]

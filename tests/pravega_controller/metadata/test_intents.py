@@ -62,6 +62,28 @@ async def test_one_that_was_idle_here_stays_when_it_is_taken_over(
         await check_that_it_stays(controller, memory_store)
 
 
+async def test_those_of_a_controller_that_lives_stay_with_it(
+    open_on_memory: OpenController, memory_store: MemorySegmentStore
+) -> None:
+    async with open_on_memory() as controller:
+        intents = controller.store.intents
+        key = f"alive/{INTENT.kind}/{INTENT.scope}/{INTENT.name}".encode()
+        await controller.store.tables.put(INTENTS, key, encode(INTENT))
+        assert await intents.take_over(is_dead) == []
+        assert key in memory_store.tables[INTENTS].entries
+        assert stored(memory_store) == [INTENT]
+
+
+async def test_one_s_own_are_not_taken_over(open_on_memory: OpenController) -> None:
+    async def all_are_dead(instance_id: str) -> bool:
+        return True
+
+    async with open_on_memory() as controller:
+        intents = controller.store.intents
+        await intents.put(INTENT)
+        assert await intents.take_over(all_are_dead) == []
+
+
 async def test_one_that_is_put_while_it_is_written_again_stays(
     open_on_memory: OpenController,
     memory_store: MemorySegmentStore,

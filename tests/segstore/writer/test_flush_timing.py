@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import trio
@@ -105,6 +107,26 @@ def test_new_segments_do_not_owe_so_much_that_none_leaves_memory(rate: int) -> N
     owed = max(count for count in range(1, 50_000) if count <= rate * timing.seconds(count))
     assert rate * POLICY.flush_seconds < BACKLOG_MAX
     assert owed < BACKLOG_MAX
+
+
+def test_the_longest_short_flush_waits_and_a_longer_one_does_not() -> None:
+    policy = FlushPolicy(few_segments=1)
+    timing = FlushTiming(lambda: 0.0, policy)
+    now = 100.0
+    aggregators = {
+        number: cast(
+            "SegmentAggregator",
+            SimpleNamespace(
+                must_flush=False,
+                pending_bytes=policy.short_bytes_max + number,
+                oldest=now - policy.flush_seconds,
+            ),
+        )
+        for number in (-1, 0, 1)
+    }
+    assert list(timing.due(aggregators, now, everything=False)) == [aggregators[1]]
+    later = now + policy.flush_seconds_max - policy.flush_seconds
+    assert list(timing.due(aggregators, later, everything=False)) == list(aggregators.values())
 
 
 @pytest.mark.parametrize("kind", ["merge", "truncate", "delete"])

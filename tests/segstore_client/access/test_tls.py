@@ -115,6 +115,37 @@ def test_a_silent_server_is_no_mistake(authority: trustme.CA) -> None:
         assert find_tls_mistake("127.0.0.1", port, tls, seconds_max=0.1) == ""
 
 
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [(bytes(3) + b"\4" + bytes(5), "speaks no TLS: say tcp://"), (b"", "")],
+    ids=["an answer", "no answer"],
+)
+def test_a_server_that_hangs_up_on_tls_is_asked_in_the_clear(
+    authority: trustme.CA, settings: bytes, told: str
+) -> None:
+    """One that begins as HTTP/2 does speaks no TLS; one that says nothing is only away."""
+
+    def serve(listener: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                with listener.accept()[0] as accepted:
+                    if not accepted.recv(65536).startswith(HANDSHAKE):
+                        accepted.sendall(settings)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = threading.Thread(target=serve, args=[listener])
+        server.start()
+        try:
+            port = listener.getsockname()[1]
+            tls = ClientTls(authority.cert_pem.bytes())
+            found = find_tls_mistake("127.0.0.1", port, tls, seconds_max=60)
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            server.join()
+    assert told in found
+    assert bool(found) == bool(told)
+
+
 def test_files_that_are_no_certificates_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "ca.pem"
     with pytest.raises(UsageError, match="cannot be read"):

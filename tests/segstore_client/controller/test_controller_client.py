@@ -23,24 +23,35 @@ ANSWER_SECONDS = 2.5
 
 
 @contextmanager
-def running_controller() -> Iterator[int]:
-    """Yield the port of a server that lists one scope."""
+def running_controller(ended: pb.TxnStatus.Status = pb.TxnStatus.SUCCESS) -> Iterator[int]:
+    """Yield the port of a server that lists one scope, and answers how transactions ended."""
 
     def list_scopes(request: pb.ScopesRequest, context: grpc.ServicerContext) -> pb.ScopesResponse:
         is_first = not request.continuationToken.token
         token = pb.ContinuationToken(token="end")
         return pb.ScopesResponse(scopes=["here"] if is_first else [], continuationToken=token)
 
-    handler = grpc.unary_unary_rpc_method_handler(
+    def end(request: pb.TxnRequest, context: grpc.ServicerContext) -> pb.TxnStatus:
+        return pb.TxnStatus(status=ended)
+
+    listing = grpc.unary_unary_rpc_method_handler(
         list_scopes,
         request_deserializer=pb.ScopesRequest.FromString,
         response_serializer=pb.ScopesResponse.SerializeToString,
     )
+    ending = grpc.unary_unary_rpc_method_handler(
+        end,
+        request_deserializer=pb.TxnRequest.FromString,
+        response_serializer=pb.TxnStatus.SerializeToString,
+    )
+    handlers = {
+        "listScopes": listing,
+        "commitTransaction": ending,
+        "abortTransaction": ending,
+    }
     service = pb.DESCRIPTOR.services_by_name["ControllerService"].full_name
     server = grpc.server(ThreadPoolExecutor(1))
-    server.add_generic_rpc_handlers(
-        (grpc.method_handlers_generic_handler(service, {"listScopes": handler}),)
-    )
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:
@@ -168,6 +179,17 @@ def test_a_failed_call_names_its_scope_or_stream() -> None:
             client.create_scope("demo")
         with pytest.raises(PravegaError, match="stream demo/orders"):
             client.current_segments("demo", "orders")
+
+
+@pytest.mark.parametrize(
+    ("status", "is_so"), [(pb.TxnStatus.SUCCESS, True), (pb.TxnStatus.FAILURE, False)]
+)
+def test_a_client_is_told_whether_a_transaction_ended_as_it_asked(
+    status: pb.TxnStatus.Status, is_so: bool
+) -> None:
+    with running_controller(status) as port, ControllerClient(f"127.0.0.1:{port}") as client:
+        assert client.commit_transaction("s", "a", bytes(16)) is is_so
+        assert client.abort_transaction("s", "a", bytes(16)) is is_so
 
 
 def test_credentials_go_with_each_call() -> None:

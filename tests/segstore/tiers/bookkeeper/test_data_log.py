@@ -148,6 +148,21 @@ async def test_truncation_deletes_ledgers(
     assert again.bytes_since_truncation == 10 * 400
 
 
+async def test_bytes_that_were_read_are_counted_one_by_one(
+    bookies: MemoryBookies, nursery: trio.Nursery
+) -> None:
+    """An opening counts each ledger as a whole; a read finds the size of each entry."""
+    settings = BookKeeperLogSettings(ledger_bytes_max=1_000_000)
+    log = await (await open_factory(bookies, nursery, settings)).open_log(4)
+    addresses = [await append(log, bytes(100 + number)) for number in range(8)]
+    await log.aclose()
+    assert len({address.position >> 32 for address in addresses}) == 1
+    again = await (await open_factory(bookies, nursery, settings)).open_log(4)
+    assert len(await read_all(again)) == 8
+    await again.truncate(addresses[5])
+    assert again.held_bytes == 105 + 106 + 107
+
+
 async def test_a_log_that_was_not_closed_has_all_that_was_acknowledged(
     bookies: MemoryBookies, nursery: trio.Nursery
 ) -> None:

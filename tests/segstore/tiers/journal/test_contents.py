@@ -5,8 +5,10 @@ from __future__ import annotations
 import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from pathlib import Path
 from random import Random
+from typing import TypeVar
 
 import pytest
 import trio
@@ -25,6 +27,7 @@ from segstore.tiers.journal.contents import (
     HURRY_FILES,
     HURRY_SECONDS,
     NEWEST_FILES,
+    ContentsNoter,
     NotedContents,
     note_name,
 )
@@ -34,6 +37,8 @@ from segstore.tiers.journal.log_reader import KeptDigests, open_named
 from segstore.tiers.journal.recovery import recover
 from support.simulated.simulated_disk import SimulatedDisk
 from support.simulated.simulated_journal import open_simulated_journal
+
+T = TypeVar("T")
 
 KIB = 1024
 SETTINGS = JournalSettings(
@@ -146,6 +151,32 @@ async def test_nothing_is_noted_while_files_are_completed_in_a_hurry(
         assert notes.list_files() == []
         await trio.sleep(2 * HURRY_SECONDS)
         assert notes.list_files() != []
+
+
+async def test_notes_take_at_most_half_of_the_time(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    disk, _ = await filled()
+    complete = list(recover(disk).scans)[:-1]
+    notes = SimulatedDisk()
+    written_at: dict[int, float] = {}
+
+    async def run_slowly(function: Callable[[], T]) -> T:
+        await trio.sleep(1)
+        result = function()
+        for generation in generations(notes):
+            written_at.setdefault(generation, trio.current_time())
+        return result
+
+    noter = ContentsNoter(disk, contents_of(notes), lambda: complete, run_slowly)
+    async with trio.open_nursery() as nursery:
+        scope = await nursery.start(noter.run)
+        noter.look()
+        await trio.sleep(60)
+        scope.cancel()
+    times = list(written_at.values())
+    assert len(times) > 2
+    assert {after - before for before, after in pairwise(times)} == {2}
 
 
 async def test_few_files_are_not_noted(autojump_clock: trio.testing.MockClock) -> None:
