@@ -388,14 +388,13 @@ def run(
 ) -> list[ComparedRow]:
     """Measure rows with servers of their own in an empty directory, but for those that are
     ``finished``."""
-    jars = resolve_class_path(JARS)
     (directory / "ours").mkdir()
     (directory / "kafka").mkdir()
     ours = Ours(directory / "ours")
     try:
         kafka = Kafka(directory / "kafka")
         try:
-            with spark_session(jars, directory) as spark:
+            with spark_session(directory) as spark:
                 bench = Bench(size, spark, ours, kafka, directory)
                 found = [finished.compared(row, partial(bench.run, row)) for row in rows]
                 return [each for of_row in found for each in of_row]
@@ -406,8 +405,11 @@ def run(
 
 
 @contextmanager
-def spark_session(jars: str, directory: Path) -> Iterator[Any]:
-    """Run a Spark with both data sources and the classes of ``jars``."""
+def spark_session(directory: Path) -> Iterator[Any]:
+    """Run a Spark with both data sources and with Kafka's classes.
+
+    A process has one JVM: each of its sessions has the classes of the first one.
+    """
     from pyspark.sql import SparkSession
 
     from pravega_spark import PravegaDataSource
@@ -418,7 +420,7 @@ def spark_session(jars: str, directory: Path) -> Iterator[Any]:
     spark = (
         SparkSession.builder.master("local[2]")
         .appName("bench-spark")
-        .config("spark.jars", jars.replace(":", ","))
+        .config("spark.jars", resolve_class_path(JARS).replace(":", ","))
         .config("spark.ui.enabled", "false")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")

@@ -162,7 +162,7 @@ def _read_by_spark(turn: Turn, server: RunningPeer) -> Outcome:
     place = turn.directory / "spark"
     place.mkdir()
     given = {"controller": server.address, "scope": SCOPE, "stream": STREAM, "read_path": "direct"}
-    with spark_session("", place) as spark:
+    with spark_session(place) as spark:
         frame = spark.read.format("pravega").options(**given).load()
         make_all_rows(frame.limit(WARM_ROWS))
         begun = time.monotonic()
