@@ -7,7 +7,7 @@ import pytest
 from _fast.cache.streaming_cache import StreamingCache
 from segstore.cache.manager import CacheManager
 from segstore.container import open_container
-from segstore.repair.scrub_store import StoreScrub
+from segstore.repair.scrub_store import StoreScrub, spending
 from segstore.tiers.memory import MemoryChunkStorage, MemoryDataLogFactory
 from support.chunk_owners import next_owner
 
@@ -70,3 +70,17 @@ async def contents(chunks: MemoryChunkStorage) -> dict[str, bytes]:
         each.name: bytes(await chunks.read(each.name, offset=0, length=each.length))
         for each in await chunks.list_chunks("")
     }
+
+
+async def test_what_is_read_is_reported_before_the_pause_that_it_costs() -> None:
+    seen: list[str] = []
+
+    async def pause(count: int) -> None:
+        seen.append(f"pause for {count}")
+
+    def report(count: int) -> None:
+        seen.append(f"read {count}")
+
+    await spending(pause, report)(7)
+    await spending(None, report)(9)
+    assert seen == ["read 7", "pause for 7", "read 9"]
