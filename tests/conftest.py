@@ -49,14 +49,21 @@ _without_processes: str | None = None
 """The id of the test that runs now, if it may not start a process."""
 
 
-def pytest_collection_finish() -> None:
-    """Keep the garbage collector from all modules and tests.
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[object]:
+    """Keep the garbage collector from the tests while they are collected, and from then on.
 
-    They are half a million objects, and stay until the end. The simulations collect before each
+    They and all modules are half a million objects, and stay until the end; the syntax trees in
+    which pytest rewrites the assertions are several millions. The simulations collect before each
     life.
     """
-    gc.collect()
-    gc.freeze()
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
 
 
 def pytest_unconfigure() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -39,6 +40,7 @@ def values_of_kind(kind: Any) -> st.SearchStrategy[Any]:
     return values_of_class(kind)
 
 
+@functools.cache
 def values_of_class(cls: type) -> st.SearchStrategy[Any]:
     if cls is TableIteratorArgs:  # the prefix filter always goes out empty
         return st.builds(cls, _BYTES, st.just(b""), _BYTES, _BYTES)

@@ -36,6 +36,19 @@ def test_a_line_names_its_process(capsys: pytest.CaptureFixture[str]) -> None:
     assert line["count"] == 3
 
 
+def test_lines_are_text_where_text_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    # Nobody watches this stream: without a choice they would be JSON.
+    try:
+        configure_logs("store-7", level=LogLevel.INFO, format=LogFormat.TEXT)
+        structlog.get_logger("test").info("something happened", count=3)
+    finally:
+        structlog.reset_defaults()
+    line = capsys.readouterr().err
+    assert "something happened" in line
+    assert "count=3" in line
+    assert not line.startswith("{")
+
+
 @pytest.mark.processes
 def test_a_full_disk_under_the_log_file_ends_nothing() -> None:
     # Every write to /dev/full fails as on a full disk.
