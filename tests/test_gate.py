@@ -166,11 +166,19 @@ def test_a_marked_test_has_no_second_try(run: Run) -> None:
 
 @pytest.mark.proof
 def test_a_crash_has_no_second_try(run: Run) -> None:
+    # The other worker has ended by then. pytest-xdist would replace the one that crashed, and wait
+    # for ever until the new one and the other have collected the tests.
     done = run(
-        "import os\nfrom fails_once import fail_once\n"
-        "def test_known(): fail_once('known', lambda name: os._exit(1))\n",
+        "import os, time\nfrom fails_once import fail_once\n"
+        "def test_quick(): pass\n"
+        "def test_more(): pass\n"
+        "def test_known():\n"
+        "    time.sleep(3)\n"
+        "    fail_once('known', lambda name: os._exit(1))\n",
         "-n",
         "2",
+        "--dist",
+        "loadgroup",
     )
     assert done.returncode == 1
     assert "may not fail at all" in done.stdout

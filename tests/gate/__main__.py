@@ -12,6 +12,9 @@ It runs in the root of the repository.
 4. Python keeps what it compiles, whatever the environment says: two workers and hundreds of
    processes import the same modules.
 5. A process that outlives pytest fails the run.
+6. A worker that crashes is not replaced: the run has failed, and ends when the tests that were
+   begun have. With ``--dist loadgroup``, pytest-xdist waits for ever for a new worker's tests when
+   another worker has ended before.
 
 Exit codes are pytest's own; 1 where a process was left.
 """
@@ -92,7 +95,8 @@ def run_pytest(arguments: Sequence[str], failures: Path, temporary: Path) -> int
     # It led to this package. The servers that tests start find what is installed.
     environment.pop("PYTHONPATH", None)
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    command = [sys.executable, "-m", "pytest", "--failures", str(failures), *arguments]
+    own = ("--failures", str(failures), "--max-worker-restart", "0")
+    command = [sys.executable, "-m", "pytest", *own, *arguments]
     return run(command, environment)
 
 
