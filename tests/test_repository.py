@@ -372,7 +372,6 @@ def test_a_test_that_starts_a_process_fails_without_the_marker() -> None:
 NO_DEADLINES = {
     "compat-tests/cluster/test_stores.py": {"GAP_SECONDS_MAX"},
     "compat-tests/python/test_python_client.py": {"SLICE_SECONDS_MAX"},
-    "compat-tests/test_reader_races.py": {"SLICE_SECONDS_MAX"},
     "compat-tests/vortex/cluster.py": {"SECURE_JUMP_SECONDS_MAX"},
     "compat-tests/vortex/faults.py": {"DRAINED_SECONDS_MAX"},
     "compat-tests/vortex/workers.py": {"PAUSE_SECONDS_MAX"},
