@@ -237,7 +237,7 @@ def held_readers(rest: Rest, *arguments: str) -> Iterator[Callable[[], None]]:
             process.wait(ANSWER_SECONDS_MAX)
 
 
-@pytest.mark.parametrize("server", ["original", "ours"])
+@pytest.mark.parametrize("server", [pytest.param("original", marks=pytest.mark.proof), "ours"])
 def test_a_group_tells_which_readers_are_online(
     server: str, request: pytest.FixtureRequest
 ) -> None:

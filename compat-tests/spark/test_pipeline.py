@@ -167,6 +167,7 @@ def test_a_mistyped_option_is_refused_with_the_nearest_name(spark: Any, store: S
         writer.save()
 
 
+@pytest.mark.proof
 def test_a_wrong_port_of_the_controller_is_told_soon(spark: Any) -> None:
     began = time.monotonic()
     options = {"controller": "tcp://127.0.0.1:9", "scope": SCOPE, "stream": "any"}

@@ -44,7 +44,8 @@ SETUP = SetupAppend(1, WRITER, "scope/stream/0.#epoch.0", "")
 PARTS_OF_APPENDS = (AppendBlock, AppendBlockEnd, ConditionalAppend, ConditionalBlockEnd)
 
 with_fixtures = settings(
-    max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+    max_examples=settings().max_examples // 5,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 
 
