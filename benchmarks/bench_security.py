@@ -18,8 +18,8 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -136,8 +136,10 @@ def resident_kilobytes(process_id: int) -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 1000
 
 
-async def open_connections(port: int, authority: bytes, count: int) -> float:
-    """Open connections at the same time and hold them; return the seconds until all were served.
+@asynccontextmanager
+async def opened_connections(port: int, authority: bytes, count: int) -> AsyncIterator[float]:
+    """Hold connections that were opened at the same time; provide the seconds until all were
+    served.
 
     Raises ``RuntimeError`` if the store answers one with something else than its Hello.
     """
@@ -162,10 +164,14 @@ async def open_connections(port: int, authority: bytes, count: int) -> float:
             raise RuntimeError(f"the store has answered with {replies[0]!r}")
 
     began = time.perf_counter()
-    async with trio.open_nursery() as nursery:
-        for _ in range(count):
-            nursery.start_soon(open_one)
-    return time.perf_counter() - began
+    try:
+        async with trio.open_nursery() as nursery:
+            for _ in range(count):
+                nursery.start_soon(open_one)
+        yield time.perf_counter() - began
+    finally:
+        for stream in streams:
+            await trio.aclose_forcefully(stream)
 
 
 def measure_connections(store: SegstoreStandalone, server: RunningPeer, count: int) -> Outcome:
@@ -175,8 +181,8 @@ def measure_connections(store: SegstoreStandalone, server: RunningPeer, count: i
 
     async def open_and_look() -> tuple[float, float]:
         port = store.segment_store_port
-        seconds = await open_connections(port, authority_of(server), count)
-        return seconds, resident_kilobytes(process_id)
+        async with opened_connections(port, authority_of(server), count) as seconds:
+            return seconds, resident_kilobytes(process_id)
 
     seconds, after = trio.run(open_and_look)
     return Outcome({OPENED: seconds, MEMORY: (after - before) / count})

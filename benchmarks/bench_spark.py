@@ -269,7 +269,7 @@ class Bench:
         producer.start()
         try:
             frame = self._appeared(name, is_ours, producer)
-            latencies = self._followed(frame, producer)
+            latencies = [] if frame is None else self._followed(frame, producer)
         finally:
             producer.join()
         if failures:
@@ -277,7 +277,8 @@ class Bench:
         return Outcome({P50: _percentile(latencies, 0.5), P95: _percentile(latencies, 0.95)})
 
     def _appeared(self, name: str, is_ours: bool, producer: threading.Thread) -> Any:
-        """Return the frame of a stream as soon as the producer has made it."""
+        """Return the frame of a stream as soon as the producer has made it, or None when the
+        producer has ended before."""
         spark = self._spark
         while True:
             try:
@@ -288,7 +289,7 @@ class Bench:
                 return self._kafka.follow(spark, name).select("value")
             except Exception:
                 if not producer.is_alive():
-                    raise
+                    return None
                 time.sleep(0.2)
 
     def _followed(self, frame: Any, producer: threading.Thread) -> list[float]:

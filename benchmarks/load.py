@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any
 
 from foreign_servers.peer import OPEN, ClientAccess
-from foreign_servers.tied_processes import tied
+from foreign_servers.tied_processes import start_from_any_thread, tied
 
 from benchmarks.load_driver import driver_class_path
 
@@ -373,16 +373,18 @@ def _java(
 def _started(
     command: list[str], environment: Mapping[str, str] = MappingProxyType({})
 ) -> Iterator[subprocess.Popen[str]]:
-    driver = subprocess.Popen(
-        tied(command),
-        env={**os.environ, **environment},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    with driver:
+    def start() -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            tied(command),
+            env={**os.environ, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    with start_from_any_thread(start) as driver:
         try:
             yield driver
         finally:

@@ -4,6 +4,8 @@ Where several processes share the tests, one of them runs all of these: they bui
 programs, and measure.
 """
 
+import gc
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,3 +18,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.xdist_group("benchmarks"))
             item.add_marker(pytest.mark.processes)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_open() -> Iterator[None]:
+    """Fail the test that left a socket or file open, rather than the one that runs later."""
+    yield
+    gc.collect()
