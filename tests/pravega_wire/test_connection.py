@@ -57,6 +57,17 @@ def client() -> Connection:
     return Connection(Role.CLIENT)
 
 
+def test_a_frame_is_needed_as_soon_as_its_header_is_there() -> None:
+    frame = encode(SETUP)
+    connection = server()
+    connection.receive_data(frame[: HEADER_BYTES - 1])
+    assert connection.needed_bytes == HEADER_BYTES - 1
+    connection.receive_data(frame[HEADER_BYTES - 1 : HEADER_BYTES])
+    assert connection.needed_bytes == len(frame)
+    assert connection.receive_data(frame[HEADER_BYTES:]) == [SETUP]
+    assert connection.needed_bytes == 0
+
+
 @with_fixtures
 @given(data=st.data())
 def test_commands_come_out_alike_however_their_bytes_arrive(

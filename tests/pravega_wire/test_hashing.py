@@ -21,6 +21,8 @@ from pravega_wire.hashing import (
         ("SegmentToContainerMapper", 1661405012),
         ("SegmentAttribute", 817748169),
         ("", 0),
+        # The least number of 32 bits.
+        ("polygenelubricants", -(2**31)),
     ],
 )
 def test_seeds_are_the_hashes_of_their_names(name: str, seed: int) -> None:
