@@ -23,7 +23,13 @@ from foreign_servers.processes import ServerProcess
 
 from segstore.testing.ports import free_ports
 
-pytestmark = [pytest.mark.processes, pytest.mark.proof, pytest.mark.timeout(7200)]
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.proof,
+    pytest.mark.timeout(7200),
+    # Two that build at once in one checkout clear each other's environments.
+    pytest.mark.xdist_group("packages"),
+]
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = {each.name for each in (ROOT / "src").iterdir() if each.name != "segstore.egg-info"}
